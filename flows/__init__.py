@@ -1,0 +1,1 @@
+"""What runs: Prefect flows, and the command `siloflow` as a thin face on them."""

@@ -1,0 +1,1 @@
+"""What is learned and how it is computed: no orchestration, no tracking, no files."""

@@ -1,0 +1,1 @@
+"""One page a method; a file's name is the method's name."""

@@ -1,0 +1,97 @@
+"""What a method is, and how one is found by name."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import State
+from silos.errors import UserError
+from tasks.messages import Update
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one round tells besides the new state: numbers of the round, and numbers of each client."""
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
+
+    @classmethod
+    def of(cls, updates: list[Update]) -> "Report":
+        """Each client's training loss and their mean over rows."""
+        losses = {c: float(v) for u in updates for c, v in zip(u.clients, u.loss, strict=True)}
+        rows = sum(int(u.rows.sum()) for u in updates)
+        mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
+        return cls({"loss/train": mean}, {"train_loss": losses})
+
+
+class Method(BaseModel):
+    """A frozen record of the method's own section of params.yaml, and the three things a method says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tests: ClassVar[Literal["global", "personal"]] = "global"
+
+    def init(self, problem: Problem) -> State:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """One round, composed of tasks."""
+        raise NotImplementedError
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """What every client would use today, for evaluation and export."""
+        raise NotImplementedError
+
+
+def names(extra: Mapping[str, str] | None = None) -> list[str]:
+    """Every method's name, without importing any page."""
+    pages = sorted(p.stem for p in (Path(__file__).parent / "methods").glob("[!_]*.py"))
+    return pages + sorted(extra or {})
+
+
+def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> type[Method]:
+    """The class of the method; UserError with the nearest name if there is none."""
+    extra = extra or {}
+    if name not in names(extra):
+        near = get_close_matches(name, names(extra), 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(extra))}."
+        raise UserError(f"there is no method {name!r}; {hint}")
+    page = _load(name, root / extra[name]) if name in extra else importlib.import_module(f"flows.methods.{name}")
+    classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
+    own = [c for c in classes if c.__module__ == page.__name__]
+    if len(own) != 1:
+        raise UserError(f"the page of method {name!r} must define one class that extends Method, and has {len(own)}.")
+    return own[0]
+
+
+def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> dict[str, Any]:
+    """The method's own words and options, for `siloflow methods`."""
+    cls = find(name, extra, root)
+    page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
+    options = {k: f.default for k, f in cls.model_fields.items()}
+    return {"method": name, "model": cls.tests, "summary": page.strip().splitlines()[0], "options": options}
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    """A user's own page, from its file."""
+    if not path.is_file():
+        raise UserError(f"params.yaml: extra_methods.{name} names {path}, which is not there.")
+    spec = importlib.util.spec_from_file_location(f"siloflow_extra_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    sys.modules[page.__name__] = page
+    spec.loader.exec_module(page)
+    return page

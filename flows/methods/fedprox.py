@@ -1,0 +1,26 @@
+"""FedProx: FedAvg whose clients are held near the server's weights (Li et al. 2020).
+
+    every client k minimises F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 0 is FedAvg
+"""
+
+from pydantic import Field
+
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Round
+from models.state import State
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+
+class FedProx(fedavg.FedAvg):
+    """`proximal` is the paper's mu; its grid is 0.001, 0.01, 0.1, 1."""
+
+    proximal: float = Field(0.1, ge=0)
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Train everywhere with the proximal term, average."""
+        model = self.model(state, round.problem)
+        updates = round.train(local_train, model, proximal=self.proximal)
+        weights = round.once(aggregate, updates, state.tensors["weights"])
+        return state.with_tensors(weights=weights), Report.of(updates)

@@ -1,0 +1,34 @@
+"""Local only: every client trains alone and shares nothing; the floor that federation has to beat.
+
+    w_k <- init, the same for all; every client k trains w_k on its own rows for E local epochs a round
+"""
+
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import Private, State
+from models.streams import server_stream
+from tasks.local_train import local_train
+
+
+class LocalOnly(Method):
+    """No options of its own; the weights stay with the clients, the server knows their hashes."""
+
+    tests = "personal"
+
+    def init(self, problem: Problem) -> State:
+        """Nobody has stored weights yet."""
+        return State(private={"weights": {}})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Train everywhere, keep."""
+        updates = round.train(local_train, self.model(state, round.problem))
+        for update in updates:
+            state = state.with_private("weights", update.private["weights"])
+        return state, Report.of(updates)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client's own weights; one that has trained never has the start."""
+        start = problem.network.init(server_stream(problem.seed, 0, "init"))
+        personal = Private("weights", state.private["weights"], start)
+        return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)

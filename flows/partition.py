@@ -1,0 +1,32 @@
+"""The flow `partition`: a source becomes silos under data/, and DVC records their version."""
+
+from typing import Any
+
+from prefect import flow
+
+from flows.project import Project
+from silos import store, version
+
+
+@flow(name="partition", validate_parameters=False)
+def partition(overrides: list[str] | None = None) -> dict[str, Any]:
+    """Writes data/<name>/ as params.yaml describes it and updates data.dvc; answers with what was made."""
+    project = Project.open(overrides or [])
+    return make(project)
+
+
+def make(project: Project) -> dict[str, Any]:
+    """The work of the flow, as a function."""
+    data = project.params.data
+    folder = project.root / "data" / data.name
+    manifest = store.write(folder, data, project.root)
+    before = version.recorded(project.root)
+    after = version.record(project.root)
+    return {
+        "name": data.name,
+        "folder": f"data/{data.name}",
+        "clients": len(manifest.clients),
+        "rows": {split: sum(manifest.rows(split).values()) for split in ("train", "validation", "test")},
+        "data_version": version.folder_digest(folder),
+        "changed": before != after,
+    }

@@ -1,0 +1,129 @@
+"""A project's folder: its params, its data checked against its record, and where runs are kept."""
+
+import fcntl
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flows.params import Params, read
+from flows.round import Problem
+from models import objectives, optimisers
+from models.cohort import Training
+from models.networks import build
+from silos import version
+from silos.cohort import Silos
+from silos.errors import UserError
+from silos.private import PrivateStore
+from silos.store import Manifest
+from tasks.files import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Project:
+    """params.yaml's folder, with overrides applied."""
+
+    root: Path
+    params: Params
+
+    @classmethod
+    def open(cls, overrides: Sequence[str] = (), root: Path | None = None) -> "Project":
+        """The project in this folder; UserError if there is none."""
+        root = (root or Path()).resolve()
+        return cls(root, read(root, overrides))
+
+    @property
+    def runs(self) -> Path:
+        """Where runs are kept."""
+        return self.root / "runs"
+
+    @cached_property
+    def silos(self) -> Silos:
+        """The data, if they are what data.dvc records and what params.yaml describes; UserError otherwise."""
+        name = self.params.data.name
+        data_version = version.verify(self.root, name, self.root / "runs" / "hashes.json")
+        silos = Silos.open(self.root / "data" / name, data_version)
+        version.matches(silos.manifest, self.params.data)
+        return silos
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the data folder says of itself."""
+        return self.silos.manifest
+
+    def problem(self, seed: int) -> Problem:
+        """What every method of a seed is given."""
+        params, manifest = self.params, self.manifest
+        options = params.model.model_dump(exclude={"kind"})
+        network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
+        return Problem(self.silos, network, self._training(), seed)
+
+    def private(self, folder: Path) -> PrivateStore:
+        """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
+        return PrivateStore(str(self.root / "private" / self.params.data.name / folder.relative_to(self.runs)))
+
+    @property
+    def device(self) -> str:
+        """The device that clients are computed on; UserError if it is asked for and not there."""
+        import torch
+
+        asked = self.params.engine.device
+        there = torch.cuda.is_available()
+        if asked == "cuda" and not there:
+            raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
+        return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
+
+    def _training(self) -> Training:
+        training = self.params.training
+        options = training.optimiser.model_dump(exclude={"kind"})
+        optimiser: optimisers.Optimiser
+        if training.optimiser.kind == "sgd":
+            optimiser = optimisers.SGD(**options)
+        else:
+            optimiser = optimisers.Adam(**options, decoupled=training.optimiser.kind == "adamw")
+        kind = training.objective.kind
+        objective: objectives.Objective = objectives.CrossEntropy()
+        if kind == "focal":
+            objective = objectives.Focal(training.objective.gamma)
+        return Training(objective, optimiser, training.epochs, training.batch, self.params.engine.kind)
+
+
+def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:
+    """A folder for a set of runs; its name has the time in it and cannot collide."""
+    name = f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    try:
+        write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, **about})
+    except OSError as error:
+        raise UserError(
+            f"cannot write {project.runs}: {error.strerror or error}; make the folder writable or free some space."
+        ) from None
+    return name
+
+
+def newest_experiment(project: Project, kind: str, inside: str = "") -> str | None:
+    """The last started set of runs of this kind (that holds the run `inside`)."""
+    found = [p.parent.name for p in project.runs.glob(f"{kind}-*/experiment.json")]
+    found = [name for name in found if not inside or (project.runs / name / inside / "run.json").is_file()]
+    return max(found, default=None)
+
+
+def experiment(project: Project, name: str) -> dict[str, Any]:
+    """What `new_experiment` wrote."""
+    about: dict[str, Any] = read_json(project.runs / name / "experiment.json")
+    return about
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is working on {folder}; wait for it, or end it.") from None
+        yield

@@ -1,0 +1,108 @@
+"""A round as a method sees it: who takes part, and how its tasks are run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefect import Task
+
+from models.cohort import Training
+from models.model import Model
+from models.networks import Network
+from models.streams import client_streams, uniform
+from silos.cohort import Silos, deal, make_stacks
+from silos.private import PrivateStore
+from tasks.messages import Update
+from tasks.runner import Runner
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same over all rounds of a run."""
+
+    silos: Silos
+    network: Network
+    training: Training
+    seed: int
+
+
+@dataclass
+class Tally:
+    """What a round's tasks cost: seconds inside each task by name (the longest cohort counts), and bytes."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: its number, the clients that take part and those that dropped out, and where tasks run."""
+
+    number: int
+    problem: Problem
+    clients: tuple[str, ...]
+    dropped: tuple[str, ...]
+    runner: Runner
+    private: PrivateStore
+    stack: int = 16
+    device: str = "cpu"
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def silos(self) -> Silos:
+        """The silos of the clients that take part."""
+        return self.problem.silos.select(self.clients)
+
+    def each(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Any]:
+        """The task on every stack of the silos (those that take part, unless others are named), in stack order.
+
+        Deals whole stacks to the runner's workers; every task gets the part of the model that is its clients' own.
+        """
+        silos = silos or self.silos
+        stacks = make_stacks(silos, min(self.stack, len(silos.clients)))
+        cohorts = deal(silos, stacks, self.runner.workers)
+        answers = self.runner.each(task, cohorts, model=model, private=self.private, device=self.device, **options)
+        self._count(task.name, model, answers)
+        return [message for cohort in answers for message in cohort]
+
+    def train(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
+        """`each` for a task that trains: it also gets the schedule and this round's streams."""
+        problem = self.problem
+        return self.each(
+            task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options
+        )
+
+    def once(self, task: Task, *args: Any) -> Any:
+        """The task once, on the server."""
+        return self.runner.once(task, *args)
+
+    def _count(self, name: str, model: Model, answers: list[list[Any]]) -> None:
+        seconds = max(cohort[0].seconds for cohort in answers)
+        self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
+        for message in (m for cohort in answers for m in cohort if isinstance(m, Update)):
+            self.tally.bytes_up += message.bytes_up
+            self.tally.bytes_down += len(message.clients) * model.bytes_down
+
+
+def draw(problem: Problem, number: int, fraction: float, dropout: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The clients of this round that answer, and those that were drawn but dropped out, both in listing order.
+
+    max(1, fraction * clients) are drawn without replacement (McMahan et al. 2017); each drops out with chance `dropout`,
+    from a stream of its own, so that the same seed loses the same clients in every method.
+    """
+    clients = problem.silos.clients
+    chosen = set(clients)
+    wanted = max(1, round(fraction * len(clients)))
+    if wanted < len(clients):
+        ticket = _tickets(problem, clients, number, "draw")
+        chosen = set(sorted(clients, key=lambda c: (ticket[c], c))[:wanted])
+    luck = _tickets(problem, clients, number, "dropout") if dropout else dict.fromkeys(clients, 1.0)
+    drawn = [c for c in clients if c in chosen]
+    return tuple(c for c in drawn if luck[c] >= dropout), tuple(c for c in drawn if luck[c] < dropout)
+
+
+def _tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
+    clients = list(clients)
+    streams = client_streams(problem.seed, clients, number, purpose)
+    return {c: float(uniform(s, (1,))) for c, s in zip(clients, streams, strict=True)}

@@ -1,0 +1,55 @@
+"""What a person sees while flows run; flows say what happened, the screen decides what is shown."""
+
+from typing import Protocol
+
+
+class Screen(Protocol):
+    """Told by flows how far they are."""
+
+    def plan(self, runs: int) -> None:
+        """This many runs are to come."""
+
+    def begin(self, run: str, done: int, rounds: int) -> None:
+        """A run starts, or goes on after `done` of its rounds."""
+
+    def round(self, number: int, accuracy: float | None) -> None:
+        """A round is done."""
+
+    def end(self, run: str, accuracy: float | None, seconds: float) -> None:
+        """A run is done."""
+
+    def say(self, words: str) -> None:
+        """Something that a person should know."""
+
+
+class Silent:
+    """Shows nothing: scheduled runs, and --json."""
+
+    def plan(self, runs: int) -> None:
+        """Nothing."""
+
+    def begin(self, run: str, done: int, rounds: int) -> None:
+        """Nothing."""
+
+    def round(self, number: int, accuracy: float | None) -> None:
+        """Nothing."""
+
+    def end(self, run: str, accuracy: float | None, seconds: float) -> None:
+        """Nothing."""
+
+    def say(self, words: str) -> None:
+        """Nothing."""
+
+
+_current: Screen = Silent()
+
+
+def current() -> Screen:
+    """The screen of this process."""
+    return _current
+
+
+def use(screen: Screen) -> None:
+    """From now on flows tell this screen."""
+    global _current
+    _current = screen

@@ -1,0 +1,99 @@
+"""Prefect's own API server, embedded: started by the command that needs it, gone with it.
+
+It runs as a child that watches a pipe from its parent and ends when the pipe closes, so that even a kill -9 of the parent
+leaves no orphan. Its output goes to a file. A server that the user names (PREFECT_API_URL) is used instead.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from silos.errors import UserError
+
+_SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
+}
+
+_CHILD = """
+import os, sys, threading
+def watch():
+    while sys.stdin.buffer.read(4096): pass
+    os._exit(0)
+threading.Thread(target=watch, daemon=True).start()
+import uvicorn
+uvicorn.run("prefect.server.api.server:create_app", factory=True, host="127.0.0.1", port=int(sys.argv[1]),
+            log_level="warning", timeout_keep_alive=10)
+"""
+
+
+class PrefectServer:
+    """A server on a free loopback port, with its database in `.prefect/` of the project."""
+
+    def __init__(self, root: Path, ui: bool = False) -> None:
+        home = (root / ".prefect").resolve()
+        os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
+        os.environ.setdefault("PREFECT_HOME", str(home))
+        self._child: subprocess.Popen | None = None
+        if os.environ.get("PREFECT_API_URL"):
+            self.url = os.environ["PREFECT_API_URL"]
+            return
+        self.log = home / "server.log"
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            log = self.log.open("wb")
+        except OSError as error:
+            raise UserError(f"cannot write {home}: {error.strerror}; make the project's folder writable.") from None
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        environment = {**os.environ, "PREFECT_UI_ENABLED": str(ui).lower(), "PREFECT_SERVER_UI_ENABLED": str(ui).lower()}
+        environment["PREFECT_UI_API_URL"] = self.url
+        command = [sys.executable, "-c", _CHILD, str(self.port)]
+        with log:
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        os.environ["PREFECT_API_URL"] = self.url
+
+    def wait(self, patience: float = 120.0) -> float:
+        """Seconds waited until the server answers; UserError with its last words if it does not."""
+        start = time.perf_counter()
+        while time.perf_counter() - start < patience:
+            if self._child is not None and self._child.poll() is not None:
+                break
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()  # noqa: S310
+                return time.perf_counter() - start
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.03)
+        where = f"see {self.log}" if self._child is not None else "start it, or unset PREFECT_API_URL"
+        raise UserError(f"Prefect's API at {self.url} does not answer; {where}.")
+
+    def stop(self) -> None:
+        """Ends the server that was started here; another one is left alone."""
+        if self._child is None:
+            return
+        os.environ.pop("PREFECT_API_URL", None)
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(5)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._child = None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,64 @@
+"""What the server knows between two rounds, in a form that is written and compared without knowing the method."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Private:
+    """What stays with the clients, as the server sees it: a hash for each client that has stored something.
+
+    `start` is what a client begins with that has stored nothing yet: names to tensors without a client axis.
+    """
+
+    section: str
+    refs: Mapping[str, str]
+    start: Weights = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """Named sections of tensors, plain numbers, references to private state, and why the method ended itself.
+
+    Names are sorted on construction: their order reaches sums, files and hashes.
+    Ragged per-client tensors are a table of rows with an owner column, not a list of tensors.
+    """
+
+    tensors: Mapping[str, Weights] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    finished: str | None = None
+
+    def __post_init__(self) -> None:
+        ordered = {section: dict(sorted(ts.items())) for section, ts in sorted(self.tensors.items())}
+        object.__setattr__(self, "tensors", ordered)
+        object.__setattr__(self, "numbers", dict(sorted(self.numbers.items())))
+        refs = {section: dict(sorted(rs.items())) for section, rs in sorted(self.private.items())}
+        object.__setattr__(self, "private", refs)
+
+    def with_tensors(self, **sections: Weights) -> "State":
+        """The same state with these sections replaced."""
+        return replace(self, tensors={**self.tensors, **sections})
+
+    def with_private(self, section: str, refs: Mapping[str, str]) -> "State":
+        """The same state with the references of these clients replaced, the others kept."""
+        return replace(self, private={**self.private, section: {**self.private.get(section, {}), **refs}})
+
+    def sha256(self) -> str:
+        """A hash of everything that the state holds; private state enters by the hashes of its contents."""
+        digest = hashlib.sha256()
+        for section, tensors in self.tensors.items():
+            for name, tensor in tensors.items():
+                head = f"{section}/{name} {tensor.dtype} {tuple(tensor.shape)}\n"
+                digest.update(head.encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        rest = {"numbers": self.numbers, "private": self.private, "finished": self.finished}
+        digest.update(json.dumps(rest, sort_keys=True).encode())
+        return digest.hexdigest()

@@ -1,0 +1,145 @@
+"""Which clients are worked on together, and their rows opened side by side."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from silos.reference import Silos
+from silos.store import open_client
+
+__all__ = ["Cohort", "Silos", "Stack", "StackRows", "deal", "make_stacks", "open_stack"]
+
+CACHE_BYTES = 2 * 1024**3  # what a process keeps of opened stacks
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Clients computed as one batch of `size`; where they are fewer, the rest is masked dummies."""
+
+    clients: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The stacks that one worker handles in one task."""
+
+    silos: Silos
+    stacks: tuple[Stack, ...]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The cohort's clients, in stack order."""
+        return tuple(name for stack in self.stacks for name in stack.clients)
+
+
+def make_stacks(silos: Silos, size: int) -> tuple[Stack, ...]:
+    """Clients cut into stacks of `size`, those with most training rows first.
+
+    Depends on the data and `size` alone: neither on the order of `silos.clients` nor on the workers.
+    """
+    rows = silos.rows("train")
+    order = sorted(rows, key=lambda name: (-rows[name], name))
+    return tuple(Stack(tuple(order[at : at + size]), size) for at in range(0, len(order), size))
+
+
+def deal(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
+    """Whole stacks in contiguous runs, at most `workers` and none empty.
+
+    The largest run has as few training rows as a contiguous dealing can give it.
+    """
+    rows = silos.rows("train")
+    weights = [sum(rows[name] for name in stack.clients) for stack in stacks]
+    low, high = max(weights, default=0), sum(weights)
+    while low < high:
+        limit = (low + high) // 2
+        if len(_runs(weights, limit)) <= workers:
+            high = limit
+        else:
+            low = limit + 1
+    return [Cohort(silos, tuple(stacks[first:last])) for first, last in _runs(weights, low)]
+
+
+@dataclass(frozen=True)
+class StackRows:
+    """The rows of a stack; shared by all who open it, so: read only.
+
+    x: (size, width, *shape) float32, pixels in [0, 1]; y: (size, width) int64; rows: (size,) int64. The first
+    rows[i] of client i are real and the others zeros. A dummy has 0 rows; width is at least 1.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    rows: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the rows take, in bytes."""
+        return self.x.nbytes + self.y.nbytes + self.rows.nbytes
+
+
+def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
+    """A stack's rows of one split, from memory where they were opened before in this process."""
+    key = (silos.folder, silos.version, silos.members, stack, split)
+    with _lock:
+        if key in _opened:
+            _opened.move_to_end(key)
+            return _opened[key]
+    rows = _read(silos, stack, split)
+    with _lock:
+        _opened[key] = rows
+        held = sum(kept.nbytes for kept in _opened.values())
+        while held > CACHE_BYTES:
+            held -= _opened.popitem(last=False)[1].nbytes
+    return rows
+
+
+def forget_stacks() -> None:
+    """Frees the memory that opened stacks hold."""
+    with _lock:
+        _opened.clear()
+
+
+_lock = Lock()
+_opened: OrderedDict[tuple, StackRows] = OrderedDict()
+
+
+def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """(first, past the last) of the fewest contiguous runs whose weights add up to `limit` at most."""
+    runs: list[tuple[int, int]] = []
+    total = 0
+    for at, weight in enumerate(weights):
+        if runs and total + weight <= limit:
+            runs[-1] = (runs[-1][0], at + 1)
+            total += weight
+        else:
+            runs.append((at, at + 1))
+            total = weight
+    return runs
+
+
+def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
+    manifest = silos.manifest
+    owned = [silos.entries(name) for name in stack.clients]
+    counts = [sum(entry.rows[split] for entry in entries) for entries in owned]
+    rows = np.zeros(stack.size, np.int64)
+    rows[: len(counts)] = counts
+    width = max(1, int(rows.max(initial=0)))
+    x = np.zeros((stack.size, width, *manifest.shape), np.float32)
+    y = np.zeros((stack.size, width), np.int64)
+    for at, entries in enumerate(owned):
+        start = 0
+        for entry in entries:
+            read_x, read_y = open_client(Path(silos.folder), entry, split)
+            stop = start + len(read_y)
+            if read_x.dtype == np.uint8:
+                np.divide(read_x, np.float32(255), out=x[at, start:stop], dtype=np.float32)
+            else:
+                x[at, start:stop] = read_x
+            y[at, start:stop] = read_y
+            start = stop
+    return StackRows(x=x, y=y, rows=rows)

@@ -1,0 +1,66 @@
+"""What the silos look like: counts, label shares and how far the clients are apart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from silos.sources import SPLITS
+from silos.store import Manifest, open_client
+
+
+def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
+    """Figures of each client and of their spread, ready for JSON.
+
+    Over all splits of a client; pixels (uint8) in [0, 1], as clients train on them.
+
+    - `label_spread`, in [0, 1]: the mean over clients of the total variation distance (half the sum of
+      absolute differences) between the client's label shares and those of all rows together.
+    - `feature_spread`, 0 or more: sqrt(mean over clients of |m_c − m|² / s²), with m_c the mean row of client
+      c, m the mean of all N rows, and s² = (1/N) Σ_c Σ_(x in c) |x − m_c|² the variance within clients.
+      So it is 0 where all clients have the same mean, and 1 where client means lie as far from the common one
+      as rows lie from their client's. None where rows do not vary within clients but clients differ.
+    """
+    shares, means, counts, within = [], [], [], 0.0
+    clients = []
+    for entry in manifest.clients:
+        parts = [open_client(folder, entry, split) for split in SPLITS]
+        x = np.concatenate([part[0] for part in parts]).astype(np.float64)
+        x = x.reshape(len(x), -1) / (255 if manifest.dtype == "uint8" else 1)
+        labels = np.concatenate([part[1] for part in parts])
+        share = np.bincount(labels, minlength=len(manifest.classes)) / len(labels)
+        mean = x.mean(axis=0)
+        within += float(((x - mean) ** 2).sum())
+        shares.append(share)
+        means.append(mean)
+        counts.append(len(x))
+        clients.append(
+            {
+                "name": entry.name,
+                "domain": entry.domain,
+                "rows": dict(entry.rows),
+                "label_shares": dict(zip(manifest.classes, share.tolist(), strict=True)),
+                "mean": float(x.mean()),
+                "standard_deviation": float(x.std()),
+            }
+        )
+    weights = np.array(counts) / sum(counts)
+    pooled_share = weights @ np.array(shares)
+    pooled_mean = weights @ np.array(means)
+    between = float(((np.array(means) - pooled_mean) ** 2).sum(axis=1).mean())
+    return {
+        "name": manifest.name,
+        "rows": {split: sum(manifest.rows(split).values()) for split in SPLITS},
+        "classes": list(manifest.classes),
+        "shape": list(manifest.shape),
+        "clients": clients,
+        "label_shares": dict(zip(manifest.classes, pooled_share.tolist(), strict=True)),
+        "label_spread": float(np.abs(np.array(shares) - pooled_share).sum(axis=1).mean() / 2),
+        "feature_spread": _relative(between, within / sum(counts)),
+    }
+
+
+def _relative(between: float, within: float) -> float | None:
+    if within > 0:
+        return float(np.sqrt(between / within))
+    return 0.0 if between == 0 else None

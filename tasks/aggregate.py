@@ -1,0 +1,18 @@
+"""The server averages what clients sent."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from models.state import Weights
+from tasks.messages import Update
+from tasks.step import step
+
+
+@step
+def aggregate(updates: Sequence[Update], current: Weights) -> dict[str, Tensor]:
+    """sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), stacks added in order in float64; `current` if nobody has rows."""
+    total = sum(int(u.rows.sum()) for u in updates)
+    if not total:
+        return dict(current)
+    return {name: (sum(u.sums[name] for u in updates) / total).to(now.dtype) for name, now in current.items()}

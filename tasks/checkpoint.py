@@ -1,0 +1,70 @@
+"""The server's state on disk, and each round's numbers beside it.
+
+The order is the promise: journal of the round, then checkpoint, then delivery to MLflow. A round counts when its checkpoint
+is there; what a killed process wrote of a later round is written again.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from models.state import State
+from silos.errors import UserError
+from tasks.files import read_json, write_bytes, write_json
+
+
+def save_state(path: Path, state: State, round: int) -> None:
+    """The state after this round, whole or not at all."""
+    tensors = {f"{s}/{n}": t.contiguous() for s, ts in state.tensors.items() for n, t in ts.items()}
+    rest = {
+        "round": round,
+        "numbers": state.numbers,
+        "private": state.private,
+        "finished": state.finished,
+        "sections": list(state.tensors),
+    }
+    write_bytes(path, save(tensors, metadata={"state": json.dumps(rest, sort_keys=True)}))
+
+
+def load_state(path: Path) -> tuple[State, int] | None:
+    """The state and its round; None if there is no checkpoint yet."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            rest = json.loads(file.metadata()["state"])
+            sections: dict[str, dict] = {section: {} for section in rest["sections"]}
+            for key in file.keys():  # noqa: SIM118
+                section, _, name = key.partition("/")
+                sections[section][name] = file.get_tensor(key)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise UserError(f"the checkpoint {path} is damaged ({error}); start the run anew without --resume.") from None
+    return State(sections, rest["numbers"], rest["private"], rest["finished"]), rest["round"]
+
+
+class Journal:
+    """One file a round: metrics with their time, and a row for each client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, record: dict[str, Any]) -> None:
+        """The record of its round, replacing what a killed process may have left."""
+        write_json(self._path(record["round"]), record)
+
+    def read(self, round: int) -> dict[str, Any]:
+        """One round's record."""
+        record = read_json(self._path(round))
+        if record is None:
+            raise UserError(f"{self._path(round)} is missing; start the run anew without --resume.")
+        return record
+
+    def all(self, last: int) -> list[dict[str, Any]]:
+        """Rounds 1 to `last`."""
+        return [self.read(round) for round in range(1, last + 1)]
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"{round:06d}.json"

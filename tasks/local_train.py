@@ -1,0 +1,65 @@
+"""Each client of a cohort trains its copy of the model on its own rows."""
+
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from models.cohort import Training, train
+from models.model import Model
+from models.state import Private
+from models.streams import client_streams
+from silos.cohort import Cohort, Stack
+from silos.private import PrivateStore
+from tasks.messages import Update
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+
+@step
+def local_train(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    seed: int,
+    round: int,
+    device: str = "cpu",
+    proximal: float = 0.0,
+) -> list[Update]:
+    """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client."""
+    start = time.perf_counter()
+    updates = []
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, "train", device)
+        weights, context = open_weights(model, stack, private, device)
+        dummies = [""] * (stack.size - len(stack.clients))
+        streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
+        trained, loss = train(model.network, weights, context, rows, training, streams, proximal)
+        trained = {name: t.cpu() for name, t in trained.items()}
+        updates.append(_update(stack, model, trained, rows.count.cpu(), loss.cpu(), private))
+    updates[0] = replace(updates[0], seconds=time.perf_counter() - start)
+    return updates
+
+
+def _update(
+    stack: Stack, model: Model, trained: dict[str, Tensor], rows: Tensor, loss: Tensor, private: PrivateStore
+) -> Update:
+    clients = stack.clients
+    kept = {}
+    if isinstance(model.personal, Private):
+        section = model.personal.section
+        own = {name: trained[name][: len(clients)].numpy() for name in trained if name not in model.shared}
+        kept[section] = private.save(section, clients, own)
+    sums = {name: _weighted_sum(trained[name], rows) for name in model.shared}
+    return Update(clients, rows[: len(clients)], loss[: len(clients)], sums, kept)
+
+
+def _weighted_sum(stack: Tensor, rows: Tensor) -> Tensor:
+    """Sum over clients of rows times weights, in float64 and in the stack's order."""
+    total = torch.zeros(stack.shape[1:], dtype=torch.float64)
+    for weights, count in zip(stack, rows.tolist(), strict=True):
+        if count:
+            total.add_(weights, alpha=count)
+    return total

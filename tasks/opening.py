@@ -1,0 +1,56 @@
+"""Opening, on the client's side, what a task was sent references to."""
+
+import torch
+from torch import Tensor
+
+from models.cohort import Rows, stacked
+from models.model import Model
+from models.state import Private, Weights
+from silos.cohort import Silos, Stack, open_stack
+from silos.private import PrivateStore
+
+
+def open_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
+    """The rows of a stack's clients, padded, on the device."""
+    opened = open_stack(silos, stack, split)
+    return Rows(*(torch.from_numpy(a).to(device) for a in (opened.x, opened.y, opened.rows)))
+
+
+def open_weights(
+    model: Model, stack: Stack, private: PrivateStore, device: str
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Shared and personal weights together, and the context, both (stack size, ...); dummies repeat the first client."""
+    shared = stacked(model.shared, stack.size)
+    personal = _open(model, model.personal, stack, private)
+    context = _open(model, model.context, stack, private)
+    weights = dict(sorted({**shared, **personal}.items()))
+    return {n: t.to(device) for n, t in weights.items()}, {n: t.to(device) for n, t in context.items()}
+
+
+def _open(model: Model, part: Weights | Private, stack: Stack, private: PrivateStore) -> dict[str, Tensor]:
+    mine = model.select(stack.clients)
+    part = mine.personal if part is model.personal else mine.context
+    if isinstance(part, Private):
+        part = _open_private(part, stack.clients, private)
+    return {name: _fill(tensor, stack.size) for name, tensor in part.items()}
+
+
+def _open_private(part: Private, clients: tuple[str, ...], private: PrivateStore) -> dict[str, Tensor]:
+    """What these clients stored; those that stored nothing yet have the start."""
+    stored = [c for c in clients if c in part.refs]
+    opened = private.load_stack(part.section, part.refs, stored) if stored else {}
+    tensors = {name: torch.from_numpy(array) for name, array in opened.items()}
+    if len(stored) == len(clients):
+        return tensors
+    place = torch.tensor([clients.index(c) for c in stored], dtype=torch.int64)
+    filled = {}
+    for name, begin in part.start.items():
+        filled[name] = begin.expand(len(clients), *begin.shape).clone()
+        if stored:
+            filled[name][place] = tensors[name]
+    return filled
+
+
+def _fill(tensor: Tensor, size: int) -> Tensor:
+    missing = size - tensor.shape[0]
+    return torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])]) if missing else tensor

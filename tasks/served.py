@@ -1,0 +1,106 @@
+"""The served model: MLflow's pyfunc over safetensors and JSON, no pickle, with a copy of `models/` beside it.
+
+MLflow runs this file from the logged model, where no checkout is; so it imports nothing of siloflow but `models`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from mlflow.models import set_model
+from mlflow.pyfunc import PythonModel
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from models.networks import from_json
+
+
+class Served(PythonModel):
+    """Rows, as they were partitioned, to label, probability and entropy (nats) of every row.
+
+    `params={"client": name}` chooses that client's weights; the empty name, or an unknown one, gets the rule for fresh
+    clients: the global model where the method has one, else a refusal.
+    """
+
+    def load_context(self, context: Any) -> None:
+        """Weights and sizes from the logged files."""
+        weights = context.artifacts["weights"]
+        with safe_open(weights, framework="pt") as file:
+            self.card = json.loads(file.metadata()["card"])
+        self.network = from_json(self.card["network"])
+        self.tensors = load_file(weights)
+
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, ARG002
+        """model_input: (rows, *shape) array of the logged dtype, to a data frame; MLflow misreads type hints here."""
+        weights = self._weights((params or {}).get("client", ""))
+        x = torch.from_numpy(np.ascontiguousarray(model_input))
+        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        shape = tuple(self.card["shape"])
+        if tuple(x.shape[1:]) != shape:
+            raise ValueError(f"rows have shape {tuple(x.shape[1:])}, and this model takes {shape}")
+        with torch.no_grad():
+            log_p = torch.log_softmax(self.network.apply(weights, {}, x, None), -1)
+        best = log_p.argmax(-1)
+        return pd.DataFrame(
+            {
+                "label": [self.card["classes"][i] for i in best.tolist()],
+                "probability": log_p.exp().gather(1, best[:, None])[:, 0].numpy(),
+                "entropy": -(log_p.exp() * log_p).sum(-1).numpy(),
+            }
+        )
+
+    def _weights(self, client: str) -> dict[str, torch.Tensor]:
+        shared = {k.removeprefix("shared/"): t for k, t in self.tensors.items() if k.startswith("shared/")}
+        if not self.card["personal"]:
+            return shared
+        if client not in self.card["clients"]:
+            known = ", ".join(self.card["clients"][:20])
+            raise ValueError(
+                f"{self.card['method']} has a model of its own for each client and none for {client!r}; "
+                f'choose one by params={{"client": name}}: {known}'
+            )
+        place = self.card["clients"].index(client)
+        own = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
+        return {**shared, **own}
+
+
+def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
+    """Logs the model to its run unless it is there; `model`: uri, card, shared, personal, example."""
+    experiment = client.get_run(run_id).info.experiment_id
+    if client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
+        return
+    import mlflow
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
+
+    from tasks.track import as_current
+
+    card, example = model["card"], model["example"]
+    signature = ModelSignature(
+        inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
+        outputs=Schema([ColSpec("string", "label"), ColSpec("float", "probability"), ColSpec("float", "entropy")]),
+        params=ParamSchema([ParamSpec("client", "string", "")]),
+    )
+    tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
+    tensors |= {f"personal/{k}": t for k, t in model["personal"].items()}
+    here = Path(__file__).resolve()
+    with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
+        weights = Path(folder) / "weights.safetensors"
+        save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
+        mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(here),
+            code_paths=[str(here.parents[1] / "models")],
+            artifacts={"weights": str(weights)},
+            signature=signature,
+            input_example=example,
+            pip_requirements=[f"torch=={torch.__version__.split('+')[0]}", f"numpy=={np.__version__}", "pandas", "safetensors"],
+        )
+
+
+set_model(Served())

@@ -1,0 +1,212 @@
+"""What MLflow is told, by a thread that training never waits for.
+
+Rounds are delivered from the journal, each once: MLflow drops a metric that is equal in key, step, time and value, and the
+stored times make a repeated delivery equal. What cannot be delivered stays in the run's folder for the next `--resume`.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.checkpoint import Journal
+from tasks.files import read_json, write_json
+
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+    "MLFLOW_LOG_UV_FILES": "false",
+    "MLFLOW_MODEL_CATALOG_URI": "",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
+}
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What MLflow should call this run, and where it is kept."""
+
+    uri: str
+    artifacts: str
+    experiment: str
+    name: str
+    tag: str  # random; written to disk before the MLflow run exists, so that a killed process finds its run again
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    about: str = ""  # the experiment's note, shown above its runs
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is logged once, when the run is done."""
+
+    files: tuple[Path, ...] = ()
+    model: Mapping[str, Any] | None = None  # arguments of tasks.served.log
+    data: Mapping[str, Any] | None = None  # name, version, source
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def tracking_uri(root: Path, configured: str | None) -> str:
+    """params.yaml first, then MLflow's own variable, then a database beside the runs."""
+    return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(root / 'runs' / 'mlflow.db').resolve()}"
+
+
+class Delivery:
+    """Brings one run's rounds to MLflow, in the background."""
+
+    def __init__(self, folder: Path, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.run_id: str | None = None
+        self.problem: str | None = None
+        self._folder, self._journal = folder, Journal(folder / "journal")
+        self._wanted = 0
+        self._finish: Finish | None = None
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mlflow delivery", daemon=True)
+        self._thread.start()
+
+    def round_done(self, round: int) -> None:
+        """The checkpoint of this round is on disk: it may be delivered."""
+        self._wanted = round
+        self._wake.set()
+
+    def finish(self, finish: Finish, patience: float = 60.0) -> str | None:
+        """Deliver the rest and what is logged once; the MLflow run's id, or None if MLflow could not be reached."""
+        self._finish = finish
+        self._close(patience)
+        return self.run_id if self.problem is None else None
+
+    def abandon(self) -> None:
+        """The run failed: deliver what there is, mark it FAILED."""
+        self._close(10.0, status="FAILED")
+
+    def _close(self, patience: float, status: str = "FINISHED") -> None:
+        self._status = status
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            self.problem = self.problem or f"MLflow at {self.ticket.uri} did not answer for {patience:.0f} s"
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            last = self._stop.is_set()
+            try:
+                self._deliver()
+                if last:
+                    self._conclude()
+                self.problem = None
+            except Exception as error:
+                self.problem = f"MLflow at {self.ticket.uri}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            if last:
+                return
+
+    def _deliver(self) -> None:
+        """Every checkpointed round that has no delivered mark yet."""
+        client = self._client()
+        mark = self._folder / "delivered.json"
+        done = (read_json(mark) or {"round": 0})["round"]
+        wanted = self._wanted
+        if done >= wanted:
+            return
+        from mlflow.entities import Metric
+
+        for number in range(done + 1, wanted + 1):
+            record = self._journal.read(number)
+            values = {k: v for k, v in record["metrics"].items() if v is not None}
+            metrics = [Metric(k, v, record["time_ms"], number) for k, v in values.items()]
+            client.log_batch(self.run_id, metrics=metrics)
+        write_json(mark, {"round": wanted})
+
+    def _conclude(self) -> None:
+        """Artifacts, model and dataset, once each; then the run's end."""
+        client = self._client()
+        assert self.run_id is not None
+        if self._finish is not None:
+            for name, value in self._finish.tags.items():
+                client.set_tag(self.run_id, name, value)
+            if self._finish.data:
+                _log_data(client, self.run_id, self._finish.data)
+            for file in self._finish.files:
+                client.log_artifact(self.run_id, str(file))
+            if self._finish.model:
+                from tasks.served import log_once
+
+                log_once(client, self.run_id, self._finish.model)
+        client.set_terminated(self.run_id, self._status)
+
+    def _client(self) -> Any:
+        client = connect(self.ticket.uri)
+        if self.run_id is None:
+            self.run_id = self._find(client) or self._create(client)
+            client.update_run(self.run_id, status="RUNNING")
+        return client
+
+    def _find(self, client: Any) -> str | None:
+        experiment = client.get_experiment_by_name(self.ticket.experiment)
+        if experiment is None:
+            return None
+        found = client.search_runs([experiment.experiment_id], f"tags.`siloflow.run` = '{self.ticket.tag}'")
+        return found[0].info.run_id if found else None
+
+    def _create(self, client: Any) -> str:
+        from mlflow.entities import Param
+
+        ticket = self.ticket
+        experiment = client.get_experiment_by_name(ticket.experiment)
+        number = experiment.experiment_id if experiment else None
+        if number is None:
+            about = {"mlflow.note.content": ticket.about} if ticket.about else {}
+            place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
+            number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
+        run = client.create_run(number, tags={**ticket.tags, "siloflow.run": ticket.tag}, run_name=ticket.name)
+        params = [Param(key, str(value)[:6000]) for key, value in ticket.params.items()]
+        for at in range(0, len(params), 100):
+            client.log_batch(run.info.run_id, params=params[at : at + 100])
+        return str(run.info.run_id)
+
+
+def connect(uri: str) -> Any:
+    """A quiet MLflow client of this store."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    return mlflow.MlflowClient(tracking_uri=uri)
+
+
+@contextlib.contextmanager
+def as_current(uri: str, run_id: str) -> Iterator[None]:
+    """For the parts of MLflow that only know a current run of this thread."""
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    with mlflow.start_run(run_id=run_id):
+        yield
+
+
+def _log_data(client: Any, run_id: str, data: Mapping[str, Any]) -> None:
+    """The dataset input, named and with the data version as its digest."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    dataset = Dataset(
+        name=data["name"],
+        digest=data["version"][:36],
+        source_type="local",
+        source=data["source"],
+        profile=data["profile"],
+    )
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
