@@ -39,7 +39,7 @@ uvicorn.run("prefect.server.api.server:create_app", factory=True, host="127.0.0.
 class PrefectServer:
     """A server on a free loopback port, with its database in `.prefect/` of the project."""
 
-    def __init__(self, root: Path, ui: bool = False) -> None:
+    def __init__(self, root: Path, ui: bool = False, port: int | None = None) -> None:
         home = (root / ".prefect").resolve()
         os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
         os.environ.setdefault("PREFECT_HOME", str(home))
@@ -53,7 +53,7 @@ class PrefectServer:
             log = self.log.open("wb")
         except OSError as error:
             raise UserError(f"cannot write {home}: {error.strerror}; make the project's folder writable.") from None
-        self.port = _free_port()
+        self.port = port or _free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         environment = {**os.environ, "PREFECT_UI_ENABLED": str(ui).lower(), "PREFECT_SERVER_UI_ENABLED": str(ui).lower()}
         environment["PREFECT_UI_API_URL"] = self.url

@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """A user's mistake: the message says what was wrong, where (file, key, client), and what to do about it."""
+    """A user's mistake: the message says what was wrong, where (file, key, client), and the way out."""

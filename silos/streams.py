@@ -1,6 +1,7 @@
 """Random streams that are named, so that one draw never shifts another."""
 
 import hashlib
+import json
 
 import numpy as np
 
@@ -11,6 +12,6 @@ def stream(seed: int, *names: str | int) -> np.random.RandomState:
     RandomState and not Generator: NumPy promises that its draws never change (NEP 19), and the version of
     the data hangs on them.
     """
-    text = "/".join(str(part).replace("/", "//") for part in (seed, *names))
+    text = json.dumps([str(part) for part in (seed, *names)])  # unlike a join, no two lists look the same
     words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4")
     return np.random.RandomState(words.astype(np.uint32))

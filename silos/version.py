@@ -1,6 +1,5 @@
 """The version of data/: DVC records it, and its hash is checked here without importing DVC."""
 
-import hashlib
 import io
 import json
 import os
@@ -9,9 +8,12 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from silos.digest import file_hashes, folder_digest, listing_digest
 from silos.errors import UserError
 from silos.params import DataParams
 from silos.store import Manifest
+
+__all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
 
 DATA = "data"
 RECORD = "data.dvc"
@@ -21,14 +23,6 @@ _WAYS_OUT = (
     "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and "
     "records it."
 )
-
-
-def folder_digest(folder: Path, cache: Path | None = None) -> str:
-    """DVC's hash of a folder, "<md5>.dir", computed without DVC.
-
-    `cache` is a JSON file that remembers the hashes of files by path, size, time and inode.
-    """
-    return _listing_digest(_file_hashes(Path(folder), cache))
 
 
 def record(root: Path) -> str:
@@ -86,13 +80,13 @@ def verify(root: Path, name: str, cache: Path | None = None) -> str:
             f"{root / RECORD} is missing, so the version of data/ is unknown; `siloflow partition` records "
             "it, or bring the file back with git."
         )
-    hashes = _file_hashes(root / DATA, cache)
-    if _listing_digest(hashes) != expected:
+    hashes = file_hashes(root / DATA, cache)
+    if listing_digest(hashes) != expected:
         raise UserError(
             f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}"
         )
     inside = f"{name}/"
-    return _listing_digest(
+    return listing_digest(
         {path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)}
     )
 
@@ -145,55 +139,11 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _file_hashes(folder: Path, cache: Path | None) -> dict[str, str]:
-    """The md5 of each file under `folder`, by its path in it."""
-    known = _read_cache(cache)
-    seen: dict[str, list] = {}
-    for path in sorted(folder.rglob("*")):
-        if not path.is_file():
-            continue
-        status = path.stat()
-        stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-        relative = path.relative_to(folder).as_posix()
-        old = known.get(relative)
-        seen[relative] = old if old is not None and old[:3] == stamp else [*stamp, _md5(path)]
-    if cache is not None and seen != known:
-        _write_cache(cache, seen)
-    return {relative: entry[3] for relative, entry in seen.items()}
-
-
-def _listing_digest(hashes: Mapping[str, str]) -> str:
-    listing = [{"md5": md5, "relpath": relative} for relative, md5 in sorted(hashes.items())]
-    return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _read_cache(cache: Path | None) -> dict[str, list]:
-    try:
-        held = json.loads(cache.read_bytes()) if cache is not None else {}
-    except (OSError, ValueError):
-        return {}  # it only saves time
-    if not isinstance(held, dict):
-        return {}
-    return {path: entry for path, entry in held.items() if isinstance(entry, list) and len(entry) == 4}
-
-
-def _write_cache(cache: Path, seen: dict[str, list]) -> None:
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = cache.with_name(f"{cache.name}.{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps(seen))
-    unfinished.replace(cache)
-
-
 def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     """Which files differ from the recorded ones, where DVC's cache holds their list."""
     listed = _recorded_listing(root, expected)
     if listed is None:
-        return f"its hash is {_listing_digest(hashes)} and the recorded one {expected}"
+        return f"its hash is {listing_digest(hashes)} and the recorded one {expected}"
     changed = sorted(path for path in listed.keys() & hashes.keys() if listed[path] != hashes[path])
     said = [
         f"{_some(paths)} {verb}"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,3 +22,148 @@ def write_client_table(path: Path, records: Sequence[Mapping[str, Any]]) -> Path
             writer.writerow([record["round"], client, int(client in record["dropped"]), *values])
     write_bytes(path, text.getvalue().encode())
     return path
+
+
+def table_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a method: means over seeds, `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
+    rows = []
+    for method in dict.fromkeys(r["method"] for r in results):
+        runs = [r for r in results if r["method"] == method]
+        row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
+        for name in ("accuracy/mean", "accuracy/worst", "entropy/mean", "loss/mean"):
+            values = [r["metrics"][name] for r in runs if name in r["metrics"]]
+            row[name] = statistics.fmean(values) if values else None
+            row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)
+        row["bytes/up"] = statistics.fmean(r["bytes"]["up"] for r in runs)
+        row["bytes/down"] = statistics.fmean(r["bytes"]["down"] for r in runs)
+        rows.append(row)
+    return rows
+
+
+# Okabe and Ito's palette: told apart also by colour-blind readers
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+_GREY = "#666666"
+
+
+def draw_comparison(
+    path: Path, comparison: Mapping[str, Any], curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]]
+) -> None:
+    """Learning curves by method, every client's accuracy, and the paired differences with their intervals."""
+    figure, (left, middle, right) = _figure(15, 4.6, 3)
+    colours = {m: _COLOURS[i % len(_COLOURS)] for i, m in enumerate(curves)}
+    for method, seeds in curves.items():
+        for curve in seeds:
+            left.plot(*zip(*curve, strict=True), color=colours[method], alpha=0.25, linewidth=1)
+        left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2, label=method)
+    left.set(title="Mean test accuracy over clients", xlabel="round", ylabel="accuracy")
+    left.legend(frameon=False, loc="lower right")
+
+    methods = list(curves)
+    for at, method in enumerate(methods):
+        runs = [r for r in comparison["runs"] if r["method"] == method]
+        clients = runs[0]["metrics"]["accuracy/by_client"]
+        means = [statistics.fmean(v) for c in clients if (v := [a for r in runs if (a := _accuracy(r, c)) is not None])]
+        offsets = [at + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
+        middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)
+        if means:
+            middle.hlines(statistics.fmean(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
+    middle.set(title="Each client (dot: mean over seeds)", ylabel="test accuracy")
+    middle.set_xticks(range(len(methods)), methods)
+
+    paired = comparison["paired"]
+    right.axvline(0, color=_GREY, linewidth=1)
+    for at, p in enumerate(paired):
+        colour = colours[p["method"]]
+        right.plot([100 * p["low"], 100 * p["high"]], [at, at], color=colour, linewidth=2.2)
+        right.plot(100 * p["difference"], at, "o", color=colour)
+    right.set_yticks(range(len(paired)), [p["method"] for p in paired])
+    right.set_ylim(len(paired) - 0.5, -0.5)
+    reference = paired[0]["reference"] if paired else ""
+    right.set(title=f"Difference to {reference}, 95 % interval" if paired else "", xlabel="points of accuracy")
+    _write(figure, path)
+
+
+def _accuracy(result: Mapping[str, Any], client: str) -> float | None:
+    value: float | None = result["metrics"]["accuracy/by_client"].get(client)
+    return value
+
+
+def _mean_curve(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[float]]:
+    """Over the rounds that every seed has."""
+    tables = [dict(curve) for curve in seeds]
+    rounds = sorted(set.intersection(*(set(t) for t in tables))) if tables else []
+    return rounds, [statistics.fmean(t[r] for t in tables) for r in rounds]
+
+
+def _figure(width: float, height: float, columns: int) -> tuple[Any, Any]:
+    """A figure without pyplot, whose global state threads would share."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    axes = figure.subplots(1, columns)
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.title.set_fontsize(11)
+        ax.title.set_horizontalalignment("left")
+        ax.title.set_x(0)
+    return figure, axes
+
+
+def _write(figure: Any, path: Path) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    write_bytes(path, content.getvalue())
+
+
+def draw_silos(path: Path, overview: Mapping[str, Any], images: Mapping[str, Any]) -> None:
+    """Rows of each client, its label shares, and, where rows are images, the first few of each."""
+    clients = overview["clients"]
+    pictures = len(overview["shape"]) >= 2
+    height = min(max(3.2, 0.34 * len(clients) + 1.4), 14)
+    figure, axes = _figure(13 if pictures else 9, height, 3 if pictures else 2)
+    names = [f"{c['name']}  {c['domain'] or ''}".strip() for c in clients]
+    places = range(len(clients))
+
+    start = [0] * len(clients)
+    for split, colour in zip(("train", "validation", "test"), _COLOURS, strict=False):
+        rows = [c["rows"][split] for c in clients]
+        axes[0].barh(places, rows, left=start, color=colour, label=split, height=0.75)
+        start = [a + b for a, b in zip(start, rows, strict=True)]
+    axes[0].set(title="Rows", ylim=(len(clients) - 0.5, -0.5))
+    if len(clients) <= 60:
+        axes[0].set_yticks(places, names)
+    axes[0].legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
+
+    shares = [list(c["label_shares"].values()) for c in clients]
+    shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    axes[1].set(title="Label shares", yticks=[], ylim=(len(clients) - 0.5, -0.5))
+    axes[1].grid(visible=False)
+    if len(overview["classes"]) <= 30:
+        axes[1].set_xticks(range(len(overview["classes"])), overview["classes"])
+    figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02)
+
+    if pictures:
+        axes[2].imshow(_contact_sheet(list(images.values())), cmap="gray", aspect="equal", interpolation="nearest")
+        axes[2].set(title="First training rows" + (" (first 20 clients)" if len(clients) > 20 else ""))
+        axes[2].set_axis_off()
+    _write(figure, path)
+
+
+def _contact_sheet(clients: Sequence[Any]) -> Any:
+    """One line of images a client, (lines, columns) pixels in [0, 1], a pixel of white between."""
+    import numpy as np
+
+    first = clients[0]
+    height, width = first.shape[1:3]
+    colours = first.shape[3:] if first.ndim == 4 else ()
+    count = max(len(images) for images in clients)
+    sheet = np.ones((len(clients) * (height + 1), count * (width + 1), *colours))
+    for line, images in enumerate(clients):
+        scale = 255 if images.dtype == np.uint8 else max(float(np.abs(images).max()), 1e-9)
+        for column, image in enumerate(images):
+            y, x = line * (height + 1), column * (width + 1)
+            sheet[y : y + height, x : x + width] = np.clip(image / scale, 0, 1)
+    return sheet

@@ -4,6 +4,7 @@ MLflow runs this file from the logged model, where no checkout is; so it imports
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from models.networks import from_json
+
+# MLflow reads type hints of `predict` as a schema and asks for them; the logged signature says more than they could
+warnings.filterwarnings("ignore", message=r"(?s).*type hints to the `predict` method")
 
 
 class Served(PythonModel):

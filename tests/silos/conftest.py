@@ -34,10 +34,11 @@ def natural(tmp_path: Path, params: Callable[..., DataParams]) -> Callable[..., 
     """Writes silos with named clients of the given sizes and 2 x 2 pixels; returns their folder."""
 
     def build(sizes: dict[str, int], **changes: object) -> Path:
-        rng = np.random.default_rng(0)
+        # a generator each, so that one client's rows do not depend on the others
+        x = [np.random.default_rng(1).integers(0, 256, (size, 2, 2), np.uint8) for size in sizes.values()]
+        y = [np.random.default_rng(2).integers(0, 3, size) for size in sizes.values()]
         clients = np.repeat(list(sizes), list(sizes.values()))
-        x = rng.integers(0, 256, (len(clients), 2, 2)).astype(np.uint8)
-        np.savez(tmp_path / "own.npz", x=x, y=rng.integers(0, 3, len(clients)), client=clients)
+        np.savez(tmp_path / "own.npz", x=np.concatenate(x), y=np.concatenate(y), client=clients)
         own = params(
             source={"kind": "npz", "path": "own.npz"},
             scheme=[{"kind": "column", "column": "client"}],
@@ -47,3 +48,21 @@ def natural(tmp_path: Path, params: Callable[..., DataParams]) -> Callable[..., 
         return tmp_path / "data" / "small"
 
     return build
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """A folder data/ with names that sort and encode in different ways."""
+    for path, text in [
+        ("b/x", "1"),
+        ("b-c", "2"),
+        ("b.d", ""),
+        ("É/ü ß", "3"),
+        ("b/.hidden", "4"),
+        ("B", "5"),
+    ]:
+        file = tmp_path / "data" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "data" / "empty").mkdir()
+    return tmp_path / "data"

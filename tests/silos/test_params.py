@@ -30,16 +30,21 @@ def test_splits_that_leave_no_training_rows_are_refused(params):
 @pytest.mark.parametrize(
     ("scheme", "said"),
     [
-        ([], "is empty"),
-        ([{"kind": "rotation", "angles": [0]}], "begins with `rotation`"),
-        ([{"kind": "equal", "clients": 2}, {"kind": "column", "column": "client"}], r"scheme\[1\] is `column`"),
+        ([], "scheme is empty"),
+        ([{"kind": "rotation", "angles": [0]}], "scheme begins with `rotation`"),
+        (
+            [{"kind": "equal", "clients": 2}, {"kind": "column", "column": "client"}],
+            r"scheme\[1\] is `column`",
+        ),
     ],
 )
 def test_a_scheme_makes_clients_once_and_first(params, scheme, said):
-    with pytest.raises(UserError, match=f"params.yaml: data.scheme.*{said}|{said}"):
+    with pytest.raises(UserError, match=rf"params\.yaml: data\.{said}"):
         params(scheme=scheme)
 
 
 def test_json_of_params_reads_back_as_the_same_params(params):
-    built = params(scheme=[{"kind": "dirichlet", "clients": 4, "alpha": 0.3}, {"kind": "rotation", "angles": [-50]}])
+    built = params(
+        scheme=[{"kind": "dirichlet", "clients": 4, "alpha": 0.3}, {"kind": "rotation", "angles": [-50]}]
+    )
     assert type(built).model_validate(built.model_dump(mode="json")) == built

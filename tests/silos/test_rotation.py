@@ -47,7 +47,9 @@ def test_floats_and_colours_turn_as_bytes_do(angle):
     x = np.random.default_rng(1).integers(0, 256, (2, 6, 5)).astype(np.uint8)
     turned = rotate(x, angle)
     np.testing.assert_allclose(rotate(x.astype(np.float32), angle), turned, atol=0.51)
-    np.testing.assert_array_equal(rotate(np.stack([x, x], axis=-1), angle), np.stack([turned, turned], axis=-1))
+    np.testing.assert_array_equal(
+        rotate(np.stack([x, x], axis=-1), angle), np.stack([turned, turned], axis=-1)
+    )
 
 
 def test_many_images_turn_as_one_does():

@@ -64,7 +64,11 @@ def test_clients_are_numbered_in_order():
     names = [c.name for c in assign(numbered(300), (Equal(kind="equal", clients=101),), 0)]
     assert names[:2] == ["c000", "c001"]
     assert names[-1] == "c100"
-    assert [c.name for c in assign(numbered(300), (Equal(kind="equal", clients=3),), 0)] == ["c00", "c01", "c02"]
+    assert [c.name for c in assign(numbered(300), (Equal(kind="equal", clients=3),), 0)] == [
+        "c00",
+        "c01",
+        "c02",
+    ]
 
 
 def test_natural_clients_keep_their_names_sorted_by_the_numbers_in_them():
@@ -114,14 +118,16 @@ def test_dirichlet_deals_each_class_by_its_own_shares():
     for label in (0, 1):
         shares = dirichlet_shares(rng, 1.0, 4)
         rng.permutation(2000)
-        np.testing.assert_allclose([np.mean(c.y == label) * len(c.y) / 2000 for c in alone], shares, atol=1e-3)
+        np.testing.assert_allclose(
+            [np.mean(c.y == label) * len(c.y) / 2000 for c in alone], shares, atol=1e-3
+        )
 
 
 def test_a_partition_that_cannot_be_found_names_the_keys():
     step = Dirichlet(kind="dirichlet", clients=10, alpha=0.001, min_rows=5)
     with pytest.raises(UserError, match=r"data.scheme\[0\].*100 draws.*min_rows = 5 at alpha = 0.001"):
         assign(numbered(60), (step,), 0)
-    with pytest.raises(UserError, match="7 clients of 1 rows or more.*6 rows.*client c06"):
+    with pytest.raises(UserError, match=r"7 clients of 1 rows or more.*6 rows.*client c06"):
         assign(numbered(6), (Equal(kind="equal", clients=7),), 0)
 
 

@@ -1,0 +1,175 @@
+"""The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
+
+import json
+import time
+from typing import Any
+
+from prefect import flow
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows import screen
+from flows.project import Project, experiment, new_experiment, newest_experiment
+from flows.run import run, run_name
+from models.paired import Stratum, difference, in_words
+from silos.errors import UserError
+from tasks.files import read_json, write_json
+from tasks.pair import Kept, pair
+from tasks.report import draw_comparison, table_rows
+from tasks.track import connect, tracking_uri
+
+Results = dict[tuple[str, int], dict[str, Any]]
+
+
+@flow(name="compare", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)
+def compare(
+    methods: list[str] | None = None,
+    seeds: list[int] | None = None,
+    reference: str | None = None,
+    overrides: list[str] | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
+
+    What is not named is read from `comparison` in params.yaml. `resume` goes on with the newest comparison that was not
+    finished, if it asked for the same. A run that fails does not stop the others; its words are under `failed`.
+    """
+    project = Project.open(overrides or [])
+    wanted = plan(project, methods, seeds, reference)
+    name = newest_experiment(project, "compare") if resume else None
+    if name is not None:
+        _same(wanted, experiment(project, name))
+    else:
+        name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
+    results, failed = _all_runs(project, name, wanted, overrides or [])
+    comparison = {
+        "experiment": name,
+        "data_version": project.silos.version,
+        "runs": list(results.values()),
+        "failed": failed,
+        **_conclusions(project, wanted, results),
+    }
+    folder = project.runs / name
+    comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
+    draw_comparison(folder / "comparison.png", comparison, _curves(project, results))
+    write_json(folder / "comparison.json", comparison)
+    _tell_mlflow(project, name, comparison)
+    return comparison
+
+
+def plan(
+    project: Project, methods: list[str] | None, seeds: list[int] | None, reference: str | None
+) -> dict[str, Any]:
+    """What will be run; UserError for an unknown method or a bad option, before anything starts."""
+    defaults = project.params.comparison
+    methods = list(dict.fromkeys(methods or defaults.methods))
+    reference = reference or defaults.reference
+    for method in {*methods, reference}:
+        project.params.page(method, project.root)
+    if reference not in methods:
+        methods = [reference, *methods]
+    seeds = list(dict.fromkeys(seeds or defaults.seeds))
+    return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
+
+
+def _all_runs(
+    project: Project, name: str, wanted: dict[str, Any], overrides: list[str]
+) -> tuple[Results, list[dict[str, Any]]]:
+    """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect."""
+    results: Results = {}
+    failed = []
+    screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
+    # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        for seed in wanted["seeds"]:
+            for method in wanted["methods"]:
+                start = time.perf_counter()
+                try:
+                    results[method, seed] = run(method, seed, overrides, resume=True, experiment=name)
+                except UserError:
+                    raise
+                except Exception as error:
+                    words = f"{type(error).__name__}: {error}"
+                    failed.append({"method": method, "seed": seed, "error": words})
+                    screen.current().end(run_name(method, seed), None, time.perf_counter() - start)
+                    screen.current().say(f"{run_name(method, seed)} failed: {words}")
+    return results, failed
+
+
+def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> dict[str, Any]:
+    """The table's rows, and each method against the reference on the seeds that both finished."""
+    reference = wanted["reference"]
+    paired = []
+    for method in wanted["methods"]:
+        seeds = [s for s in wanted["seeds"] if (method, s) in results and (reference, s) in results]
+        if method == reference or not seeds:
+            continue
+        first, second = ([_kept(project, results[m, s]) for s in seeds] for m in (method, reference))
+        sums = pair(project.manifest, first, second)
+        if not sums:
+            continue
+        found = difference([Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums])
+        paired.append(
+            {
+                "method": method,
+                "reference": reference,
+                "seeds": seeds,
+                "difference": found.mean,
+                "low": found.low,
+                "high": found.high,
+                "distinguishable": found.distinguishable,
+                "words": in_words(method, reference, found),
+            }
+        )
+    return {"table": table_rows(list(results.values())), "paired": paired}
+
+
+def _kept(project: Project, result: dict[str, Any]) -> Kept:
+    folder = project.root / result["folder"]
+    return project.private(folder), read_json(folder / "outcomes.json")
+
+
+def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
+    """method to one curve a seed of (round, mean test accuracy)."""
+    curves: dict[str, list[list[tuple[int, float]]]] = {}
+    for (method, _), result in results.items():
+        journal = project.root / result["folder"] / "journal"
+        records = [read_json(journal / f"{n:06d}.json") for n in range(1, result["rounds"] + 1)]
+        found = [(r["round"], r["metrics"].get("accuracy/mean")) for r in records]
+        curves.setdefault(method, []).append([(n, a) for n, a in found if a is not None])
+    return curves
+
+
+def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
+    for key, value in wanted.items():
+        if known[key] != value:
+            raise UserError(
+                f"the last comparison, {known['name']}, has {key} {known[key]} and you ask for {value}; "
+                "ask for the same, or start anew without --resume."
+            )
+
+
+def _about(project: Project, wanted: dict[str, Any]) -> str:
+    """The note above the runs in MLflow, until the comparison is done."""
+    methods, seeds = ", ".join(wanted["methods"]), ", ".join(map(str, wanted["seeds"]))
+    return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
+
+
+def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> None:
+    """The table and the sentences become the experiment's note; a store that is away is no reason to fail."""
+    lines = ["| method | model tested | accuracy | worst client | entropy, nats |", "|---|---|---|---|---|"]
+    for row in comparison["table"]:
+        accuracy = f"{row['accuracy/mean']:.3f} ± {row['accuracy/mean/sd']:.3f}"
+        lines.append(
+            f"| {row['method']} | {row['model']} | {accuracy} | {row['accuracy/worst']:.3f} | {row['entropy/mean']:.3f} |"
+        )
+    lines += ["", *(f"- {p['words']}" for p in comparison["paired"]), "", f"Data version {comparison['data_version']}."]
+    try:
+        client = connect(tracking_uri(project.root, project.params.tracking.uri))
+        found = client.get_experiment_by_name(name)
+        client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "\n".join(lines))
+        first = comparison["runs"][0]["mlflow_run_id"] if comparison["runs"] else None
+        if first:
+            client.set_experiment_tag(found.experiment_id, "siloflow.paired", json.dumps(comparison["paired"])[:5000])
+    except Exception as error:
+        screen.current().say(f"MLflow has no note of this comparison ({type(error).__name__}); the files have it.")

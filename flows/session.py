@@ -1,0 +1,120 @@
+"""Around one command: the embedded server, the screen, what is printed, and how errors end."""
+
+import importlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rich.console import Console
+
+from flows.server import PrefectServer
+from silos.errors import UserError
+
+T = TypeVar("T")
+USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
+
+
+class Session:
+    """Starts the server before anything heavy is imported; ends it whatever happens."""
+
+    def __init__(self, json: bool, timings: bool, server: bool = True, ui: bool = False) -> None:
+        self._json, self._timings = json, timings
+        self._console, self._errors = Console(highlight=False), Console(stderr=True, highlight=False)
+        self._marks: list[tuple[str, float]] = []
+        self._start = self._last = time.perf_counter()
+        self._wants_server, self._ui = server, ui
+        self._server: PrefectServer | None = None
+
+    def __enter__(self) -> Self:
+        if self._wants_server and Path("params.yaml").is_file():
+            try:
+                self._server = PrefectServer(Path(), ui=self._ui)
+            except UserError as error:
+                self._fail(str(error))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mark("work")
+        if self._server is not None:
+            self._server.stop()
+            self._mark("server stop")
+        if self._timings:
+            self._say_timings()
+        if isinstance(error, UserError):
+            self._fail(str(error))
+        if isinstance(error, KeyboardInterrupt):
+            self._errors.print("stopped; nothing is lost: --resume goes on after the last whole round.")
+            raise SystemExit(INTERRUPTED)
+
+    def project(self, overrides: list[str] | None) -> Any:
+        """This folder's project."""
+        from flows.project import Project
+
+        project = Project.open(overrides or [])
+        self._mark("imports and params")
+        return project
+
+    def check(self, look: Callable[[], T]) -> T:
+        """A look at the user's input before a flow starts: inside one, Prefect would log a traceback."""
+        return look()
+
+    def server_url(self) -> str:
+        """Waits for the embedded server."""
+        assert self._server is not None
+        self._server.wait()
+        self._mark("server start (what the imports did not hide)")
+        return self._server.url
+
+    def flow(self, module: str, name: str, **parameters: Any) -> Any:
+        """Runs a flow of flows/<module>.py, its progress on stderr."""
+        flow = getattr(importlib.import_module(f"flows.{module}"), name)
+        self._mark("imports of the flow")
+        self.server_url()
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        from flows import screen
+        from flows.terminal import Terminal
+
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        with Terminal(self._errors) as terminal, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            screen.use(terminal)
+            return flow(**parameters)
+
+    def answer(self, content: Any, words: str, failed: bool = False) -> None:
+        """The result on stdout, as JSON or as the words of flows/words.py; a failed run sets the exit code."""
+        if self._json:
+            sys.stdout.write(json.dumps(content) + "\n")
+        else:
+            from flows import words as wording
+
+            getattr(wording, words)(content, self._console)
+        if failed:
+            raise SystemExit(RUN_FAILED)
+
+    def _mark(self, name: str) -> None:
+        now = time.perf_counter()
+        self._marks.append((name, now - self._last))
+        self._last = now
+
+    def _say_timings(self) -> None:
+        for name, seconds in self._marks:
+            self._errors.print(f"{seconds:7.2f} s  {name}")
+        self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in all, after Python's own start")
+
+    def _fail(self, message: str) -> None:
+        for line in message.splitlines():
+            self._errors.print(f"[bold red]error:[/] {_plain(line)}", soft_wrap=True)
+        raise SystemExit(USER_MISTAKE)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

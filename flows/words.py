@@ -1,0 +1,119 @@
+"""What commands print for people."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_OPEN = "siloflow ui opens MLflow's and Prefect's pages"
+
+
+def partition(made: dict[str, Any], console: Console) -> None:
+    """What was made, in two lines."""
+    rows = made["rows"]
+    console.print(
+        f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
+        f"{rows['validation']} validation and {rows['test']} test rows"
+    )
+    news = "data.dvc now records it" if made["changed"] else "as data.dvc records"
+    console.print(f"data version {made['data_version']}, {news}")
+
+
+def run(result: dict[str, Any], console: Console) -> None:
+    """Metrics of one run."""
+    metrics = result["metrics"]
+    console.print(
+        f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
+        f"{result['model']} model, data version {result['data_version']}"
+    )
+    if "accuracy/mean" in metrics:
+        console.print(
+            f"test accuracy {metrics['accuracy/mean']:.3f} ± {metrics['accuracy/sd']:.3f} over clients, "
+            f"worst {metrics['accuracy/worst']:.3f}, loss {metrics['loss/mean']:.3f}, "
+            f"entropy {metrics['entropy/mean']:.3f} nats"
+        )
+    console.print(f"weights {result['weights_sha256'][:16]}…  {result['folder']}")
+    console.print(_OPEN)
+
+
+def compare(found: dict[str, Any], console: Console) -> None:
+    """The table, the sentences, and where to look."""
+    table = _table("method", "model tested", "accuracy", "worst client", "entropy, nats", "kB a client, up", "seconds")
+    for row in found["table"]:
+        table.add_row(
+            row["method"],
+            row["model"],
+            _spread(row, "accuracy/mean"),
+            _spread(row, "accuracy/worst"),
+            _spread(row, "entropy/mean"),
+            f"{row['bytes/up'] / 1000 / max(_clients(found), 1):,.0f}",
+            f"{row['seconds']:.1f}",
+        )
+    console.print(table)
+    seeds = len({r["seed"] for r in found["runs"]})
+    console.print(f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}; 95 % intervals over seeds and rows:")
+    for p in found["paired"]:
+        console.print(f"  {p['words']}")
+    for failure in found["failed"]:
+        console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}", markup=False)
+    console.print(f"\ndata version  {found['data_version']}")
+    console.print(f"figure        {found['figure']}")
+    console.print(f"look closer   {_OPEN} (experiment {found['experiment']})")
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """A row a client, and how far apart they are."""
+    table = _table("client", "domain", "train", "validation", "test", "labels", "mean", "sd")
+    for client in found["clients"][:60]:
+        rows, shares = client["rows"], client["label_shares"]
+        table.add_row(
+            client["name"],
+            client["domain"] or "",
+            *(str(rows[split]) for split in ("train", "validation", "test")),
+            _bars(list(shares.values())),
+            f"{client['mean']:.3f}",
+            f"{client['standard_deviation']:.3f}",
+        )
+    console.print(table)
+    if len(found["clients"]) > 60:
+        console.print(f"… and {len(found['clients']) - 60} more clients; --json has them all")
+    feature = found["feature_spread"]
+    console.print(f"classes         {', '.join(found['classes'][:30])}")
+    console.print(f"label spread    {found['label_spread']:.3f}  (0: the same label shares everywhere, 1: none in common)")
+    if feature is not None:
+        console.print(f"feature spread  {feature:.3f}  (distance of client means, in units of the spread within clients)")
+    console.print(f"data version    {found['data_version']}")
+    console.print(f"picture         {found['figure']}")
+
+
+def methods(found: dict[str, Any], console: Console) -> None:
+    """A row a method."""
+    table = _table("method", "model tested", "options", "what it does")
+    for method in found["methods"]:
+        options = ", ".join(f"{k}={v}" for k, v in method["options"].items()) or "-"
+        table.add_row(method["method"], method["model"], options, method["summary"].partition(": ")[2])
+    console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for i, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=i == 0)
+    return table
+
+
+def _spread(row: dict[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "-"
+    return f"{row[name]:.3f} ± {row[name + '/sd']:.3f}"
+
+
+def _clients(found: dict[str, Any]) -> int:
+    return len(found["runs"][0]["metrics"]["accuracy/by_client"]) if found["runs"] else 0
+
+
+def _bars(shares: list[float]) -> str:
+    """Label shares as small bars, at most 20."""
+    levels = " ▁▂▃▄▅▆▇█"
+    top = max(shares, default=0) or 1
+    return "".join(levels[round(8 * s / top)] for s in shares[:20])
