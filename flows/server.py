@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 
 from silos.errors import UserError
@@ -44,6 +45,7 @@ class PrefectServer:
         os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
         os.environ.setdefault("PREFECT_HOME", str(home))
         self._child: subprocess.Popen | None = None
+        self._since = datetime.now(UTC).isoformat()
         if os.environ.get("PREFECT_API_URL"):
             self.url = os.environ["PREFECT_API_URL"]
             return
@@ -77,6 +79,25 @@ class PrefectServer:
                 time.sleep(0.03)
         where = f"see {self.log}" if self._child is not None else "start it, or unset PREFECT_API_URL"
         raise UserError(f"Prefect's API at {self.url} does not answer; {where}.")
+
+    def settle(self, tasks: int, patience: float = 15.0) -> None:
+        """Waits until the server has written down this many task runs of this process.
+
+        They reach it as events behind the work itself; a server that is stopped at once loses the last ones.
+        """
+        from prefect.client.orchestration import get_client
+        from prefect.events.worker import EventsWorker
+
+        if self._child is None or not tasks:
+            return
+        EventsWorker.drain_all(timeout=patience)
+        ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}, "start_time": {"after_": self._since}}
+        end = time.monotonic() + patience
+        with get_client(sync_client=True) as client:
+            while time.monotonic() < end:
+                if client.request("POST", "/task_runs/count", json={"task_runs": ended}).json() >= tasks:
+                    return
+                time.sleep(0.05)
 
     def stop(self) -> None:
         """Ends the server that was started here; another one is left alone."""

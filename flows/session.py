@@ -43,8 +43,9 @@ class Session:
     ) -> None:
         self._mark("work")
         if self._server is not None:
+            self._settle(error is not None)
+            self._mark("task runs written down")
             self._server.stop()
-            self._mark("server stop")
         if self._timings:
             self._say_timings()
         if isinstance(error, UserError):
@@ -86,6 +87,12 @@ class Session:
         with Terminal(self._errors) as terminal, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             screen.use(terminal)
             return flow(**parameters)
+
+    def _settle(self, failed: bool) -> None:
+        """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""
+        runner = sys.modules.get("tasks.runner")
+        if self._server is not None and runner is not None:
+            self._server.settle(runner.started, 2.0 if failed else 15.0)
 
     def answer(self, content: Any, words: str, failed: bool = False) -> None:
         """The result on stdout, as JSON or as the words of flows/words.py; a failed run sets the exit code."""

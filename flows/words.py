@@ -24,21 +24,23 @@ def run(result: dict[str, Any], console: Console) -> None:
     metrics = result["metrics"]
     console.print(
         f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
-        f"{result['model']} model, data version {result['data_version']}"
+        f"{result['model']} model"
     )
     if "accuracy/mean" in metrics:
         console.print(
             f"test accuracy {metrics['accuracy/mean']:.3f} ± {metrics['accuracy/sd']:.3f} over clients, "
-            f"worst {metrics['accuracy/worst']:.3f}, loss {metrics['loss/mean']:.3f}, "
-            f"entropy {metrics['entropy/mean']:.3f} nats"
+            f"worst {metrics['accuracy/worst']:.3f}"
         )
-    console.print(f"weights {result['weights_sha256'][:16]}…  {result['folder']}")
-    console.print(_OPEN)
+        console.print(f"loss {metrics['loss/mean']:.3f} nats, entropy {metrics['entropy/mean']:.3f} nats")
+    console.print(f"data version  {result['data_version']}")
+    console.print(f"weights       {result['weights_sha256'][:32]}…")
+    console.print(f"files         {result['folder']}")
+    console.print(f"look closer   {_OPEN}")
 
 
 def compare(found: dict[str, Any], console: Console) -> None:
     """The table, the sentences, and where to look."""
-    table = _table("method", "model tested", "accuracy", "worst client", "entropy, nats", "kB a client, up", "seconds")
+    table = _table("method", "model tested", "accuracy", "worst client", "entropy, nats", "seconds")
     for row in found["table"]:
         table.add_row(
             row["method"],
@@ -46,7 +48,6 @@ def compare(found: dict[str, Any], console: Console) -> None:
             _spread(row, "accuracy/mean"),
             _spread(row, "accuracy/worst"),
             _spread(row, "entropy/mean"),
-            f"{row['bytes/up'] / 1000 / max(_clients(found), 1):,.0f}",
             f"{row['seconds']:.1f}",
         )
     console.print(table)
@@ -58,7 +59,8 @@ def compare(found: dict[str, Any], console: Console) -> None:
         console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}", markup=False)
     console.print(f"\ndata version  {found['data_version']}")
     console.print(f"figure        {found['figure']}")
-    console.print(f"look closer   {_OPEN} (experiment {found['experiment']})")
+    console.print(f"experiment    {found['experiment']}")
+    console.print(f"look closer   {_OPEN}")
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -79,9 +81,9 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"… and {len(found['clients']) - 60} more clients; --json has them all")
     feature = found["feature_spread"]
     console.print(f"classes         {', '.join(found['classes'][:30])}")
-    console.print(f"label spread    {found['label_spread']:.3f}  (0: the same label shares everywhere, 1: none in common)")
+    console.print(f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)")
     if feature is not None:
-        console.print(f"feature spread  {feature:.3f}  (distance of client means, in units of the spread within clients)")
+        console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
     console.print(f"data version    {found['data_version']}")
     console.print(f"picture         {found['figure']}")
 
@@ -106,10 +108,6 @@ def _spread(row: dict[str, Any], name: str) -> str:
     if row[name] is None:
         return "-"
     return f"{row[name]:.3f} ± {row[name + '/sd']:.3f}"
-
-
-def _clients(found: dict[str, Any]) -> int:
-    return len(found["runs"][0]["metrics"]["accuracy/by_client"]) if found["runs"] else 0
 
 
 def _bars(shares: list[float]) -> str:

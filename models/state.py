@@ -59,6 +59,11 @@ class State:
                 head = f"{section}/{name} {tensor.dtype} {tuple(tensor.shape)}\n"
                 digest.update(head.encode())
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        rest = {"numbers": self.numbers, "private": self.private, "finished": self.finished}
+        rest = {
+            "sections": list(self.tensors),
+            "numbers": self.numbers,
+            "private": self.private,
+            "finished": self.finished,
+        }
         digest.update(json.dumps(rest, sort_keys=True).encode())
         return digest.hexdigest()

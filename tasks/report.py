@@ -56,7 +56,8 @@ def draw_comparison(
         for curve in seeds:
             left.plot(*zip(*curve, strict=True), color=colours[method], alpha=0.25, linewidth=1)
         left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2, label=method)
-    left.set(title="Mean test accuracy over clients", xlabel="round", ylabel="accuracy")
+    _title(left, "Mean test accuracy over clients")
+    left.set(xlabel="round", ylabel="accuracy")
     left.legend(frameon=False, loc="lower right")
 
     methods = list(curves)
@@ -68,7 +69,8 @@ def draw_comparison(
         middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)
         if means:
             middle.hlines(statistics.fmean(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
-    middle.set(title="Each client (dot: mean over seeds)", ylabel="test accuracy")
+    _title(middle, "Each client (dot: mean over seeds)")
+    middle.set(ylabel="test accuracy")
     middle.set_xticks(range(len(methods)), methods)
 
     paired = comparison["paired"]
@@ -79,8 +81,8 @@ def draw_comparison(
         right.plot(100 * p["difference"], at, "o", color=colour)
     right.set_yticks(range(len(paired)), [p["method"] for p in paired])
     right.set_ylim(len(paired) - 0.5, -0.5)
-    reference = paired[0]["reference"] if paired else ""
-    right.set(title=f"Difference to {reference}, 95 % interval" if paired else "", xlabel="points of accuracy")
+    _title(right, f"Difference to {paired[0]['reference']}, 95 % interval" if paired else "")
+    right.set(xlabel="points of accuracy")
     _write(figure, path)
 
 
@@ -106,10 +108,11 @@ def _figure(width: float, height: float, columns: int) -> tuple[Any, Any]:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", color="#e6e6e6", linewidth=0.8)
         ax.set_axisbelow(True)
-        ax.title.set_fontsize(11)
-        ax.title.set_horizontalalignment("left")
-        ax.title.set_x(0)
     return figure, axes
+
+
+def _title(ax: Any, text: str) -> None:
+    ax.set_title(text, loc="left", fontsize=11)
 
 
 def _write(figure: Any, path: Path) -> None:
@@ -132,14 +135,16 @@ def draw_silos(path: Path, overview: Mapping[str, Any], images: Mapping[str, Any
         rows = [c["rows"][split] for c in clients]
         axes[0].barh(places, rows, left=start, color=colour, label=split, height=0.75)
         start = [a + b for a, b in zip(start, rows, strict=True)]
-    axes[0].set(title="Rows", ylim=(len(clients) - 0.5, -0.5))
+    _title(axes[0], "Rows")
+    axes[0].set(ylim=(len(clients) - 0.5, -0.5))
     if len(clients) <= 60:
         axes[0].set_yticks(places, names)
     axes[0].legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
 
     shares = [list(c["label_shares"].values()) for c in clients]
     shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
-    axes[1].set(title="Label shares", yticks=[], ylim=(len(clients) - 0.5, -0.5))
+    _title(axes[1], "Label shares")
+    axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
     axes[1].grid(visible=False)
     if len(overview["classes"]) <= 30:
         axes[1].set_xticks(range(len(overview["classes"])), overview["classes"])
@@ -147,7 +152,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], images: Mapping[str, Any
 
     if pictures:
         axes[2].imshow(_contact_sheet(list(images.values())), cmap="gray", aspect="equal", interpolation="nearest")
-        axes[2].set(title="First training rows" + (" (first 20 clients)" if len(clients) > 20 else ""))
+        _title(axes[2], "First training rows" + (" (first 20 clients)" if len(clients) > 20 else ""))
         axes[2].set_axis_off()
     _write(figure, path)
 

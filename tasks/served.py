@@ -4,7 +4,6 @@ MLflow runs this file from the logged model, where no checkout is; so it imports
 """
 
 import json
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from models.networks import from_json
 
-# MLflow reads type hints of `predict` as a schema and asks for them; the logged signature says more than they could
-warnings.filterwarnings("ignore", message=r"(?s).*type hints to the `predict` method")
 
-
-class Served(PythonModel):
+class Answering:
     """Rows, as they were partitioned, to label, probability and entropy (nats) of every row.
 
     `params={"client": name}` chooses that client's weights; the empty name, or an unknown one, gets the rule for fresh
@@ -39,8 +35,8 @@ class Served(PythonModel):
         self.network = from_json(self.card["network"])
         self.tensors = load_file(weights)
 
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, ARG002
-        """model_input: (rows, *shape) array of the logged dtype, to a data frame; MLflow misreads type hints here."""
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # noqa: ARG002
+        """model_input: (rows, *shape) array of the logged dtype; MLflow would read type hints as a schema."""
         weights = self._weights((params or {}).get("client", ""))
         x = torch.from_numpy(np.ascontiguousarray(model_input))
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
@@ -71,6 +67,10 @@ class Served(PythonModel):
         place = self.card["clients"].index(client)
         own = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
         return {**shared, **own}
+
+
+class Served(Answering, PythonModel):
+    """`predict` is inherited: of a class that defines it MLflow demands type hints, and has none for an array."""
 
 
 def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:

@@ -1,0 +1,38 @@
+# Everything a user types; needs Python 3.11 and make, and makes .venv/ by itself.
+PYTHON ?= python3.11
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check look clean
+
+help:            ## What there is to type
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+run: $(INSTALLED)    ## Partition the embedded digits, compare four methods, print the table
+	@$(BIN)/siloflow partition
+	@$(BIN)/siloflow compare
+
+test: $(INSTALLED)   ## The whole suite
+	@$(BIN)/python -m pytest
+
+check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README tells the truth
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
+	@$(BIN)/python -m pytest tests/test_docs.py
+
+look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
+	@$(BIN)/python tests/look.py
+
+clean:           ## Remove the environment and caches; data and runs stay
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+# Exact pins are in constraints.txt. pip writes a log instead of pages of names.
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "installing into .venv (a few minutes, once) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' > .venv/install.log 2>&1 \
+		|| { tail -n 20 .venv/install.log; exit 1; }
+	@touch $@

@@ -1,0 +1,175 @@
+"""Small silos, problems and rounds that the tests of every room may use."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.cohort import Training
+from models.networks import MLP
+from models.objectives import CrossEntropy
+from models.optimisers import SGD
+from models.state import State
+from silos.cohort import Silos
+from silos.params import DataParams
+from silos.private import PrivateStore
+from silos.store import write
+from tasks.runner import PlainRunner
+
+torch.set_num_threads(1)
+
+CLASSES = 3
+FEATURES = 5
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class Played:
+    """A method that has played some rounds: where it is, and what happened on the way."""
+
+    page: Method
+    problem: Problem
+    state: State
+    private: PrivateStore
+    rounds: list[Round]
+    reports: list[Report]
+
+
+@pytest.fixture
+def write_silos(tmp_path: Path) -> Callable[..., Silos]:
+    """Writes clients with so many training rows each (and as many validation and test rows as asked).
+
+    Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
+    rows all have label 0. `x` and `y` replace the rows by ones of the test's own.
+    """
+
+    def build(
+        train: Mapping[str, int],
+        validation: int = 3,
+        test: int = 4,
+        one_class: str | None = None,
+        rows_of: Callable[[str, int], tuple[np.ndarray, np.ndarray]] | None = None,
+        name: str = "small",
+    ) -> Silos:
+        parts = []
+        for client, count in train.items():
+            sizes = dict(zip(SPLITS, (count, validation, test), strict=True))
+            total = sum(sizes.values())
+            x, y = rows_of(client, total) if rows_of else _clouds(client, total, client == one_class)
+            split = np.repeat(list(sizes), list(sizes.values()))
+            parts.append((x.astype(np.float32), y, np.repeat(client, total), split))
+        x, y, clients, split = (np.concatenate(p) for p in zip(*parts, strict=True))
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=clients, split=split)
+        data = DataParams.model_validate(
+            {
+                "name": name,
+                "seed": 0,
+                "source": {"kind": "npz", "path": f"{name}.npz"},
+                "scheme": [{"kind": "column", "column": "client"}],
+                "split": {"validation": 0.0, "test": 0.0},
+            }
+        )
+        folder = tmp_path / "data" / name
+        write(folder, data, tmp_path)
+        return Silos.open(folder, f"{tmp_path.name}-{name}-{len(x)}")
+
+    return build
+
+
+@pytest.fixture
+def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
+    """A problem on fresh silos, given as client to training rows: two local epochs of SGD in batches of 4."""
+
+    def build(
+        train: Mapping[str, int], seed: int = 0, network: Any = None, silos: dict[str, Any] | None = None, **training: Any
+    ) -> Problem:
+        opened = write_silos(train, **(silos or {}))
+        usual = {"objective": CrossEntropy(), "optimiser": SGD(0.1), "epochs": 2, "batch": 4}
+        network = network or MLP(FEATURES, (6,), CLASSES)
+        return Problem(opened, network, Training(**{**usual, **training}), seed)
+
+    return build
+
+
+@pytest.fixture
+def make_round(tmp_path: Path) -> Callable[..., Round]:
+    """A round of a problem without Prefect; every client takes part unless `clients` says otherwise."""
+
+    def build(
+        problem: Problem,
+        number: int = 1,
+        clients: Sequence[str] | None = None,
+        workers: int = 1,
+        stack: int = 2,
+        private: PrivateStore | None = None,
+    ) -> Round:
+        clients = problem.silos.clients if clients is None else tuple(clients)
+        dropped = tuple(c for c in problem.silos.clients if c not in clients)
+        private = private or PrivateStore(str(tmp_path / "private"))
+        return Round(number, problem, clients, dropped, PlainRunner(workers), private, stack)
+
+    return build
+
+
+@pytest.fixture
+def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
+    """Plays the rounds with these numbers, from the method's own start or from `state`; `absent`: round to clients."""
+
+    def run(
+        page: Method,
+        problem: Problem,
+        numbers: Sequence[int],
+        state: State | None = None,
+        absent: Mapping[int, Sequence[str]] | None = None,
+        **options: Any,
+    ) -> Played:
+        state = page.init(problem) if state is None else state
+        rounds, reports = [], []
+        for number in numbers:
+            there = [c for c in problem.silos.clients if c not in (absent or {}).get(number, ())]
+            rounds.append(make_round(problem, number, there, **options))
+            state, report = page.one_round(state, rounds[-1])
+            reports.append(report)
+        return Played(page, problem, state, rounds[-1].private, rounds, reports)
+
+    return run
+
+
+@pytest.fixture
+def sequential() -> Callable[[Problem], Problem]:
+    """The same problem on the reference engine."""
+    return lambda problem: replace(problem, training=replace(problem.training, engine="sequential"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a small copy of the repository's params.yaml, and the data it describes; DVC has not seen it."""
+    raw = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))
+    raw["data"]["scheme"][0]["clients"] = 6
+    raw["model"]["hidden"] = [8]
+    raw["training"] |= {"rounds": 3, "epochs": 1}
+    raw["comparison"] |= {"methods": ["local_only", "fedavg"], "seeds": [0, 1]}
+    folder = tmp_path / "project"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    data = DataParams.model_validate(raw["data"])
+    write(folder / "data" / data.name, data, folder)
+    return folder
+
+
+def _clouds(client: str, rows: int, one_class: bool) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(list(client.encode()))
+    y = np.zeros(rows, np.int64) if one_class else rng.integers(0, CLASSES, rows)
+    if not one_class:
+        y[: min(rows, CLASSES)] = np.arange(min(rows, CLASSES))
+    centres = np.eye(CLASSES, FEATURES) * 2
+    return centres[y] + rng.normal(size=(rows, FEATURES)), y

@@ -1,0 +1,280 @@
+"""The engine: one batched program and one client after another are the same training."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.cohort import Rows, Training, outcomes, stacked, train
+from models.networks import MLP
+from models.objectives import CrossEntropy, Focal
+from models.optimisers import SGD, Adam
+from models.streams import client_streams, fold, server_stream, shuffle
+
+OPTIMISERS = {
+    "sgd": SGD(0.1),
+    "momentum": SGD(0.05, 0.9, 0.01),
+    "adam": Adam(0.01),
+    "adam-decay": Adam(0.01, 0.1),
+    "adamw": Adam(0.01, 0.1, decoupled=True),
+}
+SIZES = [11, 0, 1, 4, 9]
+NAMES = ["oslo", "empty", "one", "four", "nine"]
+
+
+def training(optimiser: str = "sgd", **changes) -> Training:
+    return replace(Training(CrossEntropy(), OPTIMISERS[optimiser], epochs=2, batch=4), **changes)
+
+
+def streams(names: list[str] = NAMES) -> Tensor:
+    return client_streams(0, names, 1, "local_train")
+
+
+def one(rows: Rows, at: int) -> Rows:
+    """One client's rows without the padding that its neighbours need."""
+    count = max(int(rows.count[at]), 1)
+    return Rows(rows.x[at : at + 1, :count], rows.y[at : at + 1, :count], rows.count[at : at + 1])
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.5])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_batched_equals_sequential(optimiser, dropout, proximal, make_rows):
+    network = MLP(5, (7, 6), 3, dropout)
+    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    found = [
+        train(network, weights, {}, make_rows(SIZES), training(optimiser, engine=kind), streams(), proximal)
+        for kind in ("batched", "sequential")
+    ]
+    # float32: rounding is the only difference, and Adam divides by what may be as small as its epsilon
+    tolerance = 2e-4 if optimiser.startswith("adam") else 2e-6
+    for name in weights:
+        torch.testing.assert_close(found[0][0][name], found[1][0][name], rtol=0, atol=tolerance)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_batched_equals_sequential_to_the_last_digits_of_float64(optimiser, make_rows):
+    network = MLP(5, (7,), 3, 0.3)
+    weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
+    rows = make_rows(SIZES)
+    rows = rows._replace(x=rows.x.double())
+    found = [
+        train(network, weights, {}, rows, training(optimiser, engine=kind), streams(), 0.1)[0]
+        for kind in ("batched", "sequential")
+    ]
+    for name in weights:
+        assert found[0][name].dtype == torch.float64
+        torch.testing.assert_close(found[0][name], found[1][name], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["batched", "sequential"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_a_client_is_trained_as_torch_would_train_it_alone(optimiser, engine, network, make_rows, start):
+    """torch.nn and torch.optim on each client by itself: its neighbours' further batches leave it alone."""
+    theirs = {
+        "sgd": lambda p: torch.optim.SGD(p, 0.1),
+        "momentum": lambda p: torch.optim.SGD(p, 0.05, 0.9, weight_decay=0.01),
+        "adam": lambda p: torch.optim.Adam(p, 0.01),
+        "adam-decay": lambda p: torch.optim.Adam(p, 0.01, weight_decay=0.1),
+        "adamw": lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),
+    }[optimiser]
+    rows = make_rows(SIZES)
+    trained, losses = train(network, start(5), {}, rows, training(optimiser, engine=engine), streams())
+    for at, count in enumerate(SIZES):
+        module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
+        begin = {n: w[at] for n, w in start(5).items()}
+        for layer, part in ((module[0], "dense0"), (module[2], "dense1")):
+            layer.load_state_dict({"weight": begin[f"{part}.weight"].T, "bias": begin[f"{part}.bias"]})
+        optimise, seen = theirs(module.parameters()), 0.0
+        for epoch in range(2):
+            order = shuffle(fold(streams()[at], epoch), max(count, 1), torch.tensor(count))[:count]
+            for index in order.split(4) if count else ():
+                loss = torch.nn.functional.cross_entropy(module(rows.x[at][index]), rows.y[at][index])
+                optimise.zero_grad()
+                loss.backward()
+                optimise.step()
+                seen += float(loss.detach()) * len(index)
+        tolerance = 2e-4 if optimiser.startswith("adam") else 2e-6
+        for layer, part in ((module[0], "dense0"), (module[2], "dense1")):
+            ours = trained[f"{part}.weight"][at].T, trained[f"{part}.bias"][at]
+            for mine, reference in zip(ours, (layer.weight, layer.bias), strict=True):
+                torch.testing.assert_close(mine, reference.detach(), rtol=0, atol=tolerance)
+        assert float(losses[at]) == pytest.approx(seen / max(2 * count, 1), abs=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["batched", "sequential"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_a_client_out_of_batches_keeps_every_bit(optimiser, engine, network, make_rows, start):
+    """One epoch: the small client's weights are those of a stack in which nobody goes on after it."""
+    plan = training(optimiser, engine=engine, epochs=1)
+    names = ["four", "big"]
+    short = train(network, start(2), {}, make_rows([4, 4], 20, [3, 4]), plan, streams(names))[0]
+    long = train(network, start(2), {}, make_rows([4, 20], 20, [3, 4]), plan, streams(names))[0]
+    for name in short:
+        assert torch.equal(short[name][0], long[name][0])
+        assert not torch.equal(short[name][1], long[name][1])
+
+
+def test_momentum_is_frozen_too_between_epochs(network, make_rows, start):
+    """In its second epoch a small client goes on with the velocity that it stopped with."""
+    plan = training("momentum", epochs=3)
+    names = ["four", "big"]
+    short = train(network, start(2), {}, make_rows([4, 4], 20, [3, 4]), plan, streams(names))[0]
+    long = train(network, start(2), {}, make_rows([4, 20], 20, [3, 4]), plan, streams(names))[0]
+    for name in short:
+        assert torch.equal(short[name][0], long[name][0])
+
+
+def test_a_client_without_rows_keeps_its_weights_and_has_no_loss(network, make_rows, start):
+    for engine in ("batched", "sequential"):
+        plan = training("adamw", engine=engine)
+        trained, losses = train(network, start(5), {}, make_rows(SIZES), plan, streams(), 0.5)
+        assert all(torch.equal(trained[n][1], start(5)[n][1]) for n in trained)
+        assert float(losses[1]) == 0
+
+
+def test_neighbours_do_not_change_a_clients_bits(network, make_rows, start):
+    """Other rows, other sizes, another place: the bits of the same client in a stack of the same shape stay."""
+    first = train(network, start(4), {}, make_rows([9, 5, 7, 3], 16, [1, 2, 3, 4]), training(), streams(list("abcd")))[0]
+    moved = train(network, start(4), {}, make_rows([1, 16, 9, 0], 16, [7, 8, 1, 9]), training(), streams(list("xyaz")))[0]
+    for name in first:
+        assert torch.equal(first[name][0], moved[name][2])
+
+
+def test_a_neighbour_that_diverges_does_not_spoil_a_client(network, make_rows, start):
+    rows = make_rows([9, 9], numbers=[1, 2])
+    clean = train(network, start(2), {}, rows, training(), streams(["a", "b"]))[0]
+    spoiled = rows._replace(x=torch.stack([rows.x[0], rows.x[1] * torch.inf]))
+    found = train(network, start(2), {}, spoiled, training(), streams(["a", "b"]))[0]
+    for name in clean:
+        assert torch.equal(clean[name][0], found[name][0])
+    assert not torch.isfinite(found["dense1.bias"][1]).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_stack_size_and_width_change_a_client_by_rounding_only(size, network, make_rows, start):
+    alone = train(network, start(1), {}, make_rows([9], 9, [1]), training(), streams(["a"]))[0]
+    names = ["a", *(f"x{i}" for i in range(size - 1))]
+    rows = make_rows([9] * size, 30, range(1, size + 1))
+    found = train(network, start(size), {}, rows, training(), streams(names))[0]
+    for name in alone:
+        torch.testing.assert_close(found[name][0], alone[name][0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["batched", "sequential"])
+@pytest.mark.parametrize("batch", [1, 3, 4, 100])
+def test_an_epochs_batches_cover_each_row_exactly_once(engine, batch):
+    """A network that adds up what it sees: each row carries a digit of its own, in base 2."""
+
+    class Sum:
+        def apply(self, weights, context, x, stream):  # noqa: ARG002
+            return x * weights["seen"]
+
+    def as_mean(logits, y):  # noqa: ARG001
+        return logits.sum(-1)
+
+    sizes = [7, 1, 4]
+    x = torch.zeros(3, 7, 1, dtype=torch.float64)
+    for at, size in enumerate(sizes):
+        x[at, :size, 0] = 2.0 ** torch.arange(size)
+    rows = Rows(x, torch.zeros(3, 7, dtype=torch.int64), torch.tensor(sizes))
+    plan = Training(as_mean, _Adder(), 1, batch, engine)
+    start = {"seen": torch.zeros(3, 1, dtype=torch.float64)}
+    names = ["a", "b", "c"]
+    trained, _ = train(Sum(), start, {}, rows, plan, streams(names))
+    steps = [-(-size // min(batch, 7)) for size in sizes]
+    if batch == 1:  # a batch of one has the row itself for its gradient
+        assert trained["seen"].ravel().tolist() == [2.0**size - 1 for size in sizes]
+    # a mean gradient times the batch's rows is their sum, whichever batch a row is in
+    loss_sums = _sums_of_batches(sizes, batch, names)
+    for at in range(3):
+        assert len(loss_sums[at]) == steps[at]
+        assert float(trained["seen"][at, 0]) == pytest.approx(sum(loss_sums[at]), rel=1e-12)
+
+
+class _Adder:
+    """w = w + g."""
+
+    def init(self, weights, clients):  # noqa: ARG002
+        return {}
+
+    def step(self, weights, grads, state):
+        return {n: w + grads[n] for n, w in weights.items()}, state
+
+
+def _sums_of_batches(sizes: list[int], batch: int, names: list[str]) -> list[list[float]]:
+    found = []
+    for name, size in zip(names, sizes, strict=True):
+        order = shuffle(fold(streams([name])[0], 0), size, torch.tensor(size)).tolist()
+        assert sorted(order) == list(range(size))
+        batches = [order[at : at + batch] for at in range(0, size, batch)]
+        found.append([sum(2.0**i for i in b) / len(b) for b in batches])
+    return found
+
+
+def test_epochs_and_rounds_have_orders_of_their_own(network, make_rows, start):
+    rows = make_rows([12])
+    once = train(network, start(1), {}, rows, training(epochs=1), client_streams(0, ["a"], 1, "local_train"))[0]
+    again = train(network, start(1), {}, rows, training(epochs=1), client_streams(0, ["a"], 2, "local_train"))[0]
+    assert not torch.equal(once["dense0.weight"], again["dense0.weight"])
+
+
+def test_a_strong_proximal_term_holds_a_client_near_its_anchor(network, make_rows, start):
+    rows, names = make_rows([12]), streams(["a"])
+    begin = start(1)
+    far = [
+        sum(float((w - begin[n]).norm()) for n, w in train(network, begin, {}, rows, training(), names, mu)[0].items())
+        for mu in (0.0, 1.0, 9.0)
+    ]
+    assert far[0] > far[1] > far[2]
+    elsewhere = {n: w + 1 for n, w in begin.items()}
+    drawn = train(network, begin, {}, rows, training(), names, 5.0, elsewhere)[0]
+    assert all(float((drawn[n] - elsewhere[n]).abs().mean()) < 0.5 for n in begin)
+
+
+def test_training_leaves_what_it_was_given_untouched(network, make_rows, start):
+    rows, weights = make_rows(SIZES), {n: w.clone() for n, w in start(5).items()}
+    before = [t.clone() for t in (*rows, *weights.values())]
+    train(network, weights, {}, rows, training("momentum"), streams())
+    assert all(torch.equal(a, b) for a, b in zip(before, (*rows, *weights.values()), strict=True))
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy(), Focal(2.0)])
+def test_outcomes_are_those_of_each_client_by_itself(objective, network, make_rows):
+    rows = make_rows(SIZES)
+    each = [network.init(server_stream(seed, 0, "init")) for seed in range(5)]
+    weights = {n: torch.stack([w[n] for w in each]) for n in each[0]}
+    found = outcomes(network, weights, {}, rows, objective)
+    for at, count in enumerate(SIZES):
+        logits = network.apply(each[at], {}, rows.x[at, :count], None)
+        p = torch.softmax(logits, -1)
+        assert torch.equal(found.correct[at, :count], logits.argmax(-1) == rows.y[at, :count])
+        torch.testing.assert_close(found.loss[at, :count], objective(logits, rows.y[at, :count]))
+        torch.testing.assert_close(found.entropy[at, :count], torch.special.entr(p).sum(-1))
+        for padding in (found.correct, found.loss, found.entropy):
+            assert not padding[at, count:].any()
+
+
+def test_no_answer_of_a_broken_model_counts_as_right(network, make_rows, start):
+    rows = make_rows([6])
+    rows = rows._replace(y=torch.zeros_like(rows.y))  # argmax of NaN is 0: it would be right by luck
+    broken = {n: w * torch.nan for n, w in start(1).items()}
+    assert not outcomes(network, broken, {}, rows, CrossEntropy()).correct.any()
+
+
+def test_outcomes_have_no_dropout(make_rows, start):
+    dropped, plain = MLP(5, (7,), 3, 0.9), MLP(5, (7,), 3)
+    rows = make_rows(SIZES)
+    found = [outcomes(n, start(5), {}, rows, CrossEntropy()).loss for n in (dropped, plain)]
+    assert torch.equal(*found)
+
+
+def test_a_certain_model_has_no_entropy_rather_than_none(make_rows):
+    network = MLP(5, (), 3)
+    weights = {"dense0.weight": torch.zeros(1, 5, 3), "dense0.bias": torch.tensor([[500.0, 0.0, -500.0]])}
+    found = outcomes(network, weights, {}, make_rows([4]), CrossEntropy())
+    assert found.entropy.ravel().tolist() == [0.0] * 4
+
+

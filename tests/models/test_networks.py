@@ -1,0 +1,77 @@
+"""The networks against torch.nn with the same weights."""
+
+import json
+
+import pytest
+import torch
+
+from models.networks import MLP, build, from_json, parameters, to_json
+from models.streams import client_streams, server_stream
+
+
+def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:
+    layers: list[torch.nn.Module] = [torch.nn.Flatten()]
+    widths = (network.inputs, *network.hidden, network.classes)
+    for at, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+        if at:
+            layers.append(torch.nn.ReLU())
+        layers.append(torch.nn.Linear(fan_in, fan_out))
+        layers[-1].load_state_dict({"weight": weights[f"dense{at}.weight"].T, "bias": weights[f"dense{at}.bias"]})
+    return torch.nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("hidden", [(), (7,), (9, 4, 5)])
+def test_the_mlp_is_torch_nns_with_the_same_weights(hidden):
+    network = MLP(12, hidden, 4)
+    weights = network.init(server_stream(0, 0, "init"))
+    x = torch.randn(6, 3, 4, generator=torch.Generator().manual_seed(1))
+    ours = network.apply(weights, {}, x, None)
+    torch.testing.assert_close(ours, as_torch(network, weights)(x))
+    assert ours.shape == (6, 4)
+    assert parameters(weights) == sum(p.numel() for p in as_torch(network, weights).parameters())
+
+
+def test_fresh_weights_lie_within_one_over_root_fan_in_and_spread_over_it():
+    network = MLP(100, (400,), 50)
+    weights = network.init(server_stream(1, 0, "init"))
+    for name, bound in (("dense0.weight", 0.1), ("dense0.bias", 0.1), ("dense1.weight", 0.05), ("dense1.bias", 0.05)):
+        w = weights[name]
+        assert float(w.abs().max()) <= bound
+        assert float(w.abs().max()) > 0.9 * bound
+        assert abs(float(w.mean())) < 4 * bound / 3**0.5 / w.numel() ** 0.5
+    assert not torch.equal(weights["dense0.weight"][0, :50], weights["dense1.weight"][0, :50])
+
+
+@pytest.mark.parametrize("network", [MLP(3, (), 2), MLP(64, (5, 6), 10, dropout=0.25)])
+def test_a_network_comes_back_from_its_json(network):
+    assert from_json(json.loads(json.dumps(to_json(network)))) == network
+
+
+def test_build_takes_sizes_from_the_rows_and_options_from_params():
+    assert build("mlp", (8, 8), 10, {"hidden": [3], "dropout": 0.5}) == MLP(64, (3,), 10, 0.5)
+
+
+def test_dropout_keeps_the_mean_and_is_off_without_a_stream():
+    network = MLP(1, (20_000,), 1, dropout=0.4)
+    ones = {
+        "dense0.weight": torch.ones(1, 20_000),
+        "dense0.bias": torch.zeros(20_000),
+        "dense1.weight": torch.full((20_000, 1), 1 / 20_000),
+        "dense1.bias": torch.zeros(1),
+    }
+    x = torch.ones(2, 1)
+    assert network.apply(ones, {}, x, None).ravel().tolist() == pytest.approx([1, 1], abs=1e-4)
+    first, second = network.apply(ones, {}, x, server_stream(0, 0, "drop")).ravel().tolist()
+    assert first == pytest.approx(1, abs=0.03)
+    assert second == pytest.approx(1, abs=0.03)
+    assert first != second  # each row has a mask of its own
+
+
+def test_dropout_is_the_same_inside_vmap():
+    network = MLP(5, (8, 8), 3, dropout=0.5)
+    weights = network.init(server_stream(0, 0, "init"))
+    x = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(1))
+    streams = client_streams(0, list("abcd"), 1, "drop")
+    alone = torch.stack([network.apply(weights, {}, a, s) for a, s in zip(x, streams, strict=True)])
+    mapped = torch.func.vmap(lambda a, s: network.apply(weights, {}, a, s))(x, streams)
+    torch.testing.assert_close(mapped, alone)

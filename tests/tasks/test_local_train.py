@@ -1,0 +1,124 @@
+"""Local training as a task: pure, and the same however it is dealt."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.local_only import LocalOnly
+from models.cohort import Rows, stacked, train
+from models.streams import client_streams
+from silos.cohort import Stack, deal, make_stacks
+from silos.private import PrivateStore
+from tasks.local_train import local_train
+from tasks.opening import open_rows
+
+NINE = {f"c{i}": 5 + 3 * i for i in range(9)}
+
+
+@pytest.mark.parametrize("page", [FedAvg(), LocalOnly()])
+def test_running_it_twice_gives_the_same_messages(page, make_problem, make_round):
+    problem, model = _problem_and_model(page, make_problem)
+    first, second = (make_round(problem, stack=4).train(local_train, model) for _ in range(2))
+    assert len(first) == len(second) == 3
+    for a, b in zip(first, second, strict=True):
+        assert _same(a, b)
+
+
+def test_an_update_is_each_clients_own_training_weighed_by_its_rows(make_problem, make_round):
+    """Every client is trained here by itself, from its rows on disk."""
+    problem, model = _problem_and_model(FedAvg(), make_problem)
+    updates = make_round(problem, number=3, stack=4).train(local_train, model)
+    for update in updates:
+        expected = {n: torch.zeros(w.shape, dtype=torch.float64) for n, w in model.shared.items()}
+        for client, loss in zip(update.clients, update.loss, strict=True):
+            rows: Rows = open_rows(problem.silos, Stack((client,), 1), "train", "cpu")
+            streams = client_streams(problem.seed, [client], 3, "local_train")
+            weights, seen = train(problem.network, stacked(model.shared, 1), {}, rows, problem.training, streams)
+            for name in expected:
+                expected[name] += NINE[client] * weights[name][0].double()
+            assert float(loss) == pytest.approx(float(seen), abs=1e-5)
+        assert update.rows.tolist() == [NINE[c] for c in update.clients]
+        for name in expected:
+            torch.testing.assert_close(update.sums[name], expected[name], rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("page", [FedAvg(), LocalOnly()])
+def test_dealing_to_1_2_3_or_7_workers_gives_the_same_messages_in_the_same_order(page, make_problem, make_round):
+    problem, model = _problem_and_model(page, make_problem)
+    found = [make_round(problem, workers=n, stack=2).train(local_train, model) for n in (1, 2, 3, 7)]
+    assert len(deal(problem.silos, make_stacks(problem.silos, 2), 3)) == 3
+    for other in found[1:]:
+        assert all(_same(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_dealing_gives_bit_equal_weights_after_rounds_of_fedavg(make_problem, play):
+    problem = make_problem(NINE)
+    hashes = {play(FedAvg(), problem, [1, 2, 3], workers=n, stack=2).state.sha256() for n in (1, 2, 3, 5)}
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("page", [FedAvg(), LocalOnly()])
+def test_the_order_in_which_clients_are_listed_is_irrelevant(page, make_problem, make_round):
+    problem, model = _problem_and_model(page, make_problem)
+    there = list(NINE)
+    one = make_round(problem, clients=there, stack=2).train(local_train, model)
+    other = make_round(problem, clients=there[::-1], stack=2).train(local_train, model)
+    assert all(_same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_another_stack_size_changes_weights_by_rounding_only(make_problem, play):
+    problem = make_problem(NINE)
+    first, *others = (play(FedAvg(), problem, [1], stack=n).state.tensors["weights"] for n in (1, 2, 4, 16))
+    for other in others:
+        for name in first:
+            torch.testing.assert_close(other[name], first[name], rtol=0, atol=1e-6)
+
+
+def test_seconds_are_on_the_first_message_of_a_cohort_only(make_problem, make_round):
+    problem, model = _problem_and_model(FedAvg(), make_problem)
+    updates = make_round(problem, workers=1, stack=2).train(local_train, model)
+    assert updates[0].seconds > 0
+    assert {u.seconds for u in updates[1:]} == {0.0}
+
+
+def test_a_client_takes_up_what_it_stored(make_problem, play, tmp_path):
+    """Two rounds of a client alone are its second round from the weights of its first."""
+    problem = make_problem({"a": 9, "b": 12, "c": 4})
+    store = PrivateStore(str(tmp_path / "own"))
+    played = play(LocalOnly(), problem, [1, 2], stack=2, private=store)
+    start = LocalOnly().model(LocalOnly().init(problem), problem).personal.start
+    for client in problem.silos.clients:
+        weights = stacked(start, 1)
+        rows = open_rows(problem.silos, Stack((client,), 1), "train", "cpu")
+        for number in (1, 2):
+            streams = client_streams(0, [client], number, "local_train")
+            weights, _ = train(problem.network, weights, {}, rows, problem.training, streams)
+        kept = store.load("weights", played.state.private["weights"], client)
+        for name in kept:
+            torch.testing.assert_close(torch.from_numpy(kept[name].copy()), weights[name][0], rtol=0, atol=1e-6)
+
+
+def _problem_and_model(page, make_problem):
+    problem = make_problem(NINE)
+    return problem, page.model(page.init(problem), problem)
+
+
+def _same(a, b) -> bool:
+    """Equal in everything but the clock."""
+    for field in fields(a):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        if field.name == "seconds":
+            continue
+        if field.name == "sums":
+            if list(x) != list(y) or not all(torch.equal(x[n], y[n]) for n in x):
+                return False
+        elif isinstance(x, torch.Tensor):
+            if not torch.equal(x, y):
+                return False
+        elif x != y:
+            return False
+    return True
+
+
