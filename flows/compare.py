@@ -9,19 +9,21 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
+from flows.folder import RunFolder, run_name
 from flows.project import Project, experiment, new_experiment, newest_experiment
-from flows.run import run, run_name
+from flows.run import run
 from models.paired import Stratum, difference, in_words
 from silos.errors import UserError
 from tasks.files import read_json, write_json
 from tasks.pair import Kept, pair
 from tasks.report import draw_comparison, table_rows
+from tasks.runner import PrefectRunner
 from tasks.track import connect, tracking_uri
 
 Results = dict[tuple[str, int], dict[str, Any]]
 
 
-@flow(name="compare", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)
+@flow(name="compare", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
 def compare(
     methods: list[str] | None = None,
     seeds: list[int] | None = None,
@@ -41,7 +43,7 @@ def compare(
         _same(wanted, experiment(project, name))
     else:
         name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
-    results, failed = _all_runs(project, name, wanted, overrides or [])
+    results, failed = _all_runs(name, wanted, overrides or [])
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
@@ -57,9 +59,7 @@ def compare(
     return comparison
 
 
-def plan(
-    project: Project, methods: list[str] | None, seeds: list[int] | None, reference: str | None
-) -> dict[str, Any]:
+def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> dict[str, Any]:
     """What will be run; UserError for an unknown method or a bad option, before anything starts."""
     defaults = project.params.comparison
     methods = list(dict.fromkeys(methods or defaults.methods))
@@ -72,9 +72,7 @@ def plan(
     return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
 
 
-def _all_runs(
-    project: Project, name: str, wanted: dict[str, Any], overrides: list[str]
-) -> tuple[Results, list[dict[str, Any]]]:
+def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[Results, list[dict[str, Any]]]:
     """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect."""
     results: Results = {}
     failed = []
@@ -105,7 +103,7 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         if method == reference or not seeds:
             continue
         first, second = ([_kept(project, results[m, s]) for s in seeds] for m in (method, reference))
-        sums = pair(project.manifest, first, second)
+        sums = PrefectRunner().once(pair, project.manifest, first, second)
         if not sums:
             continue
         found = difference([Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums])
@@ -126,15 +124,14 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
 
 def _kept(project: Project, result: dict[str, Any]) -> Kept:
     folder = project.root / result["folder"]
-    return project.private(folder), read_json(folder / "outcomes.json")
+    return project.private(folder), read_json(RunFolder(folder).outcomes)
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
     """method to one curve a seed of (round, mean test accuracy)."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for (method, _), result in results.items():
-        journal = project.root / result["folder"] / "journal"
-        records = [read_json(journal / f"{n:06d}.json") for n in range(1, result["rounds"] + 1)]
+        records = RunFolder(project.root / result["folder"]).journal.all(result["rounds"])
         found = [(r["round"], r["metrics"].get("accuracy/mean")) for r in records]
         curves.setdefault(method, []).append([(n, a) for n, a in found if a is not None])
     return curves
@@ -163,7 +160,12 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         lines.append(
             f"| {row['method']} | {row['model']} | {accuracy} | {row['accuracy/worst']:.3f} | {row['entropy/mean']:.3f} |"
         )
-    lines += ["", *(f"- {p['words']}" for p in comparison["paired"]), "", f"Data version {comparison['data_version']}."]
+    lines += [
+        "",
+        *(f"- {p['words']}" for p in comparison["paired"]),
+        "",
+        f"Data version {comparison['data_version']}.",
+    ]
     try:
         client = connect(tracking_uri(project.root, project.params.tracking.uri))
         found = client.get_experiment_by_name(name)

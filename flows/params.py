@@ -16,7 +16,7 @@ from silos.params import DataParams
 class Section(BaseModel):
     """A part of params.yaml: no unknown keys, no changes after reading."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class MLPParams(Section):
@@ -24,7 +24,7 @@ class MLPParams(Section):
 
     kind: Literal["mlp"]
     hidden: list[Annotated[int, Field(ge=1)]] = [64]
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
 class CrossEntropyParams(Section):
@@ -37,7 +37,7 @@ class FocalParams(Section):
     """-(1 - p)^gamma log p."""
 
     kind: Literal["focal"]
-    gamma: float = Field(2.0, ge=0)
+    gamma: float = Field(default=2.0, ge=0)
 
 
 class SGDParams(Section):
@@ -45,8 +45,8 @@ class SGDParams(Section):
 
     kind: Literal["sgd"]
     learning_rate: float = Field(gt=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
 
 
 class AdamParams(Section):
@@ -54,7 +54,7 @@ class AdamParams(Section):
 
     kind: Literal["adam", "adamw"]
     learning_rate: float = Field(gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
 
 
 class TrainingParams(Section):
@@ -70,14 +70,14 @@ class TrainingParams(Section):
 class ClientsParams(Section):
     """Who takes part in a round."""
 
-    fraction: float = Field(1.0, gt=0, le=1)
-    dropout: float = Field(0.0, ge=0, lt=1)
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
 class EvaluationParams(Section):
     """When models are scored, and which round is reported."""
 
-    every: int = Field(1, ge=1)
+    every: int = Field(default=1, ge=1)
     report: Literal["last", "best"] = "last"
 
 
@@ -91,8 +91,9 @@ class ComparisonParams(Section):
     @field_validator("methods", "seeds")
     @classmethod
     def _no_repeats(cls, values: list) -> list:
-        if len(set(values)) != len(values):
-            raise ValueError("names something twice")
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"{value} is named twice")
         return values
 
 
@@ -100,14 +101,14 @@ class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
     kind: Literal["batched", "sequential"] = "batched"
-    stack: int = Field(16, ge=1)
+    stack: int = Field(default=16, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 class RunnerParams(Section):
     """Where tasks run."""
 
-    workers: int = Field(1, ge=1, le=256)
+    workers: int = Field(default=1, ge=1, le=256)
 
 
 class TrackingParams(Section):
@@ -149,7 +150,7 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"params.yaml is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"params.yaml is not valid YAML: {_where(error)}") from None
     if not isinstance(raw, dict):
         raise UserError("params.yaml holds no sections; the one in siloflow's checkout shows them.")
     for override in overrides:
@@ -159,16 +160,21 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
 
 def validate(raw: dict[str, Any], root: Path) -> Params:
     """Params from plain JSON; UserError names the key, the value and the nearest right one."""
+    # a section whose lines are all commented out is none: YAML reads it as null
+    raw = {section: value for section, value in raw.items() if value is not None}
+    if isinstance(raw.get("method"), dict):
+        raw["method"] = {name: {} if options is None else options for name, options in raw["method"].items()}
     try:
         params = Params.model_validate(raw)
     except ValidationError as error:
         raise UserError(_explain(error, Params)) from None
     known = methods.names(params.extra_methods)
-    for name in params.method:
+    named = [("method", name) for name in params.method]
+    named += [("comparison.methods", name) for name in params.comparison.methods]
+    for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
         if name not in known:
-            raise UserError(f"params.yaml: method.{name}: there is no such method{_near(name, known)}")
-    for name in {*params.comparison.methods, params.comparison.reference}:
-        methods.find(name, params.extra_methods, root)
+            raise UserError(f"params.yaml: {key}: there is no method {name!r}{_near(name, known)}")
+        params.page(name, root)
     return params
 
 
@@ -184,9 +190,17 @@ def flat(tree: dict[str, Any]) -> dict[str, Any]:
     return dict(_leaves(tree))
 
 
+def _where(error: Exception) -> str:
+    """Line, column and what was found there."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
+    return f"{' '.join(str(error).split())}."
+
+
 def _apply(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    if not equals or not all(part.strip() for part in key.split(".")):
         raise UserError(f"--set {override}: write it as section.key=value, for example training.rounds=20.")
     try:
         value = yaml.safe_load(text)
@@ -221,22 +235,56 @@ def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -
     """pydantic's findings as sentences for people, the first three."""
     lines = []
     for found in error.errors()[:3]:
-        path = [str(p) for p in found["loc"] if str(p) not in _TAGS]
+        path, keys = _walk(model, found["loc"])
         where = ".".join([prefix, *path] if prefix else path)
+        value, context = found["input"], found.get("ctx", {})
         if found["type"] == "extra_forbidden":
-            lines.append(f"params.yaml: {where}: there is no such key{_near(path[-1], _fields(model, path[:-1]))}")
+            words = f"{where}: there is no such key{_near(path[-1], keys)}"
         elif found["type"] == "missing":
-            lines.append(f"params.yaml: {where} is missing.")
+            words = f"{where} is missing."
         elif found["type"] == "union_tag_invalid":
-            ctx = found["ctx"]
-            tags = [t.strip(" '") for t in ctx["expected_tags"].split(",")]
-            lines.append(f"params.yaml: {where}.kind: there is no {ctx['tag']!r}{_near(ctx['tag'], tags)}")
+            tags = [t.strip(" '") for t in context["expected_tags"].split(",")]
+            words = f"{where}.kind: there is no {context['tag']!r}{_near(context['tag'], tags)}"
         elif found["type"] == "union_tag_not_found":
-            lines.append(f"params.yaml: {where} needs a `kind`.")
+            words = f"{where} needs a kind; there are {', '.join(keys)}."
+        elif found["type"] == "value_error":
+            words = f"{where}: {str(context['error']).rstrip('.')}."
         else:
-            words = found["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            lines.append(f"params.yaml: {where} is {found['input']!r}; it {words}.")
+            is_now = "is empty" if value is None else f"is {value!r}"
+            words = f"{where} {is_now}; it must {_wish(found['type'], found['msg'], context)}."
+        lines.append(f"params.yaml: {words}")
     return "\n".join(lines)
+
+
+def _wish(kind: str, message: str, context: dict[str, Any]) -> str:
+    """What a value must be, after `it must`."""
+    for start, words in _WISHES.items():
+        if kind.startswith(start):
+            return words.format(**context)
+    return message.removeprefix("Input should ")
+
+
+_WISHES = {
+    "greater_than_equal": "be at least {ge}",
+    "greater_than": "be greater than {gt}",
+    "less_than_equal": "be at most {le}",
+    "less_than": "be less than {lt}",
+    "int_": "be a whole number",
+    "float_": "be a number",
+    "finite_number": "be a finite number",
+    "bool_": "be true or false",
+    "string_type": "be text",
+    "string_pattern_mismatch": "match {pattern}",
+    "string_too_short": "not be empty",
+    "string_too_long": "have at most {max_length} characters",
+    "list_type": "be a list",
+    "tuple_type": "be a list",
+    "too_short": "have at least {min_length} in it",
+    "dict_type": "be a section with keys of its own",
+    "model_": "be a section with keys of its own",
+    "literal_error": "be {expected}",
+    "invalid_key": "have a word for its key",
+}
 
 
 def _near(word: str, right: Sequence[str]) -> str:
@@ -244,16 +292,30 @@ def _near(word: str, right: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(right)}."
 
 
-def _fields(model: Any, path: Sequence[str]) -> list[str]:
-    """The keys that a section has, found by walking down the types."""
-    for part in path:
-        found = [m for m in _models(model) if part in m.model_fields]
-        if part.isdigit():
+def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
+    """The keys of an error's place as the user wrote them, and the keys (or kinds) that there are at that place.
+
+    pydantic puts the kind of a union's member into the place; nobody wrote it there.
+    """
+    path, here, within = [], _models(model), _models(model)
+    for at, part in enumerate(loc):
+        kinds = {kind: m for m in here if len(here) > 1 for kind in _kinds(m)}
+        if part in kinds:
+            here = within = [kinds[part]]
             continue
-        if not found:
-            return []
-        model = found[0].model_fields[part].annotation
-    return sorted({name for m in _models(model) for name in m.model_fields})
+        path.append(str(part))
+        if isinstance(part, str):
+            within = here
+            owner = [m for m in here if part in m.model_fields]
+            here = _models(owner[0].model_fields[part].annotation) if owner else []
+            if at == len(loc) - 1 and len(here) > 1:
+                return path, [kind for m in here for kind in _kinds(m)]
+    return path, sorted({name for m in within for name in m.model_fields})
+
+
+def _kinds(model: type[BaseModel]) -> list[str]:
+    field = model.model_fields.get("kind")
+    return list(get_args(field.annotation)) if field else []
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -261,9 +323,3 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [m for a in get_args(annotation) for m in _models(a)]
-
-
-# pydantic puts the tag of a discriminated union into the path of an error; nobody wrote it there
-_TAGS = {"mlp", "cross_entropy", "focal", "sgd", "adam", "adamw", "digits", "npz"} | {
-    "equal", "column", "dirichlet", "rotation"
-}  # fmt: skip

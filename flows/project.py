@@ -85,9 +85,8 @@ class Project:
             optimiser = optimisers.SGD(**options)
         else:
             optimiser = optimisers.Adam(**options, decoupled=training.optimiser.kind == "adamw")
-        kind = training.objective.kind
         objective: objectives.Objective = objectives.CrossEntropy()
-        if kind == "focal":
+        if training.objective.kind == "focal":
             objective = objectives.Focal(training.objective.gamma)
         return Training(objective, optimiser, training.epochs, training.batch, self.params.engine.kind)
 

@@ -69,9 +69,7 @@ class Round:
     def train(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
         """`each` for a task that trains: it also gets the schedule and this round's streams."""
         problem = self.problem
-        return self.each(
-            task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options
-        )
+        return self.each(task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options)
 
     def once(self, task: Task, *args: Any) -> Any:
         """The task once, on the server."""

@@ -17,6 +17,9 @@ def serve(cron: str, api: str, parameters: dict[str, Any]) -> None:
         schedule = CronSchedule(cron=cron, timezone="UTC")
     except ValidationError:
         raise UserError(f'{cron!r} is not a cron schedule; write five fields, for example "0 6 * * 1".') from None
-    print(f"compare runs at {cron!r} (UTC); Prefect's page: {api.removesuffix('/api')}; ctrl-C ends it.", flush=True)
+    print(
+        f"compare runs at {cron!r} (UTC); Prefect's page: {api.removesuffix('/api')}; ctrl-C ends it.",
+        flush=True,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         compare.serve(name="siloflow-compare", schedules=[schedule], parameters=parameters, pause_on_shutdown=True)

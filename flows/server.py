@@ -57,12 +57,21 @@ class PrefectServer:
             raise UserError(f"cannot write {home}: {error.strerror}; make the project's folder writable.") from None
         self.port = port or _free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
-        environment = {**os.environ, "PREFECT_UI_ENABLED": str(ui).lower(), "PREFECT_SERVER_UI_ENABLED": str(ui).lower()}
+        environment = {
+            **os.environ,
+            "PREFECT_UI_ENABLED": str(ui).lower(),
+            "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
+        }
         environment["PREFECT_UI_API_URL"] = self.url
         command = [sys.executable, "-c", _CHILD, str(self.port)]
         with log:
             self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         os.environ["PREFECT_API_URL"] = self.url
 
@@ -73,7 +82,7 @@ class PrefectServer:
             if self._child is not None and self._child.poll() is not None:
                 break
             try:
-                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()  # noqa: S310
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
                 return time.perf_counter() - start
             except (urllib.error.URLError, OSError):
                 time.sleep(0.03)
@@ -91,7 +100,10 @@ class PrefectServer:
         if self._child is None or not tasks:
             return
         EventsWorker.drain_all(timeout=patience)
-        ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}, "start_time": {"after_": self._since}}
+        ended = {
+            "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}},
+            "start_time": {"after_": self._since},
+        }
         end = time.monotonic() + patience
         with get_client(sync_client=True) as client:
             while time.monotonic() < end:

@@ -84,7 +84,10 @@ class Session:
         from flows.terminal import Terminal
 
         logging.getLogger("dvc").setLevel(logging.ERROR)
-        with Terminal(self._errors) as terminal, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        with (
+            Terminal(self._errors) as terminal,
+            temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        ):
             screen.use(terminal)
             return flow(**parameters)
 

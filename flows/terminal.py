@@ -44,8 +44,9 @@ class Terminal:
 
     def round(self, number: int, accuracy: float | None) -> None:
         """A round is done."""
-        shown = {} if accuracy is None else {"accuracy": f"accuracy {accuracy:.3f}"}
-        self._bar.update(self._task, completed=number, **shown)
+        self._bar.update(self._task, completed=number)
+        if accuracy is not None:
+            self._bar.update(self._task, accuracy=f"accuracy {accuracy:.3f}")
 
     def end(self, run: str, accuracy: float | None, seconds: float) -> None:
         """A run is done."""

@@ -38,10 +38,25 @@ def serve(mlflow_port: int, prefect_port: int) -> None:
 
 def _mlflow(root: Path, uri: str, port: int) -> subprocess.Popen:
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
     with (root / "runs" / "mlflow-ui.log").open("wb") as log:
         return subprocess.Popen(
-            [*command, "--backend-store-uri", uri], stdout=log, stderr=log, env={**os.environ, **quiet}, cwd=root
+            [*command, "--backend-store-uri", uri],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **quiet},
+            cwd=root,
         )
 
 

@@ -52,7 +52,9 @@ def compare(found: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     seeds = len({r["seed"] for r in found["runs"]})
-    console.print(f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}; 95 % intervals over seeds and rows:")
+    console.print(
+        f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}; 95 % intervals over seeds and rows:"
+    )
     for p in found["paired"]:
         console.print(f"  {p['words']}")
     for failure in found["failed"]:
@@ -81,7 +83,9 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"… and {len(found['clients']) - 60} more clients; --json has them all")
     feature = found["feature_spread"]
     console.print(f"classes         {', '.join(found['classes'][:30])}")
-    console.print(f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)")
+    console.print(
+        f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+    )
     if feature is not None:
         console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
     console.print(f"data version    {found['data_version']}")

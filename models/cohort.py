@@ -34,11 +34,11 @@ class Training:
 
 
 class Rows(NamedTuple):
-    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, count (clients,) int64."""
+    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, counts (clients,) int64."""
 
     x: Tensor
     y: Tensor
-    count: Tensor
+    counts: Tensor
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,13 @@ def train(
     anchor = weights if anchor is None else anchor
 
     def loss_of_one(
-        weights: Weights, context: Weights, anchor: Weights, x: Tensor, y: Tensor, used: Tensor, stream: Tensor
+        weights: Weights,
+        context: Weights,
+        anchor: Weights,
+        x: Tensor,
+        y: Tensor,
+        used: Tensor,
+        stream: Tensor,
     ) -> tuple[Tensor, Tensor]:
         per_row = training.objective(network.apply(weights, context, x, stream), y)
         loss = (per_row * used).sum() / used.sum().clamp_min(1)
@@ -82,16 +88,16 @@ def train(
         """The whole local training of some clients; `mapped` carries a function of one client over them."""
         clients, width = rows.y.shape
         batch = min(training.batch, width)
-        steps = -(-int(rows.count.max()) // batch)
+        steps = -(-int(rows.counts.max()) // batch)
         state = training.optimiser.init(weights, clients)
         seen = torch.zeros(clients, device=rows.x.device)
         every = torch.arange(clients, device=rows.x.device)[:, None]
         for epoch in range(training.epochs):
             epoch_streams = fold(streams, epoch)
-            order = torch.func.vmap(lambda s, n: shuffle(s, width, n))(epoch_streams, rows.count)
+            order = torch.func.vmap(lambda s, n: shuffle(s, width, n))(epoch_streams, rows.counts)
             for step in range(steps):
                 index = order[:, step * batch : (step + 1) * batch]
-                used = torch.arange(step * batch, step * batch + index.shape[1]) < rows.count.cpu()[:, None]
+                used = torch.arange(step * batch, step * batch + index.shape[1]) < rows.counts.cpu()[:, None]
                 used = used.to(rows.x.device)
                 weights = {name: w.detach().requires_grad_() for name, w in weights.items()}
                 total, loss = mapped(loss_of_one)(
@@ -112,7 +118,7 @@ def train(
                     weights, state = new, new_state
                 else:
                     weights, state = freeze(active, new, weights), freeze(active, new_state, state)
-        return dict(weights), seen / (rows.count * training.epochs).clamp_min(1)
+        return dict(weights), seen / (rows.counts * training.epochs).clamp_min(1)
 
     if training.engine == "batched":
         return run(torch.func.vmap, weights, context, anchor, rows, streams)
@@ -132,7 +138,7 @@ def outcomes(network: Network, weights: Weights, context: Weights, rows: Rows, o
 
     with torch.no_grad():
         right, loss, entropy = torch.func.vmap(of_one)(weights, context, rows.x, rows.y)
-    used = torch.arange(rows.y.shape[1], device=rows.y.device) < rows.count[:, None]
+    used = torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]
     zero = torch.zeros((), device=loss.device)
     return Outcomes(right & used, torch.where(used, loss, zero), torch.where(used, entropy, zero))
 
@@ -160,4 +166,3 @@ def _one_after_another(function: Callable, clients: int, *args: Any) -> Any:
 def _pick(args: Any, index: int | slice) -> Any:
     """The client, or the slice of clients, of everything that has a client axis."""
     return torch.utils._pytree.tree_map(lambda t: t[index], args)
-

@@ -6,6 +6,7 @@ Matrices are kept as (in, out): with torch's (out, in) the stacked gradient come
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -44,7 +45,7 @@ class MLP:
                 weights[f"dense{layer}.{name}"] = (2 * draw - 1) * bound
         return weights
 
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:  # noqa: ARG002
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """Dropout acts on the hidden activations, each kept value scaled by 1 / (1 - rate)."""
         x = x.flatten(1)
         for layer in range(len(self.hidden) + 1):
@@ -58,7 +59,7 @@ class MLP:
 
     def _sizes(self) -> list[tuple[int, int]]:
         widths = (self.inputs, *self.hidden, self.classes)
-        return list(zip(widths, widths[1:], strict=False))
+        return list(pairwise(widths))
 
 
 KINDS: Mapping[str, type] = {"mlp": MLP}

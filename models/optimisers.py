@@ -21,9 +21,7 @@ class Optimiser(Protocol):
     def init(self, weights: Weights, clients: int) -> OptimiserState:
         """State before the first step."""
 
-    def step(
-        self, weights: Weights, grads: Weights, state: OptimiserState
-    ) -> tuple[dict[str, Tensor], OptimiserState]:
+    def step(self, weights: Weights, grads: Weights, state: OptimiserState) -> tuple[dict[str, Tensor], OptimiserState]:
         """One step for every client of the stack."""
 
 
@@ -35,13 +33,11 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def init(self, weights: Weights, clients: int) -> OptimiserState:  # noqa: ARG002
+    def init(self, weights: Weights, clients: int) -> OptimiserState:
         """Velocities, none without momentum."""
         return {name: torch.zeros_like(w) for name, w in weights.items()} if self.momentum else {}
 
-    def step(
-        self, weights: Weights, grads: Weights, state: OptimiserState
-    ) -> tuple[dict[str, Tensor], OptimiserState]:
+    def step(self, weights: Weights, grads: Weights, state: OptimiserState) -> tuple[dict[str, Tensor], OptimiserState]:
         """One step."""
         new, velocities = {}, {}
         for name, w in weights.items():
@@ -69,9 +65,7 @@ class Adam:
         state = {f"{m}:{name}": torch.zeros_like(w) for name, w in weights.items() for m in ("mean", "square")}
         return {**state, "steps": torch.zeros(clients, device=device)}
 
-    def step(
-        self, weights: Weights, grads: Weights, state: OptimiserState
-    ) -> tuple[dict[str, Tensor], OptimiserState]:
+    def step(self, weights: Weights, grads: Weights, state: OptimiserState) -> tuple[dict[str, Tensor], OptimiserState]:
         """One step."""
         steps = state["steps"] + 1
         new, moments = {}, {"steps": steps}

@@ -52,9 +52,7 @@ class PrivateStore:
         digest, row = self._ref(section, refs, client)
         return {name: tensor[0] for name, tensor in self._read(section, digest, [row], client).items()}
 
-    def load_stack(
-        self, section: str, refs: Mapping[str, str], clients: Sequence[str]
-    ) -> dict[str, np.ndarray]:
+    def load_stack(self, section: str, refs: Mapping[str, str], clients: Sequence[str]) -> dict[str, np.ndarray]:
         """The tensors of several clients, (clients, ...) in the order given; they must have equal shapes."""
         if not clients:
             return {}
@@ -62,8 +60,7 @@ class PrivateStore:
         if len({digest for digest, _ in places}) == 1:
             return self._read(section, places[0][0], [row for _, row in places], clients[0])
         parts = [
-            self._read(section, digest, [row], client)
-            for client, (digest, row) in zip(clients, places, strict=True)
+            self._read(section, digest, [row], client) for client, (digest, row) in zip(clients, places, strict=True)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

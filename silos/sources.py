@@ -127,8 +127,7 @@ def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray
         owner = "" if client is None else f" (client {client[row]})"
         more = "" if bad.sum() == 1 else f", as do {int(bad.sum()) - 1} more rows"
         raise UserError(
-            f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; "
-            "fill in or drop such rows."
+            f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; fill in or drop such rows."
         )
     return x
 
@@ -175,7 +174,5 @@ def _splits(name: str, column: np.ndarray | None) -> np.ndarray | None:
     words = column.astype(str)
     for value in np.unique(words).tolist():
         if value not in _SPLIT_CODES:
-            raise UserError(
-                f"{name}: split has the value {value!r}; it takes 0 or train, 1 or test, 2 or validation."
-            )
+            raise UserError(f"{name}: split has the value {value!r}; it takes 0 or train, 1 or test, 2 or validation.")
     return np.array([_SPLIT_CODES[word] for word in words.tolist()])

@@ -30,9 +30,7 @@ def split_rows(client: ClientRows, params: SplitParams, seed: int) -> dict[str, 
     return given
 
 
-def _drawn(
-    rows: np.ndarray, validation: float, test: float, rng: np.random.RandomState
-) -> dict[str, np.ndarray]:
+def _drawn(rows: np.ndarray, validation: float, test: float, rng: np.random.RandomState) -> dict[str, np.ndarray]:
     n_test = min(int(len(rows) * test + 0.5), len(rows) - 1)
     n_validation = min(int(len(rows) * validation + 0.5), len(rows) - 1 - n_test)
     order = rng.permutation(rows)

@@ -47,9 +47,7 @@ class Manifest:
     def client(self, name: str) -> ClientEntry:
         """The entry of one client."""
         if name not in self._by_name:
-            raise UserError(
-                f"There is no client {name} in data/{self.name}; it has {_some(list(self._by_name))}."
-            )
+            raise UserError(f"There is no client {name} in data/{self.name}; it has {_some(list(self._by_name))}.")
         return self._by_name[name]
 
     def rows(self, split: str) -> dict[str, int]:
@@ -134,9 +132,7 @@ def open_client(folder: Path, entry: ClientEntry, split: str) -> tuple[np.ndarra
     except FileNotFoundError:
         raise UserError(f"{path}, the rows of client {entry.name}, is missing; {_WAYS_BACK}") from None
     except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{path}, the rows of client {entry.name}, is damaged ({error}); {_WAYS_BACK}"
-        ) from error
+        raise UserError(f"{path}, the rows of client {entry.name}, is damaged ({error}); {_WAYS_BACK}") from error
     if not len(x) == len(y) == entry.rows[split]:
         raise UserError(
             f"{path} holds {len(x)} {split} rows of client {entry.name}, and {MANIFEST} says "

@@ -20,8 +20,7 @@ RECORD = "data.dvc"
 
 _CONFIG = {"core": {"analytics": False, "check_update": False, "autostage": False}}
 _WAYS_OUT = (
-    "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and "
-    "records it."
+    "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and records it."
 )
 
 
@@ -82,13 +81,9 @@ def verify(root: Path, name: str, cache: Path | None = None) -> str:
         )
     hashes = file_hashes(root / DATA, cache)
     if listing_digest(hashes) != expected:
-        raise UserError(
-            f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}"
-        )
+        raise UserError(f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}")
     inside = f"{name}/"
-    return listing_digest(
-        {path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)}
-    )
+    return listing_digest({path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)})
 
 
 def matches(manifest: Manifest, params: DataParams) -> None:

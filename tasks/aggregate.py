@@ -15,4 +15,5 @@ def aggregate(updates: Sequence[Update], current: Weights) -> dict[str, Tensor]:
     total = sum(int(u.rows.sum()) for u in updates)
     if not total:
         return dict(current)
-    return {name: (sum(u.sums[name] for u in updates) / total).to(now.dtype) for name, now in current.items()}
+    sums = {name: sum((u.sums[name] for u in updates[1:]), updates[0].sums[name]) for name in current}
+    return {name: (sums[name] / total).to(now.dtype) for name, now in current.items()}

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -18,7 +19,12 @@ from tasks.files import read_json, write_bytes, write_json
 
 def save_state(path: Path, state: State, round: int) -> None:
     """The state after this round, whole or not at all."""
-    tensors = {f"{s}/{n}": t.contiguous() for s, ts in state.tensors.items() for n, t in ts.items()}
+    # clones, since safetensors refuses tensors that share memory
+    tensors = {
+        f"{s}/{n}": t.clone(memory_format=torch.contiguous_format)
+        for s, ts in state.tensors.items()
+        for n, t in ts.items()
+    }
     rest = {
         "round": round,
         "numbers": state.numbers,
@@ -40,7 +46,7 @@ def load_state(path: Path) -> tuple[State, int] | None:
             for key in file.keys():  # noqa: SIM118
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"the checkpoint {path} is damaged ({error}); start the run anew without --resume.") from None
     return State(sections, rest["numbers"], rest["private"], rest["finished"]), rest["round"]
 

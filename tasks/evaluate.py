@@ -37,7 +37,7 @@ def evaluate(
             rows = open_rows(cohort.silos, stack, split, device)
             found = outcomes(model.network, weights, context, rows, objective)
             kept = _keep(stack, found.correct, private) if keep_outcomes else {}
-            scores.append(_scores(stack, split, rows.count, found, kept))
+            scores.append(_scores(stack, split, rows.counts, found, kept))
     scores[0] = replace(scores[0], seconds=time.perf_counter() - start)
     return scores
 
@@ -51,5 +51,11 @@ def _scores(stack: Stack, split: str, count: Tensor, found: Outcomes, kept: dict
     own = slice(len(stack.clients))
     correct, loss, entropy = found.correct.sum(1)[own].cpu(), found.loss.double(), found.entropy.double()
     return Scores(
-        stack.clients, split, count[own].cpu(), correct, loss.sum(1)[own].cpu(), entropy.sum(1)[own].cpu(), kept
+        stack.clients,
+        split,
+        count[own].cpu(),
+        correct,
+        loss.sum(1)[own].cpu(),
+        entropy.sum(1)[own].cpu(),
+        kept,
     )

@@ -1,6 +1,7 @@
 """Writing small files so that a kill at any moment leaves the old one or the new one."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """As `write_bytes`, in a fixed order of keys; NaN becomes null."""
+    """As `write_bytes`, in a fixed order of keys; NaN and infinity, which JSON does not have, become null."""
     write_bytes(path, (json.dumps(_finite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -37,4 +38,4 @@ def _finite(content: Any) -> Any:
         return {k: _finite(v) for k, v in content.items()}
     if isinstance(content, list | tuple):
         return [_finite(v) for v in content]
-    return None if isinstance(content, float) and content != content else content
+    return None if isinstance(content, float) and not math.isfinite(content) else content

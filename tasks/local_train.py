@@ -38,7 +38,7 @@ def local_train(
         streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
         trained, loss = train(model.network, weights, context, rows, training, streams, proximal)
         trained = {name: t.cpu() for name, t in trained.items()}
-        updates.append(_update(stack, model, trained, rows.count.cpu(), loss.cpu(), private))
+        updates.append(_update(stack, model, trained, rows.counts.cpu(), loss.cpu(), private))
     updates[0] = replace(updates[0], seconds=time.perf_counter() - start)
     return updates
 

@@ -31,7 +31,7 @@ def table_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         runs = [r for r in results if r["method"] == method]
         row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
         for name in ("accuracy/mean", "accuracy/worst", "entropy/mean", "loss/mean"):
-            values = [r["metrics"][name] for r in runs if name in r["metrics"]]
+            values = [v for r in runs if (v := r["metrics"].get(name)) is not None]
             row[name] = statistics.fmean(values) if values else None
             row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
         row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)
@@ -63,8 +63,9 @@ def draw_comparison(
     methods = list(curves)
     for at, method in enumerate(methods):
         runs = [r for r in comparison["runs"] if r["method"] == method]
-        clients = runs[0]["metrics"]["accuracy/by_client"]
-        means = [statistics.fmean(v) for c in clients if (v := [a for r in runs if (a := _accuracy(r, c)) is not None])]
+        by_client = zip(*(r["metrics"]["accuracy/by_client"] for r in runs), strict=True)
+        scored = [[row["accuracy"] for row in rows if row["accuracy"] is not None] for rows in by_client]
+        means = [statistics.fmean(found) for found in scored if found]
         offsets = [at + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
         middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)
         if means:
@@ -80,15 +81,10 @@ def draw_comparison(
         right.plot([100 * p["low"], 100 * p["high"]], [at, at], color=colour, linewidth=2.2)
         right.plot(100 * p["difference"], at, "o", color=colour)
     right.set_yticks(range(len(paired)), [p["method"] for p in paired])
-    right.set_ylim(len(paired) - 0.5, -0.5)
+    right.set_ylim(max(len(paired), 1) - 0.5, -0.5)
     _title(right, f"Difference to {paired[0]['reference']}, 95 % interval" if paired else "")
     right.set(xlabel="points of accuracy")
     _write(figure, path)
-
-
-def _accuracy(result: Mapping[str, Any], client: str) -> float | None:
-    value: float | None = result["metrics"]["accuracy/by_client"].get(client)
-    return value
 
 
 def _mean_curve(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[float]]:

@@ -14,7 +14,9 @@ from silos.cohort import Cohort
 class Runner(Protocol):
     """Runs a task on cohorts at the same time, or one task on the server."""
 
-    workers: int
+    @property
+    def workers(self) -> int:
+        """How many cohorts at the same time."""
 
     def each(self, task: Task, cohorts: Sequence[Cohort], **options: Any) -> list[Any]:
         """The task on each cohort, answers in cohort order."""

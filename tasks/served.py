@@ -35,7 +35,7 @@ class Answering:
         self.network = from_json(self.card["network"])
         self.tensors = load_file(weights)
 
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def] # noqa: ARG002
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         """model_input: (rows, *shape) array of the logged dtype; MLflow would read type hints as a schema."""
         weights = self._weights((params or {}).get("client", ""))
         x = torch.from_numpy(np.ascontiguousarray(model_input))
@@ -103,7 +103,12 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
             artifacts={"weights": str(weights)},
             signature=signature,
             input_example=example,
-            pip_requirements=[f"torch=={torch.__version__.split('+')[0]}", f"numpy=={np.__version__}", "pandas", "safetensors"],
+            pip_requirements=[
+                f"torch=={torch.__version__.split('+')[0]}",
+                f"numpy=={np.__version__}",
+                "pandas",
+                "safetensors",
+            ],
         )
 
 

@@ -15,13 +15,12 @@ from silos.errors import UserError
 def step(function: Callable) -> Task:
     """The function as a Prefect task of the same name."""
     return task(
-        function,
         retries=2,
         retry_delay_seconds=0.5,
         retry_condition_fn=_worth_a_retry,
         cache_policy=NO_CACHE,
         persist_result=False,
-    )
+    )(function)
 
 
 def _worth_a_retry(task: Any, run: Any, state: Any) -> bool:  # noqa: ARG001

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,7 @@ class Finish:
 
     files: tuple[Path, ...] = ()
     model: Mapping[str, Any] | None = None  # arguments of tasks.served.log
-    data: Mapping[str, Any] | None = None  # name, version, source
-    tags: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, Any] | None = None  # name, version, source, profile
 
 
 def tracking_uri(root: Path, configured: str | None) -> str:
@@ -108,7 +107,9 @@ class Delivery:
                     self._conclude()
                 self.problem = None
             except Exception as error:
-                self.problem = f"MLflow at {self.ticket.uri}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                self.problem = (
+                    f"MLflow at {self.ticket.uri}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                )
             if last:
                 return
 
@@ -134,8 +135,6 @@ class Delivery:
         client = self._client()
         assert self.run_id is not None
         if self._finish is not None:
-            for name, value in self._finish.tags.items():
-                client.set_tag(self.run_id, name, value)
             if self._finish.data:
                 _log_data(client, self.run_id, self._finish.data)
             for file in self._finish.files:
@@ -151,6 +150,7 @@ class Delivery:
         if self.run_id is None:
             self.run_id = self._find(client) or self._create(client)
             client.update_run(self.run_id, status="RUNNING")
+            self._log_params(client)
         return client
 
     def _find(self, client: Any) -> str | None:
@@ -161,8 +161,6 @@ class Delivery:
         return found[0].info.run_id if found else None
 
     def _create(self, client: Any) -> str:
-        from mlflow.entities import Param
-
         ticket = self.ticket
         experiment = client.get_experiment_by_name(ticket.experiment)
         number = experiment.experiment_id if experiment else None
@@ -171,10 +169,15 @@ class Delivery:
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
             number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
         run = client.create_run(number, tags={**ticket.tags, "siloflow.run": ticket.tag}, run_name=ticket.name)
-        params = [Param(key, str(value)[:6000]) for key, value in ticket.params.items()]
-        for at in range(0, len(params), 100):
-            client.log_batch(run.info.run_id, params=params[at : at + 100])
         return str(run.info.run_id)
+
+    def _log_params(self, client: Any) -> None:
+        """Also for a run that was found: its process may have been killed before this."""
+        from mlflow.entities import Param
+
+        params = [Param(key, str(value)[:6000]) for key, value in self.ticket.params.items()]
+        for at in range(0, len(params), 100):
+            client.log_batch(self.run_id, params=params[at : at + 100])
 
 
 def connect(uri: str) -> Any:

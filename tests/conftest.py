@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import settings
 
 from flows.method import Method, Report
 from flows.round import Problem, Round
@@ -25,6 +26,9 @@ from silos.store import write
 from tasks.runner import PlainRunner
 
 torch.set_num_threads(1)
+# a busy machine is no failure
+settings.register_profile("siloflow", deadline=None, max_examples=60)
+settings.load_profile("siloflow")
 
 CLASSES = 3
 FEATURES = 5
@@ -89,7 +93,11 @@ def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
     """A problem on fresh silos, given as client to training rows: two local epochs of SGD in batches of 4."""
 
     def build(
-        train: Mapping[str, int], seed: int = 0, network: Any = None, silos: dict[str, Any] | None = None, **training: Any
+        train: Mapping[str, int],
+        seed: int = 0,
+        network: Any = None,
+        silos: dict[str, Any] | None = None,
+        **training: Any,
     ) -> Problem:
         opened = write_silos(train, **(silos or {}))
         usual = {"objective": CrossEntropy(), "optimiser": SGD(0.1), "epochs": 2, "batch": 4}

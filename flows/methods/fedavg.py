@@ -1,8 +1,8 @@
 """FedAvg: clients train the shared model on their rows, the server averages by rows (McMahan et al. 2017).
 
-    w <- init
-    repeat: every client k trains w_k from w for E local epochs
-            w <- sum_k n_k w_k / sum_k n_k
+w <- init
+repeat: every client k trains w_k from w for E local epochs
+        w <- sum_k n_k w_k / sum_k n_k
 """
 
 from flows.method import Method, Report

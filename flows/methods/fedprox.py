@@ -1,6 +1,6 @@
 """FedProx: FedAvg whose clients are held near the server's weights (Li et al. 2020).
 
-    every client k minimises F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 0 is FedAvg
+every client k minimises F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu = 0 is FedAvg
 """
 
 from pydantic import Field

@@ -1,6 +1,6 @@
 """Local only: every client trains alone and shares nothing; the floor that federation has to beat.
 
-    w_k <- init, the same for all; every client k trains w_k on its own rows for E local epochs a round
+w_k <- init, the same for all; every client k trains w_k on its own rows for E local epochs a round
 """
 
 from flows.method import Method, Report

@@ -1,6 +1,6 @@
 """Pooled: one model on the rows of all clients together, which federation must do without; the usual ceiling.
 
-    w <- E local epochs on the union of the rows, a round; with one client this is local_only
+w <- E local epochs on the union of the rows, a round; with one client this is local_only
 """
 
 from flows.method import Report

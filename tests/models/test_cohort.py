@@ -31,12 +31,6 @@ def streams(names: list[str] = NAMES) -> Tensor:
     return client_streams(0, names, 1, "local_train")
 
 
-def one(rows: Rows, at: int) -> Rows:
-    """One client's rows without the padding that its neighbours need."""
-    count = max(int(rows.count[at]), 1)
-    return Rows(rows.x[at : at + 1, :count], rows.y[at : at + 1, :count], rows.count[at : at + 1])
-
-
 @pytest.mark.parametrize("proximal", [0.0, 0.5])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
@@ -137,8 +131,12 @@ def test_a_client_without_rows_keeps_its_weights_and_has_no_loss(network, make_r
 
 def test_neighbours_do_not_change_a_clients_bits(network, make_rows, start):
     """Other rows, other sizes, another place: the bits of the same client in a stack of the same shape stay."""
-    first = train(network, start(4), {}, make_rows([9, 5, 7, 3], 16, [1, 2, 3, 4]), training(), streams(list("abcd")))[0]
-    moved = train(network, start(4), {}, make_rows([1, 16, 9, 0], 16, [7, 8, 1, 9]), training(), streams(list("xyaz")))[0]
+    first = train(network, start(4), {}, make_rows([9, 5, 7, 3], 16, [1, 2, 3, 4]), training(), streams(list("abcd")))[
+        0
+    ]
+    moved = train(network, start(4), {}, make_rows([1, 16, 9, 0], 16, [7, 8, 1, 9]), training(), streams(list("xyaz")))[
+        0
+    ]
     for name in first:
         assert torch.equal(first[name][0], moved[name][2])
 
@@ -169,7 +167,7 @@ def test_an_epochs_batches_cover_each_row_exactly_once(engine, batch):
     """A network that adds up what it sees: each row carries a digit of its own, in base 2."""
 
     class Sum:
-        def apply(self, weights, context, x, stream):  # noqa: ARG002
+        def apply(self, weights, context, x, stream):
             return x * weights["seen"]
 
     def as_mean(logits, y):  # noqa: ARG001
@@ -197,7 +195,7 @@ def test_an_epochs_batches_cover_each_row_exactly_once(engine, batch):
 class _Adder:
     """w = w + g."""
 
-    def init(self, weights, clients):  # noqa: ARG002
+    def init(self, weights, clients):
         return {}
 
     def step(self, weights, grads, state):
@@ -276,5 +274,3 @@ def test_a_certain_model_has_no_entropy_rather_than_none(make_rows):
     weights = {"dense0.weight": torch.zeros(1, 5, 3), "dense0.bias": torch.tensor([[500.0, 0.0, -500.0]])}
     found = outcomes(network, weights, {}, make_rows([4]), CrossEntropy())
     assert found.entropy.ravel().tolist() == [0.0] * 4
-
-

@@ -1,6 +1,7 @@
 """The networks against torch.nn with the same weights."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from models.streams import client_streams, server_stream
 def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = [torch.nn.Flatten()]
     widths = (network.inputs, *network.hidden, network.classes)
-    for at, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for at, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if at:
             layers.append(torch.nn.ReLU())
         layers.append(torch.nn.Linear(fan_in, fan_out))
@@ -34,7 +35,12 @@ def test_the_mlp_is_torch_nns_with_the_same_weights(hidden):
 def test_fresh_weights_lie_within_one_over_root_fan_in_and_spread_over_it():
     network = MLP(100, (400,), 50)
     weights = network.init(server_stream(1, 0, "init"))
-    for name, bound in (("dense0.weight", 0.1), ("dense0.bias", 0.1), ("dense1.weight", 0.05), ("dense1.bias", 0.05)):
+    for name, bound in (
+        ("dense0.weight", 0.1),
+        ("dense0.bias", 0.1),
+        ("dense1.weight", 0.05),
+        ("dense1.bias", 0.05),
+    ):
         w = weights[name]
         assert float(w.abs().max()) <= bound
         assert float(w.abs().max()) > 0.9 * bound

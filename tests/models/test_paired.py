@@ -1,0 +1,146 @@
+"""Whether two methods differ: closed forms, symmetries, and coverage in simulations."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from models.paired import Difference, Stratum, difference, in_words
+
+
+def strata(differences: list[np.ndarray]) -> list[Stratum]:
+    """From each client's (seeds, rows) of +1, 0, -1."""
+    return [
+        Stratum(d.shape[1], d.sum(1).tolist(), float((d.mean(0) ** 2).sum()), float((d**2).sum())) for d in differences
+    ]
+
+
+def draw(rng: np.random.Generator, sizes: list[int], seeds: int) -> list[np.ndarray]:
+    return [rng.integers(-1, 2, (seeds, n)).astype(float) for n in sizes]
+
+
+def test_one_seed_and_one_client_is_the_paired_t_interval():
+    d = draw(np.random.default_rng(0), [40], 1)
+    found = difference(strata(d))
+    low, high = stats.ttest_1samp(d[0][0], 0).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((d[0].mean(), low, high))
+
+
+def test_one_seed_is_the_stratified_t_interval():
+    """Equal weights for clients, one variance for all, as an analysis of variance has it."""
+    d = draw(np.random.default_rng(1), [5, 30, 12, 1], 1)
+    residuals = np.concatenate([x[0] - x[0].mean() for x in d])
+    free = len(residuals) - len(d)
+    error = (residuals @ residuals / free * sum(1 / x.shape[1] for x in d) / len(d) ** 2) ** 0.5
+    mean = np.mean([x.mean() for x in d])
+    half = stats.t.ppf(0.975, free) * error
+    found = difference(strata(d))
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+
+
+def test_one_client_is_the_two_way_layout_by_mean_squares():
+    """(MS_rows + MS_seeds - MS_both) / (seeds rows), by sums over the table itself."""
+    rng = np.random.default_rng(2)
+    seeds, rows = 4, 60
+    d = np.sign(rng.normal(size=(1, rows)) + 0.4 * rng.normal(size=(seeds, 1)) + rng.normal(size=(seeds, rows))).round()
+    by_row, by_seed, mean = d.mean(0), d.mean(1), d.mean()
+    rows_square = seeds * ((by_row - mean) ** 2).sum() / (rows - 1)
+    seeds_square = rows * ((by_seed - mean) ** 2).sum() / (seeds - 1)
+    both = ((d - by_row[None] - by_seed[:, None] + mean) ** 2).sum() / (rows - 1) / (seeds - 1)
+    variance = (rows_square + seeds_square - both) / (seeds * rows)
+    parts = [(rows_square / seeds / rows, rows - 1), (seeds_square / seeds / rows, seeds - 1)]
+    assert variance > max(v for v, _ in parts)
+    freedom = variance**2 / sum(v**2 / f for v, f in parts)
+    half = stats.t.ppf(0.975, freedom) * variance**0.5
+    found = difference(strata([d]))
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+
+
+def test_identical_methods_differ_by_nothing_for_certain():
+    for seeds in (1, 3):
+        found = difference(strata([np.zeros((seeds, 20)), np.zeros((seeds, 1))]))
+        assert found == Difference(0.0, 0.0, 0.0)
+        assert not found.distinguishable
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_swapping_the_methods_flips_the_sign(sizes, seeds, seed):
+    d = draw(np.random.default_rng(seed), sizes, seeds)
+    one, other = difference(strata(d)), difference(strata([-x for x in d]))
+    assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low))
+    assert -1 <= one.low <= one.mean <= one.high <= 1
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_clients_and_of_seeds_does_not_matter(random):
+    d = draw(np.random.default_rng(3), [8, 20, 5], 4)
+    seeds = random.sample(range(4), 4)
+    moved = [x[seeds] for x in random.sample(d, 3)]
+    one, other = difference(strata(d)), difference(strata(moved))
+    assert (one.mean, one.low, one.high) == pytest.approx((other.mean, other.low, other.high))
+
+
+def test_a_client_without_rows_does_not_count():
+    d = draw(np.random.default_rng(4), [8, 20], 3)
+    empty = Stratum(0, [0.0, 0.0, 0.0], 0.0, 0.0)
+    assert difference([*strata(d), empty]) == difference(strata(d))
+    with pytest.raises(ValueError, match="no client has rows"):
+        difference([empty])
+
+
+def test_the_mean_counts_every_client_once():
+    found = difference(strata([np.ones((2, 100)), np.zeros((2, 1)), -np.ones((2, 1))]))
+    assert found.mean == pytest.approx(0)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_single_row_a_client_proves_nothing(seeds):
+    found = difference(strata([np.ones((seeds, 1)), np.ones((seeds, 1))]))
+    assert found == Difference(1.0, -1.0, 1.0)
+    assert not found.distinguishable
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize("sizes", [[50] * 9, [5, 10, 20, 40, 80, 160]])
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
+def test_the_interval_covers_the_true_difference_about_95_times_in_100(spread, sizes, seeds):
+    """Two methods are right where a normal score is positive: rows, seeds, seeds by clients and noise add up in it."""
+    rng, gap, repeats, covered = np.random.default_rng(1), 0.2, 600, 0
+    scale = (1.25 + spread**2 * 1.25 + 0.25) ** 0.5
+    true = stats.norm.cdf((0.9 + gap) / scale) - stats.norm.cdf(0.9 / scale)
+    for _ in range(repeats):
+        of_seed = rng.normal(0, spread, (2, seeds, 1))
+        tables = []
+        for rows in sizes:
+            row, own = rng.normal(size=rows), 0.5 * rng.normal(size=rows)
+            shift = of_seed + rng.normal(0, spread / 2, (2, seeds, 1))
+            noise = rng.normal(0, 0.5, (2, seeds, rows))
+            first = 0.9 + gap + row + own + shift[0] + noise[0] > 0
+            second = 0.9 + row - own + shift[1] + noise[1] > 0
+            tables.append(first.astype(float) - second)
+        found = difference(strata(tables))
+        covered += found.low <= true <= found.high
+    assert 0.915 <= covered / repeats <= 0.985
+
+
+def test_more_seeds_and_more_rows_make_it_narrower():
+    rng = np.random.default_rng(5)
+    widths = [
+        (f := difference(strata(draw(rng, [n] * 3, seeds)))).high - f.low for seeds, n in ((3, 50), (3, 500), (12, 500))
+    ]
+    assert widths[0] > widths[1] > widths[2]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Difference(0.004, -0.003, 0.011), "fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable"),
+        (Difference(0.0214, 0.005, 0.04), "fedprox − fedavg +2.1 points, +0.5 to +4.0: fedprox is better"),
+        (Difference(-0.05, -0.07, -0.03), "fedprox − fedavg −5.0 points, −7.0 to −3.0: fedavg is better"),
+        (Difference(0.0, 0.0, 0.0), "fedprox − fedavg 0.0 points, 0.0 to 0.0: not distinguishable"),
+        (Difference(-0.0001, -1.0, 1.0), "fedprox − fedavg 0.0 points, −100.0 to +100.0: not distinguishable"),
+    ],
+)
+def test_the_difference_in_words(found, words):
+    assert in_words("fedprox", "fedavg", found) == words

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from models.state import State
 
-TENSORS = {"weights": {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(2)}, "groups": {"owner": torch.arange(3)}}
+TENSORS = {
+    "weights": {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(2)},
+    "groups": {"owner": torch.arange(3)},
+}
 
 
 def state(**changes) -> State:

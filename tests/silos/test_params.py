@@ -44,7 +44,5 @@ def test_a_scheme_makes_clients_once_and_first(params, scheme, said):
 
 
 def test_json_of_params_reads_back_as_the_same_params(params):
-    built = params(
-        scheme=[{"kind": "dirichlet", "clients": 4, "alpha": 0.3}, {"kind": "rotation", "angles": [-50]}]
-    )
+    built = params(scheme=[{"kind": "dirichlet", "clients": 4, "alpha": 0.3}, {"kind": "rotation", "angles": [-50]}])
     assert type(built).model_validate(built.model_dump(mode="json")) == built

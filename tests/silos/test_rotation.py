@@ -34,9 +34,7 @@ def test_angle_0_leaves_pixels_untouched(angle, dtype):
 
 @given(x=SQUARE, angle=st.floats(-360, 360))
 def test_any_angle_is_what_scipy_computes(x, angle):
-    expected = ndimage.rotate(
-        x.astype(float), angle, axes=(2, 1), reshape=False, order=1, mode="grid-constant", cval=0
-    )
+    expected = ndimage.rotate(x.astype(float), angle, axes=(2, 1), reshape=False, order=1, mode="grid-constant", cval=0)
     turned = rotate(x, angle)
     assert turned.dtype == np.uint8
     assert np.abs(turned - expected).max() <= 0.52
@@ -47,9 +45,7 @@ def test_floats_and_colours_turn_as_bytes_do(angle):
     x = np.random.default_rng(1).integers(0, 256, (2, 6, 5)).astype(np.uint8)
     turned = rotate(x, angle)
     np.testing.assert_allclose(rotate(x.astype(np.float32), angle), turned, atol=0.51)
-    np.testing.assert_array_equal(
-        rotate(np.stack([x, x], axis=-1), angle), np.stack([turned, turned], axis=-1)
-    )
+    np.testing.assert_array_equal(rotate(np.stack([x, x], axis=-1), angle), np.stack([turned, turned], axis=-1))
 
 
 def test_many_images_turn_as_one_does():

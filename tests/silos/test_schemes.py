@@ -118,9 +118,7 @@ def test_dirichlet_deals_each_class_by_its_own_shares():
     for label in (0, 1):
         shares = dirichlet_shares(rng, 1.0, 4)
         rng.permutation(2000)
-        np.testing.assert_allclose(
-            [np.mean(c.y == label) * len(c.y) / 2000 for c in alone], shares, atol=1e-3
-        )
+        np.testing.assert_allclose([np.mean(c.y == label) * len(c.y) / 2000 for c in alone], shares, atol=1e-3)
 
 
 def test_a_partition_that_cannot_be_found_names_the_keys():

@@ -102,9 +102,7 @@ def test_clients_of_one_row_are_kept_and_train(natural):
     assert manifest.client("two").rows == {"train": 2, "validation": 0, "test": 0}
 
 
-@pytest.mark.parametrize(
-    "names", [["A", "a"], ["../x", "..-x"], ["con/1", "con 1"], [".", ".."], ["x" * 300, "y"]]
-)
+@pytest.mark.parametrize("names", [["A", "a"], ["../x", "..-x"], ["con/1", "con 1"], [".", ".."], ["x" * 300, "y"]])
 def test_odd_client_names_get_safe_and_separate_files(natural, names):
     folder = natural(dict.fromkeys(names, 4))
     manifest = read_manifest(folder)
@@ -178,9 +176,7 @@ def test_a_truncated_file_names_the_file_and_the_client(natural, kept):
     folder = natural({"lyon": 20})
     path = folder / "lyon.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(
-        UserError, match=r"lyon.safetensors.*client lyon.*`siloflow partition`.*`dvc checkout`"
-    ):
+    with pytest.raises(UserError, match=r"lyon.safetensors.*client lyon.*`siloflow partition`.*`dvc checkout`"):
         open_client(folder, read_manifest(folder).client("lyon"), "train")
 
 

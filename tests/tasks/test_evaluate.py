@@ -26,7 +26,7 @@ def scored(make_problem, make_round, tmp_path):
 def test_scores_are_those_of_the_model_on_each_clients_rows(scored):
     problem, model, _, scores = scored
     table = by_client(scores)
-    assert list(sorted(table)) == sorted(SIZES)
+    assert sorted(table) == sorted(SIZES)
     for client in SIZES:
         x, y = open_client(_folder(problem), problem.silos.manifest.client(client), "test")
         logits = model.network.apply(model.shared, {}, torch.from_numpy(x), None).double()

@@ -120,5 +120,3 @@ def _same(a, b) -> bool:
         elif x != y:
             return False
     return True
-
-

@@ -24,7 +24,15 @@ VALIDATION, TEST = 31, 37
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
 PER_CLIENT = {"rows", "loss", "correct", "entropy"}
-WORDS = {str, int, float, tuple[str, ...], tuple[float, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
+WORDS = {
+    str,
+    int,
+    float,
+    tuple[str, ...],
+    tuple[float, ...],
+    Mapping[str, str],
+    Mapping[str, Mapping[str, str]],
+}
 
 
 def message_types() -> list[type]:
@@ -145,5 +153,3 @@ def tensors(message: Update | Scores) -> Iterator[tuple[str, Tensor]]:
 
 def _stack(clients):
     return Stack(tuple(clients), len(clients))
-
-

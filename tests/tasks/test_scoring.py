@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tasks.messages import Scores
 from tasks.scoring import by_client, summary
 
-COUNTS = st.lists(st.integers(0, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), min_size=1, max_size=9)
+COUNTS = st.lists(
+    st.integers(0, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), min_size=1, max_size=9
+)
 
 
 def scores(counts: list[tuple[int, int]], split: str = "test", first: int = 0) -> Scores:

@@ -1,0 +1,104 @@
+"""What a run shows to the outside: its names in MLflow, and the model that is logged once."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows.folder import RunFolder
+from flows.method import Method
+from flows.params import flat
+from flows.project import Project, experiment
+from flows.round import Problem
+from models.networks import to_json
+from models.state import Private, State
+from silos.private import PrivateStore
+from silos.store import open_client
+from tasks.report import write_client_table
+from tasks.track import Finish, Ticket, tracking_uri
+
+
+def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
+    """The MLflow run's names, tags and parameters."""
+    about = experiment(project, folder.path.parent.name)
+    name = "single runs" if about["kind"] == "run" else about["name"]
+    method, seed = identity["method"], identity["seed"]
+    return Ticket(
+        uri=tracking_uri(project.root, project.params.tracking.uri),
+        artifacts=(project.runs / "artifacts" / name).as_uri(),
+        experiment=name,
+        name=f"{method} seed {seed}",
+        tag=identity["tag"],
+        tags={
+            "method": method,
+            "seed": str(seed),
+            "model tested": page.tests,
+            "data_version": identity["data_version"],
+            "git_commit": git_commit(project.root),
+        },
+        params=flat({**identity["params"], "method_name": method, "seed": seed}),
+        about=about.get("about", ""),
+    )
+
+
+def finish(
+    project: Project,
+    page: Method,
+    problem: Problem,
+    private: PrivateStore,
+    state: State,
+    folder: RunFolder,
+    records: list[dict[str, Any]],
+) -> Finish:
+    """The table of clients and rounds, the model, and the data that it was trained on."""
+    clients = write_client_table(folder.path / "clients.csv", records)
+    return Finish((clients,), _model(project, page, problem, private, state), _data(project, problem))
+
+
+def git_commit(root: Path) -> str:
+    """The checkout's commit, `+changes` if files differ from it; `none` outside of git."""
+    git = ["git", "-C", str(root)]
+    found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        return "none"
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def _model(
+    project: Project, page: Method, problem: Problem, private: PrivateStore, state: State
+) -> dict[str, Any] | None:
+    """What tasks.served logs; None where that would be personal weights that nobody asked for."""
+    model, manifest = page.model(state, problem), problem.silos.manifest
+    personal, clients = model.personal, model.clients
+    if isinstance(personal, Private):
+        if not project.params.tracking.personal_models:
+            return None
+        clients = tuple(c for c in clients if c in personal.refs)
+        opened = private.load_stack(personal.section, personal.refs, clients)
+        personal = {name: torch.from_numpy(array) for name, array in opened.items()}
+    example, _ = open_client(Path(problem.silos.folder), manifest.clients[0], "train")
+    card = {
+        "method": page.__class__.__name__,
+        "network": to_json(problem.network),
+        "classes": list(manifest.classes),
+        "shape": list(manifest.shape),
+        "personal": model.is_personal,
+        "clients": list(clients) if model.is_personal else [],
+    }
+    uri = tracking_uri(project.root, project.params.tracking.uri)
+    return {"uri": uri, "card": card, "shared": dict(model.shared), "personal": dict(personal), "example": example[:2]}
+
+
+def _data(project: Project, problem: Problem) -> dict[str, Any]:
+    """The dataset input: named, with the data version as its digest."""
+    name, silos = project.params.data.name, problem.silos
+    rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
+    return {
+        "name": name,
+        "version": silos.version,
+        "source": json.dumps({"path": f"data/{name}", "dvc": silos.version}),
+        "profile": json.dumps({"clients": len(silos.clients), "rows": rows}),
+    }

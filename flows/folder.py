@@ -1,0 +1,97 @@
+"""A run's folder: who the run is, its journal and checkpoints, its result."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.params import differences
+from models.state import State
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.checkpoint import Journal, load_state, save_state
+from tasks.files import read_json, write_json
+
+
+def run_name(method: str, seed: int) -> str:
+    """The folder of a run inside its experiment."""
+    return f"{method}-seed{seed}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths, and the order in which they are written."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """As a person sees it."""
+        return self.path.name
+
+    @property
+    def checkpoint(self) -> Path:
+        """The state after the last whole round."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def result(self) -> Path:
+        """The finished run's JSON."""
+        return self.path / "result.json"
+
+    @property
+    def outcomes(self) -> Path:
+        """Hashes of what each client keeps of its test rows."""
+        return self.path / "outcomes.json"
+
+    @property
+    def journal(self) -> Journal:
+        """One record a round."""
+        return Journal(self.path / "journal")
+
+    def identify(self, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
+        """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings."""
+        path = self.path / "run.json"
+        known = read_json(path) if resume else None
+        if known is None:
+            known = {**asked, "tag": secrets.token_hex(8)}
+            write_json(path, known)
+        changed = differences({k: known[k] for k in asked}, asked)
+        if changed:
+            raise UserError(
+                f"{self.name} was started with other settings ({'; '.join(changed[:3])}); "
+                "put them back, or start anew without --resume."
+            )
+        return dict(known)
+
+    def commit(self, record: dict[str, Any], state: State) -> None:
+        """Journal, then checkpoint: only then the round counts."""
+        self.journal.write(record)
+        save_state(self.checkpoint, state, record["round"])
+
+    def save_best(self, state: State, number: int) -> None:
+        """The state of the best round so far, before that round counts."""
+        save_state(self._best(number), state, number)
+
+    def load_best(self, last: int) -> tuple[State, int] | None:
+        """The state of the best of the rounds up to `last`, and its number."""
+        return load_state(self._best(self.best_round(last)[1]))
+
+    def best_round(self, last: int) -> tuple[float, int]:
+        """The best mean validation accuracy up to round `last` and its number, the first of equals; (-1, 0) if none."""
+        scored = [(r["metrics"].get("validation/accuracy/mean"), r["round"]) for r in self.journal.all(last)]
+        found = [(accuracy, number) for accuracy, number in scored if accuracy is not None]
+        return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-1.0, 0))
+
+    def forget(self, private: PrivateStore, state: State, best: int) -> None:
+        """Deletes best states that were beaten, and private state that no checkpoint names any more."""
+        for old in self.path.glob("best-*.safetensors"):
+            if old != self._best(best):
+                old.unlink()
+        kept = load_state(self._best(best)) if best and state.private else None
+        for section, refs in state.private.items():
+            also = kept[0].private.get(section, {}) if kept else {}
+            private.keep(section, {*refs.values(), *also.values()})
+
+    def _best(self, number: int) -> Path:
+        return self.path / f"best-{number:06d}.safetensors"

@@ -1,0 +1,59 @@
+"""Paired sums against the outcomes themselves."""
+
+import numpy as np
+import pytest
+
+from models.paired import Stratum, difference
+from silos.private import PrivateStore
+from tasks.evaluate import OUTCOMES
+from tasks.pair import pair
+
+TEST = 6
+
+
+@pytest.fixture
+def kept(write_silos, tmp_path):
+    """Three seeds of two methods whose clients kept random outcomes, padded as in a stack."""
+    silos = write_silos({"a": 5, "b": 9, "c": 4}, test=TEST)
+    rng, tables, runs = np.random.default_rng(0), {}, {}
+    for method in ("first", "second"):
+        for seed in range(3):
+            right = rng.integers(0, 2, (3, TEST + 3)).astype(np.uint8)
+            right[:, TEST:] = 9  # padding must not be read
+            store = PrivateStore(str(tmp_path / f"{method}{seed}"))
+            refs = store.save(OUTCOMES, ["b", "a", "c"], {"correct": right})
+            runs.setdefault(method, []).append((store, refs))
+            for at, client in enumerate(["b", "a", "c"]):
+                tables.setdefault((method, client), []).append(right[at, :TEST].astype(float))
+    return silos.manifest, runs, {k: np.array(v) for k, v in tables.items()}
+
+
+def test_sums_are_those_of_the_differences_row_by_row(kept):
+    manifest, runs, tables = kept
+    found = pair.fn(manifest, runs["first"], runs["second"])
+    assert [s.client for s in found] == ["a", "b", "c"]
+    for sums in found:
+        d = tables["first", sums.client] - tables["second", sums.client]
+        assert sums.rows == TEST
+        assert sums.by_seed == tuple(d.sum(1))
+        assert sums.mean_squares == pytest.approx((d.mean(0) ** 2).sum())
+        assert sums.squares == (d**2).sum()
+
+
+def test_a_method_and_itself_do_not_differ(kept):
+    manifest, runs, _ = kept
+    found = pair.fn(manifest, runs["first"], runs["first"])
+    strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in found]
+    assert (difference(strata).low, difference(strata).high) == (0, 0)
+
+
+def test_the_mean_difference_is_the_difference_of_mean_accuracies(kept):
+    manifest, runs, tables = kept
+    found = pair.fn(manifest, runs["first"], runs["second"])
+    means = {m: np.mean([tables[m, c].mean() for c in "abc"]) for m in ("first", "second")}
+    strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in found]
+    assert difference(strata).mean == pytest.approx(means["first"] - means["second"])
+
+
+def test_a_client_without_test_rows_is_left_out(write_silos):
+    assert pair.fn(write_silos({"a": 5}, test=0).manifest, [], []) == []

@@ -1,0 +1,62 @@
+"""Tables."""
+
+import csv
+import statistics
+
+import pytest
+
+from tasks.report import draw_comparison, table_rows, write_client_table
+
+
+def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) -> dict:
+    metrics = {"accuracy/mean": accuracy, "accuracy/worst": accuracy / 2, "loss/mean": loss, "entropy/mean": 0.5}
+    return {
+        "method": method,
+        "seed": seed,
+        "model": "global",
+        "metrics": {**metrics, "accuracy/by_client": {"a": accuracy, "b": None}},
+        "seconds": {"total": 2.0 * seed},
+        "bytes": {"up": 10, "down": 20},
+    }
+
+
+def test_a_method_is_one_row_of_means_and_spreads_over_seeds():
+    runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75), result("fedavg", 2, 0.75)]
+    fedavg, pooled = table_rows(runs)
+    assert (fedavg["method"], fedavg["seeds"], fedavg["accuracy/mean"]) == ("fedavg", 2, 0.625)
+    assert fedavg["accuracy/mean/sd"] == pytest.approx(statistics.stdev([0.5, 0.75]))
+    assert (fedavg["seconds"], fedavg["bytes/up"]) == (3.0, 10)
+    assert (pooled["seeds"], pooled["accuracy/mean/sd"]) == (1, 0.0)
+
+
+def test_a_run_that_diverged_does_not_break_the_table():
+    """On disk its loss is null."""
+    (row,) = table_rows([result("fedavg", 1, 0.5, None), result("fedavg", 2, 0.75, 3.0)])
+    assert row["loss/mean"] == 3.0
+    (row,) = table_rows([result("fedavg", 1, 0.5, None)])
+    assert row["loss/mean"] is None
+
+
+def test_the_clients_table_has_a_row_for_each_client_and_round(tmp_path):
+    records = [
+        {"round": 1, "clients": {"a": {"train_loss": 0.5}, "b": {}}, "dropped": ["b"]},
+        {"round": 2, "clients": {"a": {"test/accuracy": None}, "b": {"train_loss": 0.25}}, "dropped": []},
+    ]
+    with write_client_table(tmp_path / "clients.csv", records).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["round"], r["client"], r["dropped"], r["train_loss"]) for r in rows] == [
+        ("1", "a", "0", "0.5"),
+        ("1", "b", "1", ""),
+        ("2", "a", "0", ""),
+        ("2", "b", "0", "0.25"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "paired", [[], [{"method": "pooled", "reference": "fedavg", "difference": 0.1, "low": 0, "high": 0.2}]]
+)
+def test_the_figure_is_a_png_also_if_there_is_nothing_to_compare(tmp_path, paired):
+    runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75)]
+    curves = {"fedavg": [[(1, 0.25), (2, 0.5)]], "pooled": [[(1, 0.5), (2, 0.75)]]}
+    draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves)
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
