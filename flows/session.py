@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -83,7 +82,6 @@ class Session:
         from flows import screen
         from flows.terminal import Terminal
 
-        logging.getLogger("dvc").setLevel(logging.ERROR)
         with (
             Terminal(self._errors) as terminal,
             temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),

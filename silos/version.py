@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -37,6 +38,7 @@ def record(root: Path) -> str:
         from dvc.exceptions import DvcException
         from dvc.scm import SCMError
 
+        logging.getLogger("dvc").setLevel(logging.ERROR)  # its import sets INFO, and Prefect would print that
         try:
             return _add(root)
         except (DvcException, SCMError) as error:
