@@ -23,7 +23,7 @@ from tasks.track import Finish, Ticket, tracking_uri
 def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
     """The MLflow run's names, tags and parameters."""
     about = experiment(project, folder.path.parent.name)
-    name = "single runs" if about["kind"] == "run" else about["name"]
+    name = "single-runs" if about["kind"] == "run" else about["name"]
     method, seed = identity["method"], identity["seed"]
     return Ticket(
         uri=tracking_uri(project.root, project.params.tracking.uri),

@@ -265,10 +265,10 @@ def _wish(kind: str, message: str, context: dict[str, Any]) -> str:
 
 
 _WISHES = {
-    "greater_than_equal": "be at least {ge}",
-    "greater_than": "be greater than {gt}",
-    "less_than_equal": "be at most {le}",
-    "less_than": "be less than {lt}",
+    "greater_than_equal": "be at least {ge:g}",
+    "greater_than": "be greater than {gt:g}",
+    "less_than_equal": "be at most {le:g}",
+    "less_than": "be less than {lt:g}",
     "int_": "be a whole number",
     "float_": "be a number",
     "finite_number": "be a finite number",
@@ -289,7 +289,9 @@ _WISHES = {
 
 def _near(word: str, right: Sequence[str]) -> str:
     near = get_close_matches(word, right, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(right)}."
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; there are {', '.join(right)}." if right else "."
 
 
 def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:

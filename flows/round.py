@@ -62,7 +62,8 @@ class Round:
         silos = silos or self.silos
         stacks = make_stacks(silos, min(self.stack, len(silos.clients)))
         cohorts = deal(silos, stacks, self.runner.workers)
-        answers = self.runner.each(task, cohorts, model=model, private=self.private, device=self.device, **options)
+        calls = [(cohort, model.select(cohort.clients)) for cohort in cohorts]
+        answers = self.runner.each(task, calls, private=self.private, device=self.device, **options)
         self._count(task.name, model, answers)
         return [message for cohort in answers for message in cohort]
 

@@ -22,6 +22,9 @@ _SETTINGS = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
+    # task runs are recorded without it; it would store every event as well, 20 kB a task
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 

@@ -8,8 +8,6 @@ import torch
 from prefect import Task
 from prefect.utilities.annotations import opaque
 
-from silos.cohort import Cohort
-
 
 class Runner(Protocol):
     """Runs a task on cohorts at the same time, or one task on the server."""
@@ -18,8 +16,8 @@ class Runner(Protocol):
     def workers(self) -> int:
         """How many cohorts at the same time."""
 
-    def each(self, task: Task, cohorts: Sequence[Cohort], **options: Any) -> list[Any]:
-        """The task on each cohort, answers in cohort order."""
+    def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+        """The task on each cohort: a call is the cohort and what is its own, options are the same for all; in order."""
 
     def once(self, task: Task, *args: Any) -> Any:
         """The task once, on the server's side."""
@@ -42,13 +40,13 @@ class PrefectRunner:
         # Bits must not depend on how many threads share a sum, and workers must not fight over cores
         torch.set_num_threads(1)
 
-    def each(self, task: Task, cohorts: Sequence[Cohort], **options: Any) -> list[Any]:
+    def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """See Runner."""
-        _count(len(cohorts))
+        _count(len(calls))
         wrapped = {name: opaque(value) for name, value in options.items()}
-        if len(cohorts) == 1:
-            return [task(opaque(cohorts[0]), **wrapped)]
-        futures = [task.submit(opaque(cohort), **wrapped) for cohort in cohorts]
+        if len(calls) == 1:
+            return [task(*(opaque(a) for a in calls[0]), **wrapped)]
+        futures = [task.submit(*(opaque(a) for a in call), **wrapped) for call in calls]
         return [future.result() for future in futures]
 
     def once(self, task: Task, *args: Any) -> Any:
@@ -68,10 +66,10 @@ class PlainRunner:
 
     workers: int = 1
 
-    def each(self, task: Task, cohorts: Sequence[Cohort], **options: Any) -> list[Any]:
+    def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """See Runner."""
         function: Callable = task.fn
-        return [function(cohort, **options) for cohort in cohorts]
+        return [function(*call, **options) for call in calls]
 
     def once(self, task: Task, *args: Any) -> Any:
         """See Runner."""

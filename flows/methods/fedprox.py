@@ -16,7 +16,7 @@ from tasks.local_train import local_train
 class FedProx(fedavg.FedAvg):
     """`proximal` is the paper's mu; its grid is 0.001, 0.01, 0.1, 1."""
 
-    proximal: float = Field(0.1, ge=0)
+    proximal: float = Field(0.01, ge=0)
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere with the proximal term, average."""

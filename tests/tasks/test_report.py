@@ -14,7 +14,10 @@ def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) ->
         "method": method,
         "seed": seed,
         "model": "global",
-        "metrics": {**metrics, "accuracy/by_client": {"a": accuracy, "b": None}},
+        "metrics": {
+            **metrics,
+            "accuracy/by_client": [{"client": "a", "accuracy": accuracy}, {"client": "b", "accuracy": None}],
+        },
         "seconds": {"total": 2.0 * seed},
         "bytes": {"up": 10, "down": 20},
     }

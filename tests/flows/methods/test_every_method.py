@@ -1,0 +1,134 @@
+"""What every method must do, whichever it is: found through the registry."""
+
+import pytest
+import torch
+
+from flows.method import Method, find, names
+from models.cohort import outcomes
+from models.state import Private
+from silos.cohort import Stack
+from silos.private import PrivateStore
+from tasks.checkpoint import load_state, save_state
+from tasks.evaluate import evaluate
+from tasks.opening import open_rows, open_weights
+from tasks.scoring import by_client, summary
+
+CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}  # one row only; one class only
+ROWS = {"one_class": "same"}
+
+
+@pytest.fixture(params=names())
+def page(request) -> Method:
+    return find(request.param)()
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(CLIENTS, silos=ROWS)
+
+
+def test_one_round_runs_and_teaches_something(page, problem, play):
+    played = play(page, problem, [1])
+    assert played.state.sha256() != page.init(problem).sha256()
+    assert played.rounds[0].tally.seconds
+    assert all(torch.isfinite(torch.tensor(v)) for v in played.reports[0].numbers.values())
+    before, after = (_loss(page, problem, state, played) for state in (page.init(problem), _more(page, played, play)))
+    assert after < before
+
+
+def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem, make_problem):
+    assert page.init(problem).sha256() == page.init(problem).sha256()
+    first, second = (page.model(page.init(p), p) for p in (problem, make_problem(CLIENTS, seed=1, silos=ROWS)))
+    start = [m.personal.start if isinstance(m.personal, Private) else m.shared for m in (first, second)]
+    assert not all(torch.equal(start[0][n], start[1][n]) for n in start[0])
+
+
+def test_its_state_survives_a_write_and_a_read(page, problem, play, tmp_path):
+    state = play(page, problem, [1]).state
+    save_state(tmp_path / "checkpoint", state, 1)
+    read, number = load_state(tmp_path / "checkpoint")
+    assert (number, read.sha256()) == (1, state.sha256())
+
+
+def test_a_resumed_run_is_bit_identical(page, problem, play, tmp_path):
+    """Four rounds, and two rounds, a new process's view of the folder, two rounds."""
+    whole = play(page, problem, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
+    half = play(page, problem, [1, 2], private=PrivateStore(str(tmp_path / "half")))
+    save_state(tmp_path / "checkpoint", half.state, 2)
+    state, number = load_state(tmp_path / "checkpoint")
+    rest = [number + 1, number + 2]
+    resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / "half")))
+    assert resumed.state.sha256() == whole.state.sha256()
+    assert resumed.reports == whole.reports[2:]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_dealing_does_not_matter(workers, page, problem, play):
+    one, more = (play(page, problem, [1, 2], workers=n, stack=2) for n in (1, workers))
+    assert one.state.sha256() == more.state.sha256()
+    assert one.reports == more.reports
+    for name in ("bytes_up", "bytes_down"):
+        assert getattr(one.rounds[0].tally, name) == getattr(more.rounds[0].tally, name)
+
+
+def test_both_engines_learn_the_same_to_rounding(page, problem, play, sequential):
+    losses = [_loss(page, p, (d := play(page, p, [1])).state, d) for p in (problem, sequential(problem))]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_client_with_one_row_or_one_class_does_not_break_it(page, make_problem, play):
+    for clients in ({"one": 1}, {"same": 6}, {"one": 1, "same": 6}):
+        problem = make_problem(clients, silos={"one_class": "same", "validation": 1, "test": 1})
+        played = play(page, problem, [1, 2, 3])
+        assert _loss(page, problem, played.state, played) < 10
+
+
+def test_its_model_answers_for_each_client(page, problem, play):
+    played = play(page, problem, [1])
+    model = page.model(played.state, problem)
+    assert set(model.clients) == set(CLIENTS)
+    assert model.is_personal == (page.tests == "personal")
+    for client in CLIENTS:
+        stack = Stack((client,), 1)
+        weights, context = open_weights(model.select([client]), stack, played.private, "cpu")
+        rows = open_rows(problem.silos, stack, "test", "cpu")
+        found = outcomes(model.network, weights, context, rows, problem.training.objective)
+        assert torch.isfinite(found.loss).all()
+    scores = played.rounds[0].each(evaluate, model, silos=problem.silos, objective=problem.training.objective)
+    table = by_client(scores)
+    assert set(table) == set(CLIENTS)
+    assert set(summary(table, "test")) == set(summary(table, "validation")) != set()
+
+
+def test_clients_that_drop_out_leave_everything_finite(page, problem, play):
+    absent = {1: ["oslo", "one"], 2: ["lyon", "same", "rome", "oslo"], 3: []}
+    played = play(page, problem, [1, 2, 3], absent=absent)
+    for section in played.state.tensors.values():
+        assert all(torch.isfinite(t).all() for t in section.values())
+    assert _loss(page, problem, played.state, played) < 10
+    assert all(torch.isfinite(torch.tensor(v)) for r in played.reports for v in r.numbers.values())
+
+
+def test_a_client_that_never_took_part_still_has_a_model(page, problem, play):
+    played = play(page, problem, [1], absent={1: ["oslo"]})
+    assert _loss(page, problem, played.state, played) < 10
+
+
+def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, problem, play):
+    state = play(page, problem, [1]).state
+    before = state.sha256()
+    play(page, problem, [2], state=state)
+    assert state.sha256() == before
+
+
+def _more(page, played, play):
+    return play(page, played.problem, range(2, 8), state=played.state).state
+
+
+def _loss(page, problem, state, played) -> float:
+    model = page.model(state, problem)
+    round = played.rounds[0]
+    scores = round.each(evaluate, model, silos=problem.silos, objective=problem.training.objective, splits=("train",))
+    loss = summary(by_client(scores), "train")["loss/mean"]
+    assert loss == loss
+    return loss

@@ -1,0 +1,201 @@
+"""What a user may write in params.yaml, and the sentence that answers a mistake."""
+
+import pytest
+import yaml
+
+from flows.params import differences, flat, read
+from silos.errors import UserError
+
+MISTAKES = {
+    "training.ruonds=3": "training.ruonds: there is no such key; did you mean rounds?",
+    "runner.wrokers=3": "runner.wrokers: there is no such key; did you mean workers?",
+    "trainig.rounds=3": "trainig: there is no such key; did you mean training?",
+    "training.rounds=0": "training.rounds is 0; it must be at least 1.",
+    "training.rounds=2.5": "training.rounds is 2.5; it must be a whole number.",
+    "training.rounds=many": "training.rounds is 'many'; it must be a whole number.",
+    "training.rounds=": "training.rounds is empty; it must be a whole number.",
+    "training.optimiser.learning_rate=0": "training.optimiser.learning_rate is 0; it must be greater than 0.",
+    "training.optimiser.learning_rate=.inf": "training.optimiser.learning_rate is inf; it must be a finite number.",
+    "training.optimiser.learning_rate=.nan": "training.optimiser.learning_rate is nan; it must be a finite number.",
+    "training.optimiser.momentum=1": "training.optimiser.momentum is 1; it must be less than 1.",
+    "training.optimiser={kind: adam, learning_rate: 1, momentum: 1}": (
+        "training.optimiser.momentum: there is no such key; there are kind, learning_rate, weight_decay."
+    ),
+    "training.optimiser.kind=sdg": "training.optimiser.kind: there is no 'sdg'; did you mean sgd?",
+    "training.optimiser={learning_rate: 1}": "training.optimiser needs a kind; there are sgd, adam, adamw.",
+    "training.optimiser={kind: sgd}": "training.optimiser.learning_rate is missing.",
+    "training.objective={kind: focal, gama: 1}": "training.objective.gama: there is no such key; did you mean gamma?",
+    "clients.fraction=1.5": "clients.fraction is 1.5; it must be at most 1.",
+    "clients=5": "clients is 5; it must be a section with keys of its own.",
+    "evaluation.report=worst": "evaluation.report is 'worst'; it must be 'last' or 'best'.",
+    "engine.device=gpu": "engine.device is 'gpu'; it must be 'auto', 'cpu' or 'cuda'.",
+    "tracking.personal_models=maybe": "tracking.personal_models is 'maybe'; it must be true or false.",
+    "model.hidden=64": "model.hidden is 64; it must be a list.",
+    "model.hidden=[8, 0]": "model.hidden.1 is 0; it must be at least 1.",
+    "comparison.methods=[]": "comparison.methods is []; it must have at least 1 in it.",
+    "comparison.methods=[fedavg, fedavg]": "comparison.methods: fedavg is named twice.",
+    "comparison.methods=[fedvag]": "comparison.methods: there is no method 'fedvag'; did you mean fedavg?",
+    "comparison.reference=fedvag": "comparison.reference: there is no method 'fedvag'; did you mean fedavg?",
+    "comparison.seeds=[-1]": "comparison.seeds.0 is -1; it must be at least 0.",
+    "method.fedporx.proximal=1": "method: there is no method 'fedporx'; did you mean fedprox?",
+    "method.fedprox.proximal=-1": "method.fedprox.proximal is -1; it must be at least 0.",
+    "method.fedprox={proxmal: 1}": "method.fedprox.proxmal: there is no such key; did you mean proximal?",
+    "method.fedavg={proximal: 1}": "method.fedavg.proximal: there is no such key.",
+    "data.scheme.1.angels=[0]": "data.scheme.1.angels: there is no such key; did you mean angles?",
+    "data.scheme.0={kind: column, column: town}": ("data.scheme.0.column is 'town'; it must be 'client' or 'domain'."),
+    "data.scheme.0.kind=eqaul": "data.scheme.0.kind: there is no 'eqaul'; did you mean equal?",
+    "data.source={kind: digits, path: x}": "data.source.path: there is no such key; there are kind.",
+    "data.split={validation: 0.5, test: 0.5}": (
+        "data.split: validation 0.5 and test 0.5 leave no rows to train on; their sum must be below 1."
+    ),
+    "data.scheme=[]": (
+        "data.scheme is empty, and must begin with a step that makes clients; put `equal`, `column` or "
+        "`dirichlet` first."
+    ),
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(project, override):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value) == f"params.yaml: {MISTAKES[override]}"
+
+
+@pytest.mark.parametrize("override", ["training.rounds", "=3", "", "training..rounds=3", ".rounds=3", "training.=3"])
+def test_a_set_without_key_and_value_is_told_how_to_write_it(project, override):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value) == f"--set {override}: write it as section.key=value, for example training.rounds=20."
+
+
+@pytest.mark.parametrize(
+    ("override", "section"),
+    [
+        ("training.rounds.x=3", "training.rounds"),
+        ("data.scheme.9.kind=x", "data.scheme.9"),
+        ("data.scheme.x=1", "data.scheme"),
+    ],
+)
+def test_a_set_into_a_section_that_is_not_there_is_told(project, override, section):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value) == f"--set {override}: params.yaml has no section {section}."
+
+
+def test_a_set_whose_value_is_not_yaml_is_told(project):
+    with pytest.raises(UserError, match=r"--set training\.rounds=\[: '\[' is not a YAML value\."):
+        read(project, ["training.rounds=["])
+
+
+@pytest.mark.parametrize("section", ["data", "model", "training", "comparison"])
+def test_a_missing_or_empty_section_is_named(project, section):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    for written in ({k: v for k, v in raw.items() if k != section}, {**raw, section: None}):
+        (project / "params.yaml").write_text(yaml.safe_dump(written))
+        with pytest.raises(UserError) as told:
+            read(project)
+        assert str(told.value) == f"params.yaml: {section} is missing."
+
+
+def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    empty = {
+        **raw,
+        "clients": None,
+        "engine": None,
+        "tracking": None,
+        "extra_methods": None,
+        "method": {"fedprox": None},
+    }
+    (project / "params.yaml").write_text(yaml.safe_dump(empty))
+    params = read(project)
+    assert params.clients.fraction == 1.0
+    assert params.engine.kind == "batched"
+    assert params.page("fedprox", project).proximal == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("training: [1,\nmodel: 2", "params.yaml is not valid YAML: line 2"),
+        ("data:\n\tname: x\n", "params.yaml is not valid YAML: line 2, column 1: found character '\\t'"),
+        ("", "params.yaml holds no sections; the one in siloflow's checkout shows them."),
+        ("- a\n- b\n", "params.yaml holds no sections; the one in siloflow's checkout shows them."),
+    ],
+)
+def test_a_file_that_is_not_sections_of_yaml_is_told(project, text, sentence):
+    (project / "params.yaml").write_text(text)
+    with pytest.raises(UserError) as told:
+        read(project)
+    assert str(told.value).startswith(sentence)
+
+
+def test_a_folder_without_params_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"there is no params\.yaml in .*; go to your project's folder"):
+        read(tmp_path)
+
+
+def test_several_mistakes_are_told_at_once(project):
+    with pytest.raises(UserError) as told:
+        read(project, ["training.rounds=0", "clients.fraction=2"])
+    assert str(told.value).splitlines() == [
+        "params.yaml: training.rounds is 0; it must be at least 1.",
+        "params.yaml: clients.fraction is 2; it must be at most 1.",
+    ]
+
+
+def test_overrides_reach_into_sections_and_lists(project):
+    params = read(
+        project,
+        [
+            "data.scheme.1.angles=[0,90]",
+            "data.scheme.0.clients=4",
+            "training.optimiser.learning_rate=1e-2",
+            "model.hidden=[]",
+        ],
+    )
+    assert params.data.scheme[1].angles == (0, 90)
+    assert params.data.scheme[0].clients == 4
+    assert params.training.optimiser.learning_rate == 0.01
+    assert params.model.hidden == []
+
+
+def test_overrides_make_sections_that_the_file_left_out(project):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    del raw["clients"]
+    (project / "params.yaml").write_text(yaml.safe_dump(raw))
+    params = read(project, ["clients.dropout=0.5", "method.fedprox.proximal=0.25"])
+    assert params.clients.dropout == 0.5
+    assert params.page("fedprox", project).proximal == 0.25
+
+
+def test_the_last_override_of_a_key_counts(project):
+    assert read(project, ["training.rounds=5", "training.rounds=7"]).training.rounds == 7
+
+
+def test_a_users_own_method_may_be_named_anywhere(project):
+    page = "from flows.methods import fedavg\n\n\nclass Mine(fedavg.FedAvg):\n    x: int = 1\n"
+    (project / "mine.py").write_text(page)
+    params = read(project, ["extra_methods.mine=mine.py", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
+    assert params.page("mine", project).x == 4
+    with pytest.raises(UserError) as told:
+        read(project, ["extra_methods.mine=mine.py", "method.mine.x=four"])
+    assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."
+
+
+def test_differences_name_every_leaf_that_changed():
+    old = {"a": {"b": 1, "c": [{"kind": "x"}, {"kind": "y"}]}, "same": 2, "gone": {}}
+    new = {"a": {"b": 3, "c": [{"kind": "x"}, {"kind": "z"}]}, "same": 2, "new": "here"}
+    assert differences(old, new) == ["a.b: 1 → 3", "a.c.1.kind: y → z", "gone: {} → None", "new: None → here"]
+    assert differences(old, old) == []
+
+
+def test_flat_has_dotted_keys():
+    assert flat({"a": {"b": [1, 2]}, "c": [{"d": 0}]}) == {"a.b": [1, 2], "c.0.d": 0}
+
+
+def test_params_come_back_from_their_json(project):
+    params = read(project)
+    (project / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json")))
+    assert read(project) == params
