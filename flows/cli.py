@@ -143,6 +143,53 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
         session.answer({"methods": found}, "methods")
 
 
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of data/: list, compare, go back.")
+app.add_typer(data, name="data")
+
+
+@data.command("log")
+def data_log(json: Json = False) -> None:
+    """List the versions of data/ that git knows.
+
+    Example: siloflow data log
+    """
+    with _session(json, timings=False, server=False) as session:
+        from flows import data as versions
+
+        session.answer(versions.log(session.root), "data_log")
+
+
+@data.command("diff")
+def data_diff(
+    revision: Annotated[str, typer.Argument(help="A git revision, or the start of a data version.")],
+    to: Annotated[str | None, typer.Argument(help="The other one; what data.dvc records now if not given.")] = None,
+    json: Json = False,
+) -> None:
+    """Show which silos changed between two versions, with rows and label shares before and after.
+
+    Example: siloflow data diff HEAD~1
+    """
+    with _session(json, timings=False, server=False) as session:
+        from flows import data as versions
+
+        session.answer(versions.diff(session.root, revision, to), "data_diff")
+
+
+@data.command("use")
+def data_use(
+    revision: Annotated[str, typer.Argument(help="A git revision, or the start of a data version.")],
+    json: Json = False,
+) -> None:
+    """Bring a version of data/ back; a run on it gives the metrics that it gave then.
+
+    Example: siloflow data use 3f2a91c
+    """
+    with _session(json, timings=False, server=False) as session:
+        from flows import data as versions
+
+        session.answer(versions.use(session.root, revision), "data_use")
+
+
 def main() -> None:
     """Entry point of the console script."""
     app()

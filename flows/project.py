@@ -60,7 +60,7 @@ class Project:
         params, manifest = self.params, self.manifest
         options = params.model.model_dump(exclude={"kind"})
         network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
-        return Problem(self.silos, network, self._training(), seed)
+        return Problem(self.silos.federated(), network, self._training(), seed)
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""

@@ -18,7 +18,10 @@ from tasks.runner import Runner
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same over all rounds of a run."""
+    """What stays the same over all rounds of a run.
+
+    `silos` are the clients that a model is asked for: in training the federated ones, in evaluation also fresh and unseen.
+    """
 
     silos: Silos
     network: Network

@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefect import flow
@@ -15,6 +15,7 @@ from flows.method import Method, Report
 from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, draw
 from models.state import State
+from silos.cohort import Silos
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state
 from tasks.evaluate import evaluate
@@ -23,6 +24,9 @@ from tasks.messages import Scores
 from tasks.runner import PrefectRunner, Runner
 from tasks.scoring import by_client, summary
 from tasks.track import Delivery
+
+
+SPLITS = ("validation", "test")
 
 
 @flow(name="run", flow_run_name="{method}-seed{seed}", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
@@ -105,7 +109,7 @@ class _Run:
             state, report = self.page.one_round(state, round) if clients else (state, Report())
             last = number == params.training.rounds or bool(state.finished)
             scores = self._evaluate(state, round) if last or number % params.evaluation.every == 0 else []
-            record = _record(round, report, scores)
+            record = _record(round, report, scores, self.project.silos)
             validation = record["metrics"].get("validation/accuracy/mean", -1.0)
             if keep_best and validation > best[0]:
                 best = (validation, number)
@@ -128,7 +132,10 @@ class _Run:
         scores = self._evaluate(state, round, keep_outcomes=True)
         write_json(self.folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
         table = by_client(scores)
-        accuracies = [{"client": c, "accuracy": table[c]["test/accuracy"]} for c in problem.silos.clients]
+        silos = self.project.silos
+        accuracies = [
+            {"client": c, "role": silos.role(c), "accuracy": table[c].get("test/accuracy")} for c in silos.clients
+        ]
         result: dict[str, Any] = {
             "method": self.method,
             "seed": self.seed,
@@ -140,7 +147,7 @@ class _Run:
             "resumed_from_round": resumed_from,
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
             "dropped_out": sum(len(r["dropped"]) for r in records),
-            "metrics": {**_metrics(table), "accuracy/by_client": accuracies},
+            "metrics": {**_metrics(table, silos), "accuracy/by_client": accuracies},
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(self.project.root)),
         }
@@ -164,22 +171,34 @@ class _Run:
         return Round(number, problem, clients, dropped, self.runner, private, stack, self.project.device)
 
     def _evaluate(self, state: State, round: Round, keep_outcomes: bool = False) -> list[Scores]:
-        """Every client is scored, also those that did not take part."""
-        problem = round.problem
-        model, objective = self.page.model(state, problem), problem.training.objective
-        return round.each(evaluate, model, silos=problem.silos, objective=objective, keep_outcomes=keep_outcomes)
+        """Every client is scored, also those that did not take part, the fresh and the unseen.
+
+        One model on common rows is scored once and counts for every client.
+        """
+        silos = self.project.silos
+        model = self.page.model(state, replace(round.problem, silos=silos))
+        once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
+        options = {"objective": round.problem.training.objective, "keep_outcomes": keep_outcomes}
+        scores: list[Scores] = []
+        if len(once) < len(SPLITS):
+            each = tuple(s for s in SPLITS if s not in once)
+            scores += round.each(evaluate, model, silos=silos, splits=each, **options)
+        if once:
+            found = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
+            scores += [score.for_all(silos.clients) for score in found]
+        return scores
 
 
-def _record(round: Round, report: Report, scores: list[Scores]) -> dict[str, Any]:
+def _record(round: Round, report: Report, scores: list[Scores], silos: Silos) -> dict[str, Any]:
     """What the journal keeps of a round: metrics with their time, and a row for each client."""
-    table: dict[str, dict[str, Any]] = {c: {} for c in round.problem.silos.clients}
+    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in silos.clients}
     for column, values in report.rows.items():
         for client in table.keys() & values.keys():
             table[client][column] = values[client]
     scored = by_client(scores)
     for client, row in scored.items():
         table[client].update(row)
-    metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | _metrics(scored)
+    metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | _metrics(scored, silos)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
     return {
@@ -191,10 +210,16 @@ def _record(round: Round, report: Report, scores: list[Scores]) -> dict[str, Any
     }
 
 
-def _metrics(table: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Test metrics under their own names, those of the validation rows under `validation/`."""
-    validation = summary(table, "validation")
-    return {**summary(table, "test"), **{f"validation/{k}": v for k, v in validation.items()}}
+def _metrics(table: dict[str, dict[str, Any]], silos: Silos) -> dict[str, Any]:
+    """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
+    found = {}
+    for role in ("federated", "fresh", "unseen"):
+        rows = {client: row for client, row in table.items() if silos.role(client) == role}
+        before = "" if role == "federated" else f"{role}/"
+        found |= {f"{before}{k}": v for k, v in summary(rows, "test").items()}
+        if role == "federated":
+            found |= {f"validation/{k}": v for k, v in summary(rows, "validation").items()}
+    return found
 
 
 def _seconds(records: list[dict[str, Any]]) -> dict[str, float]:

@@ -53,6 +53,11 @@ class Session:
             self._errors.print("stopped; nothing is lost: --resume goes on after the last whole round.")
             raise SystemExit(INTERRUPTED)
 
+    @property
+    def root(self) -> Path:
+        """The project's folder."""
+        return Path().resolve()
+
     def project(self, overrides: list[str] | None) -> Any:
         """This folder's project."""
         from flows.project import Project

@@ -119,3 +119,47 @@ def _bars(shares: list[float]) -> str:
     levels = " ▁▂▃▄▅▆▇█"
     top = max(shares, default=0) or 1
     return "".join(levels[round(8 * s / top)] for s in shares[:20])
+
+
+def data_log(found: dict[str, Any], console: Console) -> None:
+    """A row a version, the present one marked."""
+    table = _table("", "revision", "date", "partitions", "commit")
+    for version in found["versions"]:
+        parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
+        mark = "*" if version["digest"] == found["now"] else ""
+        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["words"])
+    console.print(table)
+    if found["now"] not in [v["digest"] for v in found["versions"]]:
+        console.print("data.dvc records a version that is not committed yet.")
+
+
+def data_diff(found: dict[str, Any], console: Console) -> None:
+    """A row a silo that changed."""
+    if not found["silos"]:
+        console.print("no silo differs.")
+        return
+    table = _table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
+    for silo in found["silos"]:
+        table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
+    console.print(table)
+
+
+def data_use(found: dict[str, Any], console: Console) -> None:
+    """What is in data/ now, and what params.yaml has to say for it."""
+    for name, digest in found["partitions"].items():
+        console.print(f"data/{name} is version {digest} again")
+    if found["params_differ"]:
+        console.print(f"before a run: {found['params_differ']}")
+
+
+def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
+    """Cells `before → after`, or the one value where both agree."""
+
+    def cells(side: dict[str, Any] | None) -> list[str]:
+        if side is None:
+            return ["-"] * 6
+        rows = [str(side["rows"][split]) for split in ("train", "validation", "test")]
+        return [side["domain"] or "-", *rows, _bars(list(side["label_shares"].values())), f"{side['mean']:.3f}"]
+
+    pairs = zip(cells(before), cells(after), strict=True)
+    return [a if a == b else f"{a} → {b}" for a, b in pairs]

@@ -19,6 +19,8 @@ from models.optimisers import Optimiser, freeze
 from models.state import Weights
 from models.streams import fold, shuffle
 
+_ROWS_AT_ONCE = 16384  # of a stack in evaluation; activations of more leave the cache, and then the memory
+
 Kind = Literal["batched", "sequential"]
 
 
@@ -136,8 +138,14 @@ def outcomes(network: Network, weights: Weights, context: Weights, rows: Rows, o
         right = (logits.argmax(-1) == y) & torch.isfinite(logits).all(-1)
         return right, objective(logits, y), -(log_p.exp() * log_p).sum(-1)
 
+    clients, width = rows.y.shape
+    chunk = max(256, _ROWS_AT_ONCE // clients)
     with torch.no_grad():
-        right, loss, entropy = torch.func.vmap(of_one)(weights, context, rows.x, rows.y)
+        parts = [
+            torch.func.vmap(of_one)(weights, context, rows.x[:, at : at + chunk], rows.y[:, at : at + chunk])
+            for at in range(0, width, chunk)
+        ]
+    right, loss, entropy = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     used = torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]
     zero = torch.zeros((), device=loss.device)
     return Outcomes(right & used, torch.where(used, loss, zero), torch.where(used, entropy, zero))

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,16 @@ def record(root: Path) -> str:
 
 def recorded(root: Path) -> str | None:
     """The hash that `root`/data.dvc holds, or None where there is no such file."""
+    path = Path(root) / RECORD
+    return digest_in(path.read_bytes(), str(path)) if path.is_file() else None
+
+
+def digest_in(text: str | bytes, path: str = RECORD) -> str:
+    """The hash of data/ that the content of a data.dvc holds."""
     import yaml
 
-    path = Path(root) / RECORD
-    if not path.is_file():
-        return None
     try:
-        held = yaml.safe_load(path.read_bytes())
-        (out,) = held["outs"]
+        (out,) = yaml.safe_load(text)["outs"]
         digest = out["md5"]
         if out["path"] != DATA or not isinstance(digest, str) or not digest.endswith(".dir"):
             raise ValueError(f"it should hold the hash of the folder {DATA}")
@@ -86,6 +89,47 @@ def verify(root: Path, name: str, cache: Path | None = None) -> str:
         raise UserError(f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}")
     inside = f"{name}/"
     return listing_digest({path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)})
+
+
+def object_path(root: Path, md5: str) -> Path:
+    """Where DVC's cache keeps the file or the folder's list with this hash, whether it is there or not."""
+    return _cache(Path(root).resolve()) / md5[:2] / md5[2:]
+
+
+def listed(root: Path, digest: str) -> dict[str, str] | None:
+    """The files of a recorded folder and their hashes; None where DVC's cache does not hold the list."""
+    path = object_path(root, digest)
+    try:
+        return {entry["relpath"]: entry["md5"] for entry in json.loads(path.read_bytes())}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def restore(root: Path, digest: str, files: int, size: int) -> None:
+    """Makes data.dvc and data/ what they were in a recorded version, from DVC's cache or its default remote.
+
+    data.dvc is put back if that fails. `files` and `size` (bytes) are what data.dvc says besides the hash.
+    """
+    root = Path(root).resolve()
+    path = root / RECORD
+    before = path.read_bytes() if path.is_file() else None
+    path.write_text(f"outs:\n- md5: {digest}\n  size: {size}\n  nfiles: {files}\n  hash: md5\n  path: {DATA}\n")
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        from dvc.exceptions import DvcException
+
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        repo = _repository(root)
+        try:
+            has_remote = bool(repo.config["core"].get("remote"))
+            (repo.pull if has_remote else repo.checkout)([str(path)], force=True)
+        except DvcException as error:
+            if before is not None:
+                path.write_bytes(before)
+            said = " ".join(str(error).split())
+            raise UserError(f"DVC cannot bring version {digest} back: {said}; `dvc fetch` may, from a remote.") from error
+        finally:
+            repo.close()
 
 
 def matches(manifest: Manifest, params: DataParams) -> None:
@@ -129,6 +173,23 @@ def _repository(root: Path) -> Any:
         return Repo(str(root), config=_CONFIG)
 
 
+@lru_cache
+def _cache(root: Path) -> Path:
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        from dvc.exceptions import NotDvcRepoError
+        from dvc.repo import Repo
+
+        try:
+            repo = Repo(str(root), config=_CONFIG)
+        except NotDvcRepoError:
+            raise UserError(f"{root} is in no DVC repository; `siloflow partition` makes and records data.") from None
+        try:
+            return Path(repo.cache.local.path)
+        finally:
+            repo.close()
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Drops what DVC draws on a terminal; its import belongs in here too: it wraps the standard streams."""
@@ -138,31 +199,20 @@ def _quiet() -> Iterator[None]:
 
 def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     """Which files differ from the recorded ones, where DVC's cache holds their list."""
-    listed = _recorded_listing(root, expected)
-    if listed is None:
+    known = listed(root, expected)
+    if known is None:
         return f"its hash is {listing_digest(hashes)} and the recorded one {expected}"
-    changed = sorted(path for path in listed.keys() & hashes.keys() if listed[path] != hashes[path])
+    changed = sorted(path for path in known.keys() & hashes.keys() if known[path] != hashes[path])
     said = [
         f"{_some(paths)} {verb}"
         for paths, verb in (
             (changed, "changed"),
-            (sorted(hashes.keys() - listed.keys()), "was added"),
-            (sorted(listed.keys() - hashes.keys()), "is missing"),
+            (sorted(hashes.keys() - known.keys()), "was added"),
+            (sorted(known.keys() - hashes.keys()), "is missing"),
         )
         if paths
     ]
     return ", ".join(said)
-
-
-def _recorded_listing(root: Path, expected: str) -> dict[str, str] | None:
-    root = root.resolve()
-    for folder in (root, *root.parents):
-        path = folder / ".dvc" / "cache" / "files" / "md5" / expected[:2] / expected[2:]
-        try:
-            return {entry["relpath"]: entry["md5"] for entry in json.loads(path.read_bytes())}
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None
 
 
 def _some(paths: list[str]) -> str:

@@ -3,8 +3,8 @@
 No record here can hold a row, a private weight or a private statistic; private state is named by hash only.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -48,12 +48,19 @@ class Scores:
     outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the right/wrong record it keeps
     seconds: float = 0.0
 
+    def for_all(self, clients: Sequence[str]) -> "Scores":
+        """One client's scores on common rows, which are every client's where the model is the same for all."""
+        kept = {client: ref for ref in self.outcomes.values() for client in clients}
+        counts = {n: getattr(self, n).expand(len(clients)) for n in ("rows", "correct", "loss", "entropy")}
+        return replace(self, clients=tuple(clients), outcomes=kept, **counts)
+
 
 @dataclass(frozen=True)
 class PairedSums:
     """What one client reports of the row-by-row difference of two methods over the same seeds and rows.
 
     The difference on a row is +1, 0 or -1 in each seed: whether the first method was right less whether the second was.
+    Over common test rows it is the mean of that over clients.
     """
 
     client: str

@@ -6,12 +6,16 @@ from torch import Tensor
 from models.cohort import Rows, stacked
 from models.model import Model
 from models.state import Private, Weights
-from silos.cohort import Silos, Stack, open_stack
+from silos.cohort import Silos, Stack, open_common, open_stack
 from silos.private import PrivateStore
 
 
 def open_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
-    """The rows of a stack's clients, padded, on the device."""
+    """The rows of a stack's clients, padded, on the device; a split that is common is the same rows for every client."""
+    if silos.common(split):
+        x, y = (torch.from_numpy(a).to(device) for a in open_common(silos, split))
+        counts = torch.tensor([len(y)] * len(stack.clients) + [0] * (stack.size - len(stack.clients)), device=device)
+        return Rows(x.expand(stack.size, *x.shape), y.expand(stack.size, *y.shape), counts)
     opened = open_stack(silos, stack, split)
     return Rows(*(torch.from_numpy(a).to(device) for a in (opened.x, opened.y, opened.rows)))
 

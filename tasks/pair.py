@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from silos.cohort import Silos
 from silos.private import PrivateStore
-from silos.store import Manifest
 from tasks.evaluate import OUTCOMES
 from tasks.messages import PairedSums
 from tasks.step import step
@@ -15,20 +15,32 @@ Kept = tuple[PrivateStore, dict[str, str]]
 
 
 @step
-def pair(manifest: Manifest, first: Sequence[Kept], second: Sequence[Kept]) -> list[PairedSums]:
-    """One record a client: first minus second, both lists by seed and over the same rows."""
-    return [
-        _sums(client.name, client.rows["test"], first, second) for client in manifest.clients if client.rows["test"]
-    ]
+def pair(silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[PairedSums]:
+    """One record a client: first minus second, both lists by seed and over the same rows.
+
+    Where the test rows are common, clients are no strata: a row's difference is its mean over clients, in one record.
+    """
+    common = silos.common("test")
+    if common:
+        return [_sums("common", _mean_over_clients(silos, common, first, second))]
+    rows = silos.rows("test")
+    return [_sums(c, _right(first, c, n) - _right(second, c, n)) for c, n in rows.items() if n]
 
 
-def _sums(client: str, rows: int, first: Sequence[Kept], second: Sequence[Kept]) -> PairedSums:
-    a, b = (np.stack([_right(kept, client, rows) for kept in runs]) for runs in (first, second))
-    d = a - b  # (seeds, rows)
+def _mean_over_clients(silos: Silos, rows: int, first: Sequence[Kept], second: Sequence[Kept]) -> np.ndarray:
+    difference = np.zeros((len(first), rows))
+    for client in silos.clients:
+        difference += _right(first, client, rows) - _right(second, client, rows)
+    return difference / len(silos.clients)
+
+
+def _sums(client: str, d: np.ndarray) -> PairedSums:
+    """d: (seeds, rows)."""
     by_seed = tuple(float(v) for v in d.sum(1))
-    return PairedSums(client, rows, by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
+    return PairedSums(client, d.shape[1], by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
 
 
-def _right(kept: Kept, client: str, rows: int) -> np.ndarray:
-    store, refs = kept
-    return store.load(OUTCOMES, refs, client)["correct"][:rows].astype(float)
+def _right(runs: Sequence[Kept], client: str, rows: int) -> np.ndarray:
+    """(seeds, rows), 1 where that seed's model was right."""
+    found = [store.load(OUTCOMES, refs, client)["correct"][:rows] for store, refs in runs]
+    return np.stack(found).astype(float)

@@ -24,14 +24,19 @@ def write_client_table(path: Path, records: Sequence[Mapping[str, Any]]) -> Path
     return path
 
 
+_OTHER_CLIENTS = ("fresh/accuracy/mean", "unseen/accuracy/mean")  # a column where the data have such clients
+
+
 def table_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row a method: means over seeds, `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
     rows = []
     for method in dict.fromkeys(r["method"] for r in results):
         runs = [r for r in results if r["method"] == method]
         row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
-        for name in ("accuracy/mean", "accuracy/worst", "entropy/mean", "loss/mean"):
+        for name in ("accuracy/mean", "accuracy/worst", "entropy/mean", "loss/mean", *_OTHER_CLIENTS):
             values = [v for r in runs if (v := r["metrics"].get(name)) is not None]
+            if not values and name in _OTHER_CLIENTS:
+                continue
             row[name] = statistics.fmean(values) if values else None
             row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
         row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)
