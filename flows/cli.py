@@ -91,12 +91,13 @@ def schedule(
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
     with _session(json=False, timings=False, ui=True) as session:
+        from flows.schedule import cron_schedule, serve
+
+        when = session.check(lambda: cron_schedule(cron))
         numbers = session.check(lambda: _seeds(seeds))
         project = session.project(overrides)
         session.check(lambda: _plan(project, methods, numbers, None))
-        from flows.schedule import serve
-
-        serve(cron, session.server_url(), {"methods": methods, "seeds": numbers, "overrides": overrides or []})
+        serve(when, session.server_url(), {"methods": methods, "seeds": numbers, "overrides": overrides or []})
 
 
 @app.command()

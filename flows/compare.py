@@ -14,7 +14,7 @@ from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import run
 from models.paired import Stratum, difference, in_words
 from silos.errors import UserError
-from tasks.files import read_json, write_json
+from tasks.files import read_json, unwritable, write_json
 from tasks.pair import Kept, pair
 from tasks.report import draw_comparison, table_rows
 from tasks.runner import PrefectRunner
@@ -84,9 +84,9 @@ def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[
                 start = time.perf_counter()
                 try:
                     results[method, seed] = run(method, seed, overrides, resume=True, experiment=name)
-                except UserError:
-                    raise
                 except Exception as error:
+                    if isinstance(error, UserError) or unwritable(error):
+                        raise  # the other runs would end the same way
                     words = f"{type(error).__name__}: {error}"
                     failed.append({"method": method, "seed": seed, "error": words})
                     screen.current().end(run_name(method, seed), None, time.perf_counter() - start)

@@ -94,12 +94,7 @@ class Project:
 def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:
     """A folder for a set of runs; its name has the time in it and cannot collide."""
     name = f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    try:
-        write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, **about})
-    except OSError as error:
-        raise UserError(
-            f"cannot write {project.runs}: {error.strerror or error}; make the folder writable or free some space."
-        ) from None
+    write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, **about})
     return name
 
 

@@ -53,11 +53,8 @@ class PrefectServer:
             self.url = os.environ["PREFECT_API_URL"]
             return
         self.log = home / "server.log"
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            log = self.log.open("wb")
-        except OSError as error:
-            raise UserError(f"cannot write {home}: {error.strerror}; make the project's folder writable.") from None
+        home.mkdir(parents=True, exist_ok=True)
+        log = self.log.open("wb")
         self.port = port or _free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         environment = {

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from flows.server import PrefectServer
 from silos.errors import UserError
+from tasks.files import unwritable
 
 T = TypeVar("T")
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
@@ -33,8 +34,9 @@ class Session:
         if self._wants_server and Path("params.yaml").is_file():
             try:
                 self._server = PrefectServer(Path(), ui=self._ui)
-            except UserError as error:
-                self._fail(str(error))
+            except OSError as error:
+                self._explain(error)
+                raise
         return self
 
     def __exit__(
@@ -47,8 +49,7 @@ class Session:
             self._server.stop()
         if self._timings:
             self._say_timings()
-        if isinstance(error, UserError):
-            self._fail(str(error))
+        self._explain(error)
         if isinstance(error, KeyboardInterrupt):
             self._errors.print("stopped; nothing is lost: --resume goes on after the last whole round.")
             raise SystemExit(INTERRUPTED)
@@ -121,7 +122,11 @@ class Session:
             self._errors.print(f"{seconds:7.2f} s  {name}")
         self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in all, after Python's own start")
 
-    def _fail(self, message: str) -> None:
+    def _explain(self, error: BaseException | None) -> None:
+        """Ends the command with a sentence if the error is one that a person can mend; others keep their traceback."""
+        message = str(error) if isinstance(error, UserError) else unwritable(error)
+        if message is None:
+            return
         for line in message.splitlines():
             self._errors.print(f"[bold red]error:[/] {_plain(line)}", soft_wrap=True)
         raise SystemExit(USER_MISTAKE)

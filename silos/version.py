@@ -43,7 +43,7 @@ def record(root: Path) -> str:
         try:
             return _add(root)
         except (DvcException, SCMError) as error:
-            said = " ".join(str(error).split())
+            said = " ".join(str(error).split()).rstrip(".")
             raise UserError(
                 f"DVC cannot record {root / DATA}: {said}. Mend that and run `siloflow partition` again."
             ) from error
@@ -76,9 +76,10 @@ def digest_in(text: str | bytes, path: str = RECORD) -> str:
 def verify(root: Path, name: str, cache: Path | None = None) -> str:
     """The data version of `root`/data/`name`, after checking that data/ is as data.dvc records it."""
     root = Path(root)
-    if not (root / DATA / name).is_dir():
-        raise UserError(f"There is no folder {root / DATA / name}; {_WAYS_OUT}")
     expected = recorded(root)
+    if not (root / DATA / name).is_dir():
+        ways_out = _WAYS_OUT if expected else "`siloflow partition` makes it, as params.yaml describes it."
+        raise UserError(f"There is no folder {root / DATA / name}; {ways_out}")
     if expected is None:
         raise UserError(
             f"{root / RECORD} is missing, so the version of data/ is unknown; `siloflow partition` records "

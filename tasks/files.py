@@ -1,5 +1,6 @@
 """Writing small files so that a kill at any moment leaves the old one or the new one."""
 
+import errno
 import json
 import math
 import os
@@ -31,6 +32,22 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """The file's content, None if it is not there."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def unwritable(error: BaseException | None) -> str | None:
+    """What a person should do about a folder or a disk that takes no files; None for any other error."""
+    if not isinstance(error, OSError):
+        return None
+    words = [words for words, codes in _UNWRITABLE.items() if error.errno in codes]
+    place = f" {error.filename}" if error.filename else ""
+    return f"cannot write{place}: {words[0]}." if words else None
+
+
+_UNWRITABLE = {
+    "a file is where a folder should be; move it away": {errno.EEXIST, errno.ENOTDIR},
+    "the disk is full; free some space": {errno.ENOSPC, errno.EDQUOT},
+    "you may not write there; change the permissions": {errno.EACCES, errno.EPERM, errno.EROFS},
+}
 
 
 def _finite(content: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,9 +35,10 @@ def table_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         runs = [r for r in results if r["method"] == method]
         row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
         for name in ("accuracy/mean", "accuracy/worst", "entropy/mean", "loss/mean", *_OTHER_CLIENTS):
-            values = [v for r in runs if (v := r["metrics"].get(name)) is not None]
-            if not values and name in _OTHER_CLIENTS:
+            found = [r["metrics"].get(name) for r in runs]
+            if name in _OTHER_CLIENTS and found == [None] * len(runs):
                 continue
+            values = [v for v in found if v is not None and math.isfinite(v)]  # a run may have diverged
             row[name] = statistics.fmean(values) if values else None
             row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
         row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from flows.methods.fedprox import FedProx
 from flows.params import differences, flat, read
 from silos.errors import UserError
 
@@ -112,7 +113,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     params = read(project)
     assert params.clients.fraction == 1.0
     assert params.engine.kind == "batched"
-    assert params.page("fedprox", project).proximal == 0.1
+    assert params.page("fedprox", project) == FedProx()
 
 
 @pytest.mark.parametrize(

@@ -81,3 +81,8 @@ def test_the_longest_cohort_counts_for_the_seconds(problem, make_round):
     page.one_round(page.init(problem), round)
     assert set(round.tally.seconds) == {"local_train"}
     assert round.tally.seconds["local_train"] > 0
+
+
+def test_being_drawn_says_nothing_about_dropping_out(problem):
+    lost = sum(len(draw(problem, n, 0.25, 0.3)[1]) for n in range(300))
+    assert abs(lost / (300 * 5) - 0.3) < 4 * (0.3 * 0.7 / 1500) ** 0.5

@@ -1,6 +1,7 @@
 """Tables."""
 
 import csv
+import math
 import statistics
 
 import pytest
@@ -10,13 +11,14 @@ from tasks.report import draw_comparison, table_rows, write_client_table
 
 def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) -> dict:
     metrics = {"accuracy/mean": accuracy, "accuracy/worst": accuracy / 2, "loss/mean": loss, "entropy/mean": 0.5}
+    by_client = [{"client": "a", "accuracy": accuracy}, {"client": "b", "accuracy": None}]
     return {
         "method": method,
         "seed": seed,
         "model": "global",
         "metrics": {
             **metrics,
-            "accuracy/by_client": [{"client": "a", "accuracy": accuracy}, {"client": "b", "accuracy": None}],
+            "accuracy/by_client": by_client,
         },
         "seconds": {"total": 2.0 * seed},
         "bytes": {"up": 10, "down": 20},
@@ -32,11 +34,12 @@ def test_a_method_is_one_row_of_means_and_spreads_over_seeds():
     assert (pooled["seeds"], pooled["accuracy/mean/sd"]) == (1, 0.0)
 
 
-def test_a_run_that_diverged_does_not_break_the_table():
-    """On disk its loss is null."""
-    (row,) = table_rows([result("fedavg", 1, 0.5, None), result("fedavg", 2, 0.75, 3.0)])
-    assert row["loss/mean"] == 3.0
-    (row,) = table_rows([result("fedavg", 1, 0.5, None)])
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf])
+def test_a_run_that_diverged_does_not_break_the_table(loss):
+    """Its loss is null on disk, and no number in memory."""
+    (row,) = table_rows([result("fedavg", 1, 0.5, loss), result("fedavg", 2, 0.75, 3.0)])
+    assert (row["loss/mean"], row["loss/mean/sd"]) == (3.0, 0.0)
+    (row,) = table_rows([result("fedavg", 1, 0.5, loss)])
     assert row["loss/mean"] is None
 
 

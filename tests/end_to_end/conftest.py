@@ -1,0 +1,159 @@
+"""What a user types, in a folder of its own, and what it answers; one finished comparison serves many tests."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(sys.executable).parent / "siloflow"
+NOISE = re.compile(r"warning|traceback|exception|\bINFO\b|\berror\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object on stdout."""
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A user's folder with a params.yaml."""
+
+    path: Path
+
+    def type(self, *words: str, code: int = 0, env: dict[str, str] | None = None) -> Answer:
+        """`siloflow WORDS`, to its end; it must end with this code, and leave no process."""
+        start = time.perf_counter()
+        done = subprocess.run(
+            [COMMAND, *words],
+            cwd=self.path,
+            env={**plain_environment(), **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == code, f"siloflow {' '.join(words)} ended with {done.returncode}:\n{done.stderr}"
+        assert processes(self.path) == []
+        return Answer(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
+
+    def start(self, *words: str) -> subprocess.Popen:
+        """The same, without waiting."""
+        return subprocess.Popen(
+            [COMMAND, *words],
+            cwd=self.path,
+            env=plain_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def copy(self, to: Path) -> "Folder":
+        """This folder as it is, at another place."""
+        return Folder(Path(shutil.copytree(self.path, to, symlinks=True)))
+
+    def mlflow(self) -> Any:
+        """A client of the folder's own MLflow store."""
+        from tasks.track import connect
+
+        return connect(f"sqlite:///{self.path / 'runs' / 'mlflow.db'}")
+
+
+def plain_environment() -> dict[str, str]:
+    """What a new terminal has; other tests may have set up servers of their own."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_", "DVC_", "PYTEST_"))}
+
+
+def processes(folder: Path) -> list[str]:
+    """Commands of living processes that work in the folder or were told of it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            told = str(folder).encode() in (process / "environ").read_bytes()
+            inside = (process / "cwd").resolve().is_relative_to(folder)
+            if (told or inside) and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+        except OSError:
+            continue  # it ended, or is not ours
+    return found
+
+
+@pytest.fixture(scope="session")
+def living() -> Callable[[Path], list[str]]:
+    """See `processes`."""
+    return processes
+
+
+@pytest.fixture(scope="session")
+def assert_quiet() -> Callable[[str], None]:
+    """Fails if there is anything on a screen that a user does not need."""
+
+    def check(screen: str) -> None:
+        assert NOISE.search(screen) is None, screen
+
+    return check
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Folder:
+    """A folder that holds the repository's params.yaml, and nothing else."""
+    (tmp_path / "project").mkdir()
+    shutil.copy(ROOT / "params.yaml", tmp_path / "project")
+    return Folder(tmp_path / "project")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A folder in which somebody typed `partition`, then `compare`."""
+
+    folder: Folder
+    partition: Answer
+    compare: Answer
+
+    def run(self, method: str, seed: int) -> dict[str, Any]:
+        """The JSON of one of the comparison's runs."""
+        (found,) = [r for r in self.compare.json["runs"] if (r["method"], r["seed"]) == (method, seed)]
+        return found
+
+
+@pytest.fixture(scope="session")
+def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, Answer]:
+    """The embedded default, partitioned; to be copied, not to be worked in."""
+    folder = Folder(tmp_path_factory.mktemp("end_to_end") / "partitioned")
+    folder.path.mkdir()
+    shutil.copy(ROOT / "params.yaml", folder.path)
+    return folder, folder.type("partition", "--json")
+
+
+@pytest.fixture(scope="session")
+def finished(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Two methods with two seeds for four rounds."""
+    template, answer = partitioned
+    folder = template.copy(tmp_path_factory.mktemp("end_to_end") / "finished")
+    typed = ("fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=4")
+    return Finished(folder, answer, folder.type("compare", *typed, "--json"))
+
+
+@pytest.fixture
+def project(partitioned: tuple[Folder, Answer], tmp_path: Path) -> Folder:
+    """A partitioned folder of this test's own, to be spoiled."""
+    return partitioned[0].copy(tmp_path / "project")

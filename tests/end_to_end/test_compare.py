@@ -1,0 +1,167 @@
+"""`siloflow partition`, then `siloflow compare`, as typed."""
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+METHODS, SEEDS, ROUNDS, CLIENTS = ("fedavg", "local_only"), (0, 1), 4, 9
+RUNS = [(method, seed) for seed in SEEDS for method in METHODS]
+RUN_FIELDS = {
+    "method": str,
+    "seed": int,
+    "data_version": str,
+    "rounds": int,
+    "resumed_from_round": int,
+    "mlflow_run_id": str,
+    "seconds": dict,
+    "bytes": dict,
+    "metrics": dict,
+    "weights_sha256": str,
+}
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_stdout_of_partition_is_one_object_and_stderr_is_empty(finished: Any) -> None:
+    made = finished.partition.json
+    assert finished.partition.out.count("\n") == 1
+    assert finished.partition.err == ""
+    assert made["clients"] == CLIENTS
+    assert sum(made["rows"].values()) == 1797
+
+
+def test_stdout_is_one_json_object_and_nothing_else(finished: Any) -> None:
+    assert finished.compare.out.count("\n") == 1
+    assert set(finished.compare.json) >= {"runs", "table", "paired", "failed", "figure", "experiment", "data_version"}
+
+
+def test_stderr_holds_one_line_a_run_and_no_noise(finished: Any, assert_quiet: Callable[[str], None]) -> None:
+    assert_quiet(finished.compare.err)
+    lines = finished.compare.err.splitlines()
+    assert len(lines) == len(RUNS)
+    for number, (line, (method, seed)) in enumerate(zip(lines, RUNS, strict=True), 1):
+        assert re.fullmatch(rf" *{number} of 4  {method}-seed{seed} +accuracy 0\.\d+ +[\d.]+ s", line)
+
+
+@pytest.mark.parametrize(("method", "seed"), RUNS)
+def test_a_run_has_every_promised_field(finished: Any, method: str, seed: int) -> None:
+    run = finished.run(method, seed)
+    assert {name: type(run[name]) for name in RUN_FIELDS} == RUN_FIELDS
+    assert (run["rounds"], run["resumed_from_round"]) == (ROUNDS, 0)
+    assert run["data_version"] == finished.partition.json["data_version"]
+    assert set(run["seconds"]) == {"total", "per_round", "local_train", "orchestration"}
+    assert all(seconds > 0 for seconds in run["seconds"].values())
+    assert set(run["bytes"]) == {"up", "down"}
+    assert re.fullmatch("[0-9a-f]{64}", run["weights_sha256"])
+    metrics = run["metrics"]
+    assert {"accuracy/mean", "accuracy/sd", "accuracy/worst", "loss/mean", "entropy/mean"} <= set(metrics)
+    by_client = [row["accuracy"] for row in metrics["accuracy/by_client"]]
+    assert len(by_client) == CLIENTS
+    assert metrics["accuracy/mean"] == pytest.approx(sum(by_client) / CLIENTS)
+    assert metrics["accuracy/worst"] == min(by_client)
+
+
+def test_only_methods_that_share_weights_send_them(finished: Any) -> None:
+    parameters = 64 * 64 + 64 + 64 * 10 + 10
+    down = ROUNDS * CLIENTS * 4 * parameters
+    assert finished.run("fedavg", 0)["bytes"]["down"] == down
+    assert finished.run("fedavg", 0)["bytes"]["up"] >= down
+    assert finished.run("local_only", 0)["bytes"]["down"] == 0
+
+
+def test_the_comparison_says_which_difference_is_real(finished: Any) -> None:
+    (paired,) = finished.compare.json["paired"]
+    assert (paired["method"], paired["reference"], paired["seeds"]) == ("local_only", "fedavg", list(SEEDS))
+    assert paired["low"] <= paired["difference"] <= paired["high"]
+    assert paired["words"].startswith("local_only − fedavg ")
+    assert {row["method"]: row["model"] for row in finished.compare.json["table"]} == {
+        "fedavg": "global",
+        "local_only": "personal",
+    }
+
+
+def test_the_figure_is_a_picture(finished: Any) -> None:
+    figure = finished.folder.path / finished.compare.json["figure"]
+    assert figure.read_bytes().startswith(PNG)
+
+
+def test_the_comparison_is_kept_beside_its_runs(finished: Any) -> None:
+    found = finished.compare.json
+    kept = json.loads((finished.folder.path / "runs" / found["experiment"] / "comparison.json").read_text())
+    assert kept == found
+
+
+def test_typing_it_again_gives_the_same_weights_and_timings_say_what_a_command_costs(finished: Any) -> None:
+    typed = ("fedavg", "local_only", "--seeds", "0", "--set", f"training.rounds={ROUNDS}")
+    again = finished.folder.type("compare", *typed, "--json", "--timings")
+    assert {r["method"]: r["weights_sha256"] for r in again.json["runs"]} == {
+        method: finished.run(method, 0)["weights_sha256"] for method in METHODS
+    }
+    costs = dict(re.findall(r"^ +([\d.]+) s  (.*)$", again.err, re.MULTILINE)[::1])
+    named = " ".join(costs.values())
+    assert "imports and params" in named
+    assert "server start" in named
+    assert "in all" in named
+
+
+def test_mlflow_has_one_experiment_with_one_finished_run_for_each_method_and_seed(finished: Any) -> None:
+    client = finished.folder.mlflow()
+    experiment = client.get_experiment_by_name(finished.compare.json["experiment"])
+    runs = client.search_runs([experiment.experiment_id])
+    assert sorted((r.data.tags["method"], int(r.data.tags["seed"])) for r in runs) == sorted(RUNS)
+    assert {r.info.status for r in runs} == {"FINISHED"}
+    assert {r.info.run_id for r in runs} == {r["mlflow_run_id"] for r in finished.compare.json["runs"]}
+    assert finished.compare.json["paired"][0]["words"] in experiment.tags["mlflow.note.content"]
+
+
+@pytest.mark.parametrize(("method", "seed"), RUNS)
+def test_an_mlflow_run_tells_where_it_comes_from(finished: Any, method: str, seed: int) -> None:
+    run = finished.run(method, seed)
+    kept = finished.folder.mlflow().get_run(run["mlflow_run_id"])
+    version = finished.partition.json["data_version"]
+    assert kept.data.tags["data_version"] == version
+    assert kept.data.tags["git_commit"] == "none"
+    assert kept.data.params["training.rounds"] == str(ROUNDS)
+    assert kept.data.params["training.optimiser.learning_rate"] == "0.5"
+    assert kept.data.params["seed"] == str(seed)
+    (given,) = kept.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("digits", version[:36])
+    assert kept.data.metrics["accuracy/mean"] == run["metrics"]["accuracy/mean"]
+
+
+@pytest.mark.parametrize(("method", "seed"), RUNS)
+def test_every_metric_has_each_round_as_a_step_once(finished: Any, method: str, seed: int) -> None:
+    client, number = finished.folder.mlflow(), finished.run(method, seed)["mlflow_run_id"]
+    names = set(client.get_run(number).data.metrics)
+    assert {"accuracy/mean", "accuracy/worst", "loss/train", "entropy/mean", "bytes/up"} <= names
+    for name in names:
+        assert [m.step for m in client.get_metric_history(number, name)] == list(range(1, ROUNDS + 1)), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_table_of_clients_has_a_row_for_each_client_and_round(finished: Any, method: str, tmp_path: Any) -> None:
+    number = finished.run(method, 0)["mlflow_run_id"]
+    table = finished.folder.mlflow().download_artifacts(number, "clients.csv", str(tmp_path))
+    header, *rows = [line.split(",") for line in open(table, encoding="utf-8").read().splitlines()]
+    assert header[:2] == ["round", "client"]
+    assert [tuple(row[:2]) for row in rows] == [
+        (str(round), f"c{client:02d}") for round in range(1, ROUNDS + 1) for client in range(CLIENTS)
+    ]
+
+
+def test_prefect_has_every_flow_and_every_task_as_completed(finished: Any) -> None:
+    with sqlite3.connect(finished.folder.path / ".prefect" / "prefect.db") as database:
+        flows = database.execute(
+            "select flow.name, flow_run.name, state_type, count(*) from flow_run join flow on flow.id = flow_id "
+            "where flow_run.start_time >= (select min(start_time) from flow_run join flow on flow.id = flow_id "
+            "where flow.name = 'compare') group by 1, 2, 3"
+        ).fetchall()
+        tasks = database.execute(
+            "select flow_run.name, task_run.state_type, count(*) from task_run join flow_run "
+            "on flow_run.id = flow_run_id group by 1, 2"
+        ).fetchall()
+    database.close()
+    print(flows, tasks)
