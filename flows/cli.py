@@ -144,6 +144,30 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
         session.answer({"methods": found}, "methods")
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="A page of flows/papers.")],
+    table: Annotated[str | None, typer.Option(help="Which of its tables.")] = None,
+    scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+    timings: Timings = False,
+) -> None:
+    """Repeat a published table and print it beside ours; goes on where it stopped.
+
+    Example: siloflow reproduce mcmahan --table 2NN --estimate
+    """
+    with _session(json, timings) as session:
+        numbers = session.check(lambda: _seeds(seeds))
+        session.project(overrides)
+        session.check(lambda: _published(paper, table, scale))
+        asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers, "estimate": estimate}
+        found = session.flow("reproduce", "reproduce", **asked, overrides=overrides or [])
+        session.answer(found, "estimate" if estimate else "reproduce")
+
+
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of data/: list, compare, go back.")
 app.add_typer(data, name="data")
 
@@ -206,6 +230,12 @@ def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, refe
     from flows.compare import plan
 
     return plan(project, methods, seeds, reference)
+
+
+def _published(paper: str, table: str | None, scale: str) -> Any:
+    from flows.reproduce import table_of
+
+    return table_of(paper, table, scale)
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -29,7 +29,7 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
         uri=tracking_uri(project.root, project.params.tracking.uri),
         artifacts=(project.runs / "artifacts" / name).as_uri(),
         experiment=name,
-        name=f"{method} seed {seed}",
+        name=folder.name,
         tag=identity["tag"],
         tags={
             "method": method,

@@ -13,9 +13,9 @@ from tasks.checkpoint import Journal, load_state, save_state
 from tasks.files import read_json, write_json
 
 
-def run_name(method: str, seed: int) -> str:
-    """The folder of a run inside its experiment."""
-    return f"{method}-seed{seed}"
+def run_name(method: str, seed: int, cell: str = "") -> str:
+    """The folder of a run inside its experiment; `cell` tells runs of one method and seed apart in a sweep."""
+    return f"{cell}-{method}-seed{seed}" if cell else f"{method}-seed{seed}"
 
 
 @dataclass(frozen=True)

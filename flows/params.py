@@ -79,6 +79,7 @@ class EvaluationParams(Section):
 
     every: int = Field(default=1, ge=1)
     report: Literal["last", "best"] = "last"
+    stop_at: float | None = Field(default=None, gt=0, le=1)
 
 
 class ComparisonParams(Section):

@@ -1,6 +1,8 @@
 """A project's folder: its params, its data checked against its record, and where runs are kept."""
 
 import fcntl
+import hashlib
+import json
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from silos import version
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
-from silos.store import Manifest
+from silos.store import MANIFEST, Manifest, write
 from tasks.files import read_json, write_json
 
 
@@ -29,12 +31,13 @@ class Project:
 
     root: Path
     params: Params
+    derived: bool = False
 
     @classmethod
-    def open(cls, overrides: Sequence[str] = (), root: Path | None = None) -> "Project":
-        """The project in this folder; UserError if there is none."""
+    def open(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
+        """The project in this folder; UserError if there is none. `derived`: its data come from the cache of partitions."""
         root = (root or Path()).resolve()
-        return cls(root, read(root, overrides))
+        return cls(root, read(root, overrides), derived)
 
     @property
     def runs(self) -> Path:
@@ -44,11 +47,22 @@ class Project:
     @cached_property
     def silos(self) -> Silos:
         """The data, if they are what data.dvc records and what params.yaml describes; UserError otherwise."""
+        if self.derived:
+            return self._derived()
         name = self.params.data.name
         data_version = version.verify(self.root, name, self.root / "runs" / "hashes.json")
         silos = Silos.open(self.root / "data" / name, data_version)
         version.matches(silos.manifest, self.params.data)
         return silos
+
+    def _derived(self) -> Silos:
+        """A partition of a sweep, made once for its parameters, outside of data/ and its record."""
+        described = json.dumps(self.params.data.model_dump(mode="json"), sort_keys=True)
+        folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
+        with alone(folder.with_name(f"{folder.name}.lock")):
+            if not (folder / MANIFEST).is_file():
+                write(folder, self.params.data, self.root)
+        return Silos.open(folder, version.folder_digest(folder))
 
     @property
     def manifest(self) -> Manifest:

@@ -36,20 +36,24 @@ def run(
     overrides: list[str] | None = None,
     resume: bool = False,
     experiment: str | None = None,
+    cell: str = "",
+    derived: bool = False,
 ) -> dict[str, Any]:
     """One run of a method; answers with its result as plain JSON.
 
     `overrides` are `section.key=value` over params.yaml of the current folder; `experiment` is the set of runs that this
-    one belongs to (a new one if not given); `resume` goes on after the last whole round.
+    one belongs to (a new one if not given) and `cell` its place there; `resume` goes on after the last whole round;
+    `derived` takes the partition that params describe from the cache of partitions instead of data/.
     """
-    project = Project.open(overrides or [])
+    project = Project.open(overrides or [], derived=derived)
     page = project.params.page(method, project.root)
+    name = run_name(method, seed, cell)
     if experiment is None and resume:
-        experiment = newest_experiment(project, "run", inside=run_name(method, seed))
+        experiment = newest_experiment(project, "run", inside=name)
     if experiment is None:
         about = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
         experiment = new_experiment(project, "run", about)
-    folder = RunFolder(project.runs / experiment / run_name(method, seed))
+    folder = RunFolder(project.runs / experiment / name)
     with alone(folder.path):
         return _Run(project, page, method, seed, folder, PrefectRunner(project.params.runner.workers)).result(resume)
 
@@ -102,7 +106,8 @@ class _Run:
         params = self.project.params
         keep_best = params.evaluation.report == "best"
         best = self.folder.best_round(number) if keep_best else (-1.0, 0)
-        while number < params.training.rounds and not state.finished:
+        reached = number > 0 and self._reached(self.folder.journal.read(number))
+        while number < params.training.rounds and not state.finished and not reached:
             start, number = time.perf_counter(), number + 1
             clients, dropped = draw(problem, number, params.clients.fraction, params.clients.dropout)
             round = self._round(problem, private, number, clients, dropped)
@@ -114,6 +119,7 @@ class _Run:
             if keep_best and validation > best[0]:
                 best = (validation, number)
                 self.folder.save_best(state, number)
+            reached = self._reached(record)
             record["seconds"] = {"round": time.perf_counter() - start, **round.tally.seconds}
             self.folder.commit(record, state)
             self.folder.forget(private, state, best[1])
@@ -143,7 +149,7 @@ class _Run:
             "data_version": problem.silos.version,
             "rounds": last,
             "reported_round": reported,
-            "ended_by": state.finished or "training.rounds",
+            "ended_by": state.finished or ("evaluation.stop_at" if self._reached(records[-1]) else "training.rounds"),
             "resumed_from_round": resumed_from,
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
             "dropped_out": sum(len(r["dropped"]) for r in records),
@@ -163,6 +169,10 @@ class _Run:
                 f"{self.folder.name}: clients dropped out {result['dropped_out']} times, the rounds went on"
             )
         return result
+
+    def _reached(self, record: dict[str, Any]) -> bool:
+        target = self.project.params.evaluation.stop_at
+        return target is not None and (record["metrics"].get("accuracy/mean") or 0.0) >= target
 
     def _round(
         self, problem: Problem, private: PrivateStore, number: int, clients: tuple[str, ...], dropped: tuple[str, ...]

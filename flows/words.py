@@ -163,3 +163,27 @@ def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[
 
     pairs = zip(cells(before), cells(after), strict=True)
     return [a if a == b else f"{a} → {b}" for a, b in pairs]
+
+
+def reproduce(found: dict[str, Any], console: Console) -> None:
+    """Published beside ours."""
+    console.print(f"{found['title']}\n{found['source']}")
+    table = _table("cell", "published", "ours", "each seed", "seconds a run", "what it is")
+    for row in found["rows"]:
+        ours = "-" if row["ours"] is None else f"{row['ours']:.4g}" + (f" ± {row['sd']:.2g}" if row["sd"] else "")
+        each = ", ".join(f"{v:g}" for v in row["values"]) + (f"; {row['missed']} missed" if row["missed"] else "")
+        table.add_row(row["cell"], f"{row['published']:g}", ours, each, f"{row['seconds']:.0f}", row["words"])
+    console.print(table)
+    console.print(
+        f"in {found['unit']}; mean ± standard deviation over seeds {found['rows'][0]['seeds']}; scale {found['scale']}"
+    )
+    console.print(f"results       {found['results']}")
+    console.print(f"figure        {found['figure']}")
+    console.print(f"experiment    {found['experiment']}")
+
+
+def estimate(found: dict[str, Any], console: Console) -> None:
+    """Minutes by cell."""
+    for cell, seconds in found["seconds"].items():
+        console.print(f"{cell:<20} about {seconds / 60:.0f} minutes")
+    console.print(f"in all               about {sum(found['seconds'].values()) / 60:.0f} minutes on this machine")

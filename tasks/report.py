@@ -5,6 +5,7 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,25 @@ def _write(figure: Any, path: Path) -> None:
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     write_bytes(path, content.getvalue())
+
+
+def draw_curves(
+    path: Path, curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]], target: float | None, title: str
+) -> None:
+    """The running best of every seed's curve, by cell, on a logarithmic axis of rounds, and the target."""
+    figure, axes = _figure(8, 4.6, 1)
+    for (cell, seeds), colour in zip(curves.items(), _COLOURS, strict=False):
+        for at, curve in enumerate(seeds):
+            rounds = [number for number, _ in curve]
+            best = list(accumulate((accuracy for _, accuracy in curve), max))
+            axes.plot(rounds, best, color=colour, linewidth=1.5, label=cell if at == 0 else None)
+    if target is not None:
+        axes.axhline(target, color=_GREY, linewidth=1, linestyle="--")
+    _title(axes, title)
+    axes.set(xlabel="round", ylabel="test accuracy, running best", xscale="log")
+    if curves:
+        axes.legend(frameon=False)
+    _write(figure, path)
 
 
 def draw_silos(path: Path, overview: Mapping[str, Any], images: Mapping[str, Any]) -> None:
