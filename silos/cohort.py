@@ -1,7 +1,7 @@
 """Which clients are worked on together, and their rows opened side by side."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -9,9 +9,9 @@ from threading import Lock
 import numpy as np
 
 from silos.reference import Silos
-from silos.store import open_client
+from silos.store import open_client, open_common_rows
 
-__all__ = ["Cohort", "Silos", "Stack", "StackRows", "deal", "make_stacks", "open_stack"]
+__all__ = ["Cohort", "Silos", "Stack", "StackRows", "deal", "make_stacks", "open_common", "open_stack"]
 
 CACHE_BYTES = 2 * 1024**3  # what a process keeps of opened stacks
 
@@ -68,8 +68,9 @@ def deal(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
 class StackRows:
     """The rows of a stack; shared by all who open it, so: read only.
 
-    x: (size, width, *shape) float32, pixels in [0, 1]; y: (size, width) int64; rows: (size,) int64. The first
-    rows[i] of client i are real and the others zeros. A dummy has 0 rows; width is at least 1.
+    x: (size, width, *shape) float32, pixels in [0, 1]; y: (size, width) int64, or float32 where the task is
+    regression; rows: (size,) int64. The first rows[i] of client i are real and the others zeros. A dummy has 0
+    rows; width is at least 1.
     """
 
     x: np.ndarray
@@ -85,23 +86,41 @@ class StackRows:
 def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
     """A stack's rows of one split, from memory where they were opened before in this process."""
     key = (silos.folder, silos.version, silos.members, stack, split)
-    with _lock:
-        if key in _opened:
-            _opened.move_to_end(key)
-            return _opened[key]
-    rows = _read(silos, stack, split)
-    with _lock:
-        _opened[key] = rows
-        held = sum(kept.nbytes for kept in _opened.values())
-        while held > CACHE_BYTES:
-            held -= _opened.popitem(last=False)[1].nbytes
-    return rows
+    return _remembered(key, lambda: _read(silos, stack, split))
+
+
+def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a split that no client owns, shared by all who open them: x (rows, *shape) float32, y (rows,).
+
+    Scaled and typed as in a stack.
+    """
+
+    def read() -> StackRows:
+        x, y = open_common_rows(Path(silos.folder), silos.manifest, split)
+        return StackRows(x=_scaled(x), y=y, rows=np.array([len(y)]))
+
+    opened = _remembered((silos.folder, silos.version, split), read)
+    return opened.x, opened.y
 
 
 def forget_stacks() -> None:
     """Frees the memory that opened stacks hold."""
     with _lock:
         _opened.clear()
+
+
+def _remembered(key: tuple, read: Callable[[], StackRows]) -> StackRows:
+    with _lock:
+        if key in _opened:
+            _opened.move_to_end(key)
+            return _opened[key]
+    rows = read()
+    with _lock:
+        _opened[key] = rows
+        held = sum(kept.nbytes for kept in _opened.values())
+        while held > CACHE_BYTES:
+            held -= _opened.popitem(last=False)[1].nbytes
+    return rows
 
 
 _lock = Lock()
@@ -130,16 +149,18 @@ def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
     rows[: len(counts)] = counts
     width = max(1, int(rows.max(initial=0)))
     x = np.zeros((stack.size, width, *manifest.shape), np.float32)
-    y = np.zeros((stack.size, width), np.int64)
+    y = np.zeros((stack.size, width), manifest.label_type)
     for at, entries in enumerate(owned):
         start = 0
         for entry in entries:
             read_x, read_y = open_client(Path(silos.folder), entry, split)
             stop = start + len(read_y)
-            if read_x.dtype == np.uint8:
-                np.divide(read_x, np.float32(255), out=x[at, start:stop], dtype=np.float32)
-            else:
-                x[at, start:stop] = read_x
+            x[at, start:stop] = _scaled(read_x)
             y[at, start:stop] = read_y
             start = stop
     return StackRows(x=x, y=y, rows=rows)
+
+
+def _scaled(x: np.ndarray) -> np.ndarray:
+    """Pixels in [0, 1], other numbers as they are: float32."""
+    return np.divide(x, np.float32(255), dtype=np.float32) if x.dtype == np.uint8 else x

@@ -102,7 +102,8 @@ def _files(root: Path, digest: str) -> dict[str, str]:
     files = listed(root, digest)
     if files is None:
         raise UserError(
-            f"DVC's cache does not hold version {digest}; `dvc fetch --all-commits` brings it from a remote, if there is one."
+            f"DVC's cache does not hold version {digest}; `dvc fetch --all-commits` brings it from a remote, if there is "
+            "one."
         )
     return files
 
@@ -154,7 +155,9 @@ def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
         for path, md5 in own.items():
             source = object_path(root, md5)
             if not source.is_file():
-                raise UserError(f"DVC's cache misses data/{name}/{path} of that version; `dvc fetch --all-commits` brings it.")
+                raise UserError(
+                    f"DVC's cache misses data/{name}/{path} of that version; `dvc fetch --all-commits` brings it."
+                )
             (Path(temporary) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(temporary) / path).symlink_to(source)
         yield _Opened(Path(temporary), own)
@@ -167,5 +170,7 @@ def _inside(files: dict[str, str], name: str) -> dict[str, str]:
 def _git(root: Path, *words: str, check: bool = True) -> str:
     done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
     if done.returncode and check:
-        raise UserError(f"the versions of data/ are read from git, and git says: {done.stderr.strip().splitlines()[-1]}")
+        raise UserError(
+            f"the versions of data/ are read from git, and git says: {done.stderr.strip().splitlines()[-1]}"
+        )
     return "" if done.returncode else done.stdout

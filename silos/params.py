@@ -1,79 +1,24 @@
 """The `data` section of params.yaml: where rows come from and how they become clients."""
 
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from silos.errors import UserError
-
-
-class _Section(BaseModel):
-    """A part of params.yaml: frozen, and strict about unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from silos.params_scheme import Step, check_scheme
+from silos.params_source import Section, Source
 
 
-# --- sources ---------------------------------------------------------------------------------------------
+class SplitParams(Section):
+    """Fractions of the rows that are kept out of training, in [0, 1), and whose they are.
 
-
-class Digits(_Section):
-    """The 1,797 handwritten digits that come with scikit-learn: 8 x 8 pixels, 0 to 255, ten classes."""
-
-    kind: Literal["digits"]
-
-
-class Npz(_Section):
-    """A NumPy archive with the arrays x and y, and optionally client, domain and split."""
-
-    kind: Literal["npz"]
-    path: str = Field(min_length=1, description="relative to the folder of params.yaml")
-
-
-Source = Annotated[Digits | Npz, Field(discriminator="kind")]
-
-
-# --- steps of a scheme -----------------------------------------------------------------------------------
-
-
-class Equal(_Section):
-    """Rows dealt at random to clients of (nearly) equal size: no heterogeneity."""
-
-    kind: Literal["equal"]
-    clients: int = Field(ge=1)
-
-
-class Column(_Section):
-    """Natural clients: each value of a column of the source is a client."""
-
-    kind: Literal["column"]
-    column: Literal["client", "domain"]
-
-
-class Dirichlet(_Section):
-    """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
-
-    kind: Literal["dirichlet"]
-    clients: int = Field(ge=1)
-    alpha: float = Field(gt=0, allow_inf_nan=False)
-    min_rows: int = Field(default=1, ge=1)
-
-
-class Rotation(_Section):
-    """Feature shift: contiguous blocks of clients see their images turned by one angle each (degrees)."""
-
-    kind: Literal["rotation"]
-    angles: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = Field(min_length=1)
-
-
-Assignment = Equal | Column | Dirichlet  # makes clients; exactly one, and first
-Step = Annotated[Equal | Column | Dirichlet | Rotation, Field(discriminator="kind")]
-
-
-class SplitParams(_Section):
-    """Fractions of each client's rows that are kept out of training, in [0, 1)."""
+    `own` rows are a client's, of its own law. `common` rows are drawn before any are dealt, and no client
+    owns them. Where the source marks test (or validation) rows itself, those are taken.
+    """
 
     validation: float = Field(ge=0, lt=1)
     test: float = Field(ge=0, lt=1)
+    validation_rows: Literal["own", "common"] = "own"
+    test_rows: Literal["own", "common"] = "own"
 
     @model_validator(mode="after")
     def _leaves_training_rows(self) -> "SplitParams":
@@ -85,7 +30,7 @@ class SplitParams(_Section):
         return self
 
 
-class DataParams(_Section):
+class DataParams(Section):
     """All that decides the bytes of data/<name>."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
@@ -100,19 +45,17 @@ class DataParams(_Section):
         check_scheme(steps)
         return steps
 
+    def recipe(self) -> dict[str, Any]:
+        """What the bytes depend on, as JSON that reads back as these params.
 
-def check_scheme(steps: tuple[Step, ...]) -> None:
-    """Raises UserError unless exactly one step makes clients and it comes first."""
-    kinds = [step.kind for step in steps]
-    if not steps or not isinstance(steps[0], Assignment):
-        found = f"begins with `{kinds[0]}`" if kinds else "is empty"
-        raise UserError(
-            f"params.yaml: data.scheme {found}, and must begin with a step that makes clients; "
-            "put `equal`, `column` or `dirichlet` first."
-        )
-    for index, step in enumerate(steps[1:], start=1):
-        if isinstance(step, Assignment):
-            raise UserError(
-                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[0]}` has already made the "
-                "clients; keep only one of them."
-            )
+        Without defaults, so that a key added later leaves older versions alone, and without the place of a
+        download.
+        """
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=_PLACE)
+
+    def in_full(self) -> dict[str, Any]:
+        """The recipe with its defaults."""
+        return self.model_dump(mode="json", exclude=_PLACE)
+
+
+_PLACE: Any = {"source": {"download_dir": True, "download": True}}

@@ -1,12 +1,14 @@
 """References to clients' rows on disk: what travels to a task instead of the rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from silos.errors import UserError
-from silos.store import ClientEntry, Manifest, read_manifest
+from silos.manifest import ClientEntry, Manifest, read_manifest
+from silos.rows import Role
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,21 @@ class Silos:
         """The number of rows of each of these clients in a split."""
         return {name: sum(entry.rows[split] for entry in self.entries(name)) for name in self.clients}
 
+    def common(self, split: str) -> int:
+        """The number of rows of a split that no client owns."""
+        return self.manifest.common.get(split, 0)
+
+    def role(self, client: str) -> Role:
+        """Whether a client is federated, fresh (a known law, never trained on) or unseen (a law nobody trained on)."""
+        return self.entries(client)[0].role
+
+    def federated(self) -> "Silos":
+        """The clients that take part in training."""
+        return replace(self, clients=tuple(name for name in self.clients if self.role(name) == "federated"))
+
     def entries(self, client: str) -> list[ClientEntry]:
         """The manifest's entries behind one client: one, or those of all members if pooled."""
-        if client not in self.clients:
+        if client not in self._chosen:
             raise UserError(f"There is no client {client} among those chosen of {self.folder}.")
         return [self.manifest.client(name) for name in self.members or (client,)]
 
@@ -58,6 +72,14 @@ class Silos:
         if len(self.clients) == 1:
             return self
         return replace(self, clients=("+".join(self.clients),), members=self.clients)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone travel, not what was looked up."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _chosen(self) -> frozenset[str]:
+        return frozenset(self.clients)
 
 
 @lru_cache(maxsize=16)

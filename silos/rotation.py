@@ -1,6 +1,7 @@
 """Turning images in exact integer arithmetic, so that the bytes are the same on any machine."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -9,18 +10,19 @@ _ANGLE = 32  # bits of a sine after the point
 _CHUNK = 512  # images turned at once: bounds memory
 
 
-def rotate(x: np.ndarray, angle: float) -> np.ndarray:
+def rotate(x: np.ndarray, angle: float, centre: str = "middle") -> np.ndarray:
     """Images turned by `angle` degrees about their centre, counter-clockwise as seen with row 0 at the top.
 
     x: (n, height, width) or (n, height, width, channels), uint8 or float32; the answer has its shape and
     type. Bilinear, with black beyond the border. Multiples of 90 degrees move pixels exactly (of square
-    images), 0 leaves them untouched.
+    images), 0 leaves them untouched. With `centre="opencv"` they turn about the pixel position
+    (width / 2, height / 2), half a pixel beyond the middle in both directions.
     """
     cosine = _rounded(math.cos(math.radians(angle)))
     sine = _rounded(math.sin(math.radians(angle)))
     if sine == 0 and cosine > 0:
         return x.copy()
-    corners = _corners(x.shape[1], x.shape[2], cosine, sine)
+    corners = _corners(x.shape[1], x.shape[2], cosine, sine, 0 if centre == "opencv" else 1)
     chunks = [_blend(x[at : at + _CHUNK], corners) for at in range(0, len(x), _CHUNK)]
     return np.concatenate(chunks) if chunks else x.copy()
 
@@ -30,15 +32,19 @@ def _rounded(value: float) -> int:
     return round(value * 2**_ANGLE)
 
 
-def _corners(height: int, width: int, cosine: int, sine: int) -> list[tuple[np.ndarray, ...]]:
-    """The four source pixels of every pixel: (row, column, weight in 2^-32), each (height, width) int64."""
+@lru_cache(maxsize=32)
+def _corners(height: int, width: int, cosine: int, sine: int, less: int) -> list[tuple[np.ndarray, ...]]:
+    """The four source pixels of every pixel: (row, column, weight in 2^-32), each (height, width) int64.
+
+    The centre is at ((height - less) / 2, (width - less) / 2).
+    """
     # twice the offset from the centre is a whole number, also where the centre lies between pixels
-    down = 2 * np.arange(height, dtype=np.int64)[:, None] - (height - 1)
-    right = 2 * np.arange(width, dtype=np.int64)[None, :] - (width - 1)
+    down = 2 * np.arange(height, dtype=np.int64)[:, None] - (height - less)
+    right = 2 * np.arange(width, dtype=np.int64)[None, :] - (width - less)
     shift = _ANGLE + 1 - _FRACTION
     half = np.int64(1) << (shift - 1)
-    row = (cosine * down + sine * right + ((height - 1) << _ANGLE) + half) >> shift
-    column = (cosine * right - sine * down + ((width - 1) << _ANGLE) + half) >> shift
+    row = (cosine * down + sine * right + ((height - less) << _ANGLE) + half) >> shift
+    column = (cosine * right - sine * down + ((width - less) << _ANGLE) + half) >> shift
     one = np.int64(1) << _FRACTION
     corners: list[tuple[np.ndarray, ...]] = []
     for low in (0, 1):

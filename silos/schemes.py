@@ -1,172 +1,114 @@
-"""How rows become clients: one small function a step of `data.scheme`."""
+"""How rows become clients: the steps of `data.scheme`, one after another."""
 
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from silos.errors import UserError
-from silos.params import Column, Dirichlet, Equal, Rotation, Step, check_scheme
-from silos.rotation import rotate
-from silos.sources import Rows
-from silos.streams import stream
+from silos.params import SplitParams
+from silos.params_scheme import (
+    Assignment,
+    Balanced,
+    Change,
+    ClassesPerCluster,
+    Column,
+    Dirichlet,
+    Equal,
+    Fresh,
+    HoldOut,
+    Imbalance,
+    MergeLabels,
+    Noise,
+    PermuteLabels,
+    Quantity,
+    Rotation,
+    Shards,
+    check_scheme,
+)
+from silos.rows import SPLITS, At, ClientRows, Partition, Rows, blocks, labelled, natural
+from silos.schemes_change import imbalance, merge_labels, noise, permute_labels, rotation
+from silos.schemes_deal import Owners, column, equal, quantity
+from silos.schemes_labels import balanced, classes_per_cluster, dirichlet, shards
+from silos.schemes_roles import fresh, hold_out
+from silos.splits import split_rows, take_common
 
-ATTEMPTS = 100  # draws of a Dirichlet scheme before giving up on its min_rows
+_DEALS: dict[type, Callable[[Any, Rows, At], Owners]] = {
+    Column: column,
+    Equal: equal,
+    Quantity: quantity,
+    Dirichlet: dirichlet,
+    Shards: shards,
+    Balanced: balanced,
+    ClassesPerCluster: classes_per_cluster,
+}
+_CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
+    Rotation: rotation,
+    Noise: noise,
+    PermuteLabels: permute_labels,
+    MergeLabels: merge_labels,
+    Imbalance: imbalance,
+    HoldOut: hold_out,
+    Fresh: fresh,
+}
 
 
-@dataclass(frozen=True)
-class ClientRows:
-    """The rows of one client, in the order of the source.
+def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Partition:
+    """The clients that a scheme makes of `rows`, sorted by name (numbers in it by value), each split in three.
 
-    x: (rows, *shape) uint8 or float32; y: (rows,) int64; split: (rows,) str where the source gives one.
-    `domain` is "" where there are none, and the domains joined by "+" where the client has several.
+    Common rows are taken first, then the first step deals the others; its clients are split before they are
+    made to differ, so that their test rows are of the law of their training rows.
     """
-
-    name: str
-    domain: str
-    x: np.ndarray
-    y: np.ndarray
-    split: np.ndarray | None = None
-
-
-def assign(rows: Rows, steps: tuple[Step, ...], seed: int) -> list[ClientRows]:
-    """The clients that a scheme makes of `rows`, sorted by name (numbers in it by value)."""
     check_scheme(tuple(steps))
-    for index, step in enumerate(steps):
-        rows = apply(step, rows, stream(seed, "scheme", index, step.kind))
-    return [_client(rows, name) for name in client_names(rows)]
+    rows, common = take_common(rows, split, seed)
+    at = At(seed, 0, steps[0].kind)
+    owners = _deal(steps[0], rows, at)
+    clients = [_split(client, split, seed) for client in _owned(rows, owners, at)]
+    left_out = int((owners.owner < 0).sum())
+    made = Partition(clients, list(rows.classes), common, left_out, rows.task)
+    for index, step in enumerate(steps[1:], start=1):
+        made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
+    return made
 
 
-def apply(step: Step, rows: Rows, rng: np.random.RandomState) -> Rows:
-    """One step of a scheme: the rows with their clients, or their contents, changed."""
-    match step:
-        case Equal():
-            return equal(step, rows, rng)
-        case Column():
-            return column(step, rows)
-        case Dirichlet():
-            return dirichlet(step, rows, rng)
-        case Rotation():
-            return rotation(step, rows)
-
-
-def equal(step: Equal, rows: Rows, rng: np.random.RandomState) -> Rows:
-    """Rows dealt at random to clients whose sizes differ by one row at most."""
-    _enough_rows(rows, step.clients, 1)
+def _deal(step: Any, rows: Rows, at: At) -> Owners:
+    if isinstance(step, Column) or step.within is None:
+        return _DEALS[type(step)](step, rows, at)
+    if rows.domain is None:
+        raise at.error("deals within domains, and the source has none; drop `within`, or add a column `domain`.")
+    domains = sorted(np.unique(rows.domain).tolist(), key=natural)
+    if step.clients < len(domains):
+        raise at.error(f"has {step.clients} clients for {len(domains)} domains; give each domain a client.")
     owner = np.empty(len(rows.y), np.int64)
-    for client, dealt in enumerate(np.array_split(rng.permutation(len(rows.y)), step.clients)):
-        owner[dealt] = client
-    return _owned(rows, owner, step.clients)
+    labels: list[str] = []
+    counts = np.bincount(blocks(step.clients, len(domains)))
+    for domain, count in zip(domains, counts.tolist(), strict=True):
+        mine = rows.domain == domain
+        part = step.model_copy(update={"clients": count})
+        dealt = _DEALS[type(step)](part, rows.take(mine), at.within(domain))
+        owner[mine] = np.where(dealt.owner < 0, -1, dealt.owner + len(labels))
+        labels += dealt.labels
+    return Owners.counted(owner, step.clients, labels)
 
 
-def column(step: Column, rows: Rows) -> Rows:
-    """Each value of a column of the source is a client."""
-    values = rows.client if step.column == "client" else rows.domain
-    if values is None:
-        raise UserError(
-            f"params.yaml: data.scheme[0] takes its clients from the column `{step.column}`, which the "
-            "source does not have; add it to the .npz, or use `equal` or `dirichlet`."
-        )
-    return replace(rows, client=values)
+def _owned(rows: Rows, owners: Owners, at: At) -> list[ClientRows]:
+    order = np.argsort(owners.owner, kind="stable")
+    ends = np.searchsorted(owners.owner[order], np.arange(len(owners.names) + 1))
+    clients = []
+    for index, (name, label) in enumerate(zip(owners.names, owners.labels, strict=True)):
+        mine = order[ends[index] : ends[index + 1]]
+        if len(mine) == 0:
+            raise at.error(f"leaves client {name} without rows; lower clients, or give it classes that have rows.")
+        domains = [] if rows.domain is None else sorted(set(rows.domain[mine].tolist()), key=natural)
+        domain = labelled("+".join(domains), label) if label else "+".join(domains)
+        split = None if rows.split is None else rows.split[mine]
+        clients.append(ClientRows(name, domain, rows.x[mine], rows.y[mine], split))
+    return clients
 
 
-def dirichlet(step: Dirichlet, rows: Rows, rng: np.random.RandomState) -> Rows:
-    """Each class shared among the clients by a draw from Dirichlet(alpha, ..., alpha).
-
-    Drawn anew, up to ATTEMPTS times, until every client has min_rows. Hsu, Qi and Brown, "Measuring the
-    Effects of Non-Identical Data Distribution" (2019); per class as in Yurochkin et al. (2019).
-    """
-    _enough_rows(rows, step.clients, step.min_rows)
-    members = [np.flatnonzero(rows.y == label) for label in range(len(rows.classes))]
-    for _ in range(ATTEMPTS):
-        owner = np.empty(len(rows.y), np.int64)
-        for of_class in members:
-            ends = np.cumsum(dirichlet_shares(rng, step.alpha, step.clients))[:-1]
-            cuts = np.floor(ends * len(of_class) + 0.5).astype(np.int64)
-            for client, dealt in enumerate(np.split(rng.permutation(of_class), cuts)):
-                owner[dealt] = client
-        if np.bincount(owner, minlength=step.clients).min() >= step.min_rows:
-            return _owned(rows, owner, step.clients)
-    raise UserError(
-        f"params.yaml: data.scheme[0] found no partition in {ATTEMPTS} draws that gives each of "
-        f"{step.clients} clients min_rows = {step.min_rows} at alpha = {step.alpha:g}; raise alpha, or lower "
-        "clients or min_rows."
-    )
-
-
-def dirichlet_shares(rng: np.random.RandomState, alpha: float, clients: int) -> np.ndarray:
-    """One draw from the symmetric Dirichlet(alpha): (clients,) float64 that add up to 1.
-
-    In logarithms, as gamma(alpha) = gamma(alpha + 1) * u^(1/alpha): for a small alpha the plain ratio of
-    gammas is 0/0.
-    """
-    logs = np.log(rng.standard_gamma(alpha + 1, clients)) + np.log1p(-rng.random_sample(clients)) / alpha
-    weights = np.exp(logs - logs.max())
-    return weights / weights.sum()
-
-
-def rotation(step: Rotation, rows: Rows) -> Rows:
-    """The images of contiguous blocks of clients turned by one angle each; the angle names the domain."""
-    if rows.x.ndim not in (3, 4):
-        raise UserError(
-            "params.yaml: data.scheme: `rotation` turns images, and the rows of the source have the shape "
-            f"{rows.x.shape[1:]}, not (height, width) or (height, width, channels); drop the step or change "
-            "the source."
-        )
-    names = client_names(rows)
-    if len(names) < len(step.angles):
-        raise UserError(
-            f"params.yaml: data.scheme: `rotation` has {len(step.angles)} angles for {len(names)} clients; "
-            "give at most one a client."
-        )
-    assert rows.client is not None
-    x = rows.x.copy()
-    domain = np.full(len(rows.y), "", dtype=object) if rows.domain is None else rows.domain.astype(object)
-    for position, name in enumerate(names):
-        angle = step.angles[position * len(step.angles) // len(names)]
-        mine = rows.client == name
-        x[mine] = rotate(rows.x[mine], angle)
-        label = f"rot{angle + 0.0:g}"  # + 0.0: no domain "rot-0"
-        domain[mine] = [f"{old}-{label}" if old else label for old in domain[mine]]
-    return replace(rows, x=x, domain=domain.astype(str))
-
-
-def client_names(rows: Rows) -> list[str]:
-    """The names of the clients that own rows, sorted, with numbers in them by value (c2 before c10)."""
-    assert rows.client is not None
-    return sorted(np.unique(rows.client).tolist(), key=natural)
-
-
-def natural(name: str) -> tuple[list[str | int], str]:
-    """A sort key by which c2 comes before c10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)], name
-
-
-def _enough_rows(rows: Rows, clients: int, min_rows: int) -> None:
-    if clients * min_rows > len(rows.y):
-        raise UserError(
-            f"params.yaml: data.scheme[0] asks for {clients} clients of {min_rows} rows or more, and the "
-            f"source has {len(rows.y)} rows, so that client {_name(len(rows.y) // min_rows, clients)} would "
-            "have too few; lower clients or min_rows."
-        )
-
-
-def _owned(rows: Rows, owner: np.ndarray, clients: int) -> Rows:
-    names = np.array([_name(index, clients) for index in range(clients)])
-    return replace(rows, client=names[owner])
-
-
-def _name(index: int, clients: int) -> str:
-    return f"c{index:0{max(2, len(str(clients - 1)))}d}"
-
-
-def _client(rows: Rows, name: str) -> ClientRows:
-    mine = rows.client == name
-    domains = [] if rows.domain is None else sorted(np.unique(rows.domain[mine]).tolist(), key=natural)
-    return ClientRows(
-        name=name,
-        domain="+".join(domains),
-        x=rows.x[mine],
-        y=rows.y[mine],
-        split=None if rows.split is None else rows.split[mine],
-    )
+def _split(client: ClientRows, params: SplitParams, seed: int) -> ClientRows:
+    split = np.empty(len(client.y), dtype="<U10")
+    for name, mine in split_rows(client, params, seed).items():
+        split[mine] = name
+    assert set(np.unique(split)) <= set(SPLITS)
+    return replace(client, split=split)

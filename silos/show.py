@@ -5,17 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from silos.sources import SPLITS
-from silos.store import Manifest, open_client
+from silos.rows import SPLITS
+from silos.store import ClientEntry, Manifest, open_client
 
 
 def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     """Figures of each client and of their spread, ready for JSON.
 
-    Over all splits of a client; pixels (uint8) in [0, 1], as clients train on them.
+    Over all splits of a client; pixels (uint8) in [0, 1], as clients train on them. `common` counts the rows
+    that no client owns, by split, and `left_out` those that the scheme dropped.
 
     - `label_spread`, in [0, 1]: the mean over clients of the total variation distance (half the sum of
-      absolute differences) between the client's label shares and those of all rows together.
+      absolute differences) between the client's label shares and those of all rows together. None where the
+      targets are numbers.
     - `feature_spread`, 0 or more: sqrt(mean over clients of |m_c − m|² / s²), with m_c the mean row of client
       c, m the mean of all N rows, and s² = (1/N) Σ_c Σ_(x in c) |x − m_c|² the variance within clients.
       So it is 0 where all clients have the same mean, and 1 where client means lie as far from the common one
@@ -24,11 +26,7 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     shares, means, counts, within = [], [], [], 0.0
     clients = []
     for entry in manifest.clients:
-        parts = [open_client(folder, entry, split) for split in SPLITS]
-        x = np.concatenate([part[0] for part in parts]).astype(np.float64)
-        x = x.reshape(len(x), -1) / (255 if manifest.dtype == "uint8" else 1)
-        labels = np.concatenate([part[1] for part in parts])
-        share = np.bincount(labels, minlength=len(manifest.classes)) / len(labels)
+        x, share = _opened(manifest, folder, entry)
         mean = x.mean(axis=0)
         within += float(((x - mean) ** 2).sum())
         shares.append(share)
@@ -38,6 +36,7 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
             {
                 "name": entry.name,
                 "domain": entry.domain,
+                "role": entry.role,
                 "rows": dict(entry.rows),
                 "label_shares": dict(zip(manifest.classes, share.tolist(), strict=True)),
                 "mean": float(x.mean()),
@@ -48,16 +47,30 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     pooled_share = weights @ np.array(shares)
     pooled_mean = weights @ np.array(means)
     between = float(((np.array(means) - pooled_mean) ** 2).sum(axis=1).mean())
+    label_spread = float(np.abs(np.array(shares) - pooled_share).sum(axis=1).mean() / 2)
     return {
         "name": manifest.name,
         "rows": {split: sum(manifest.rows(split).values()) for split in SPLITS},
+        "common": dict(manifest.common),
+        "left_out": manifest.left_out,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
         "clients": clients,
         "label_shares": dict(zip(manifest.classes, pooled_share.tolist(), strict=True)),
-        "label_spread": float(np.abs(np.array(shares) - pooled_share).sum(axis=1).mean() / 2),
+        "label_spread": label_spread if manifest.classes else None,
         "feature_spread": _relative(between, within / sum(counts)),
     }
+
+
+def _opened(manifest: Manifest, folder: Path, entry: ClientEntry) -> tuple[np.ndarray, np.ndarray]:
+    """A client's rows, (rows, features) float64, and its share of each class."""
+    parts = [open_client(folder, entry, split) for split in SPLITS if entry.rows[split]]
+    x = np.concatenate([part[0] for part in parts]).astype(np.float64)
+    x = x.reshape(len(x), -1) / (255 if manifest.dtype == "uint8" else 1)
+    if not manifest.classes:
+        return x, np.empty(0)
+    labels = np.concatenate([part[1] for part in parts])
+    return x, np.bincount(labels, minlength=len(manifest.classes)) / len(labels)
 
 
 def _relative(between: float, within: float) -> float | None:

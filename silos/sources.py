@@ -1,178 +1,45 @@
-"""Where rows come from: scikit-learn's digits, or a NumPy archive of the user's own."""
+"""Where rows come from: one function a kind of source."""
 
-import zipfile
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from silos.errors import UserError
-from silos.params import Npz, Source
-
-SPLITS = ("train", "validation", "test")
-_SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for name in SPLITS}}
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a source, all of equal length n.
-
-    x: (n, *shape) uint8 (0 to 255) or float32; y: (n,) int64, codes into `classes`; client, domain: (n,) str;
-    split: (n,) str, one of "train", "validation", "test".
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    classes: list[str]
-    client: np.ndarray | None = None
-    domain: np.ndarray | None = None
-    split: np.ndarray | None = None
+from silos.params_source import Cifar, Digits, Emnist, Folder, Gtsrb, Mnist, Npz, Source, Synthetic
+from silos.rows import Rows
+from silos.sources_cifar import cifar
+from silos.sources_folder import folder
+from silos.sources_gtsrb import gtsrb
+from silos.sources_idx import emnist, mnist
+from silos.sources_npz import npz
+from silos.sources_synthetic import synthetic
 
 
-def load(source: Source, root: Path) -> Rows:
-    """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml."""
-    if isinstance(source, Npz):
-        return _npz(source.path, Path(root) / source.path)
-    return _digits()
+def load(source: Source, root: Path, seed: int) -> Rows:
+    """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml; draws are from `seed`."""
+    root = Path(root)
+    match source:
+        case Digits():
+            return digits()
+        case Npz():
+            return npz(source, root)
+        case Mnist():
+            return mnist(source, root, seed)
+        case Emnist():
+            return emnist(source, root, seed)
+        case Cifar():
+            return cifar(source, root, seed)
+        case Gtsrb():
+            return gtsrb(source, root, seed)
+        case Folder():
+            return folder(source, root)
+        case Synthetic():
+            return synthetic(source, seed)
 
 
-def _digits() -> Rows:
+def digits() -> Rows:
+    """The digits of scikit-learn, their 17 shades of grey spread over 0 to 255."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     x = np.floor(images.reshape(-1, 8, 8) * 255 / 16 + 0.5).astype(np.uint8)
     return Rows(x=x, y=labels.astype(np.int64), classes=[str(digit) for digit in range(10)])
-
-
-def _npz(name: str, path: Path) -> Rows:
-    arrays = _read(name, path)
-    x, y = arrays["x"], arrays["y"]
-    if x.ndim == 0 or len(x) == 0:
-        raise UserError(f"{name}: x has no rows; give it at least one.")
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    for key, array in {**arrays, "y": y}.items():
-        if key != "x" and array.ndim != 1:
-            raise UserError(f"{name}: {key} has shape {array.shape}, and must have one value a row.")
-        if len(array) != len(x):
-            raise UserError(
-                f"{name}: x has {len(x)} rows and {key} has {len(array)}; every array needs one entry a row."
-            )
-    client = _names(name, "client", arrays.get("client"))
-    classes, codes = _labels(name, y)
-    return Rows(
-        x=_features(name, x, client),
-        y=codes,
-        classes=classes,
-        client=client,
-        domain=_names(name, "domain", arrays.get("domain")),
-        split=_splits(name, arrays.get("split")),
-    )
-
-
-def _read(name: str, path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz that mean something here; others in it are left alone."""
-    if not path.is_file():
-        raise UserError(
-            f"{name}: no such file (looked for {path}); params.yaml: data.source.path is relative to the "
-            "folder of params.yaml."
-        )
-    if not zipfile.is_zipfile(path):
-        raise UserError(f"{name} is not a .npz archive; write one with numpy.savez({path.name!r}, x=…, y=…).")
-    arrays = {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for key in ("x", "y"):
-                if key not in archive.files:
-                    held = ", ".join(archive.files) or "nothing"
-                    raise UserError(f"{name} has no array {key} (it holds {held}); it needs x and y.")
-            for key in ("x", "y", "client", "domain", "split"):
-                if key in archive.files:
-                    arrays[key] = _array(name, key, archive)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
-        raise UserError(f"{name} cannot be read as a .npz archive ({error}); write it again.") from error
-    return arrays
-
-
-def _array(name: str, key: str, archive: Any) -> np.ndarray:
-    try:
-        array = archive[key]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise UserError(
-            f"{name}: {key} is an array of Python objects, which are not read for safety; convert it with "
-            "numpy.asarray(…, dtype=…) to numbers or strings before saving."
-        ) from error
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{name}: {key} is not a NumPy array; write the archive with numpy.savez.")
-    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-
-
-def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray:
-    """x as uint8, or else as finite float32: (n, *shape); plain numbers become one feature a row."""
-    if x.ndim == 1:
-        x = x[:, None]
-    if x.dtype == np.uint8:
-        return np.ascontiguousarray(x)
-    if x.dtype.kind not in "fiub":
-        raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; encode its columns first.")
-    with np.errstate(over="ignore"):
-        x = np.ascontiguousarray(x, dtype=np.float32)
-    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    if bad.any():
-        row = int(bad.argmax())
-        owner = "" if client is None else f" (client {client[row]})"
-        more = "" if bad.sum() == 1 else f", as do {int(bad.sum()) - 1} more rows"
-        raise UserError(
-            f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; fill in or drop such rows."
-        )
-    return x
-
-
-def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The sorted class names and each row's code: (n,) int64. Integers sort as numbers, strings as text."""
-    if y.dtype.kind == "f":
-        if not np.isfinite(y).all():
-            row = int((~np.isfinite(y)).argmax())
-            raise UserError(f"{name}: the label of row {row} is {y[row]}; label or drop such rows.")
-        if not (y == np.floor(y)).all():
-            row = int((y != np.floor(y)).argmax())
-            raise UserError(
-                f"{name}: y looks like regression (row {row} is {y[row]}), which is not supported yet; "
-                "give whole numbers or strings as classes."
-            )
-        y = y.astype(np.int64)
-    if y.dtype.kind not in "iubU":
-        raise UserError(f"{name}: y holds {y.dtype}, and must hold whole numbers or strings as classes.")
-    values, codes = np.unique(y, return_inverse=True)
-    return [str(value) for value in values.tolist()], codes.astype(np.int64)
-
-
-def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
-    """A column of names as strings: (n,) str."""
-    if column is None:
-        return None
-    if column.dtype.kind not in "iuU":
-        raise UserError(f"{name}: {key} holds {column.dtype}, and must hold strings or whole numbers.")
-    names = column.astype(str)
-    empty = np.char.str_len(names) == 0
-    if empty.any():
-        raise UserError(f"{name}: the {key} of row {int(empty.argmax())} is empty; name it or drop the row.")
-    return names
-
-
-def _splits(name: str, column: np.ndarray | None) -> np.ndarray | None:
-    """A split column as "train", "validation" or "test": (n,) str."""
-    if column is None:
-        return None
-    if column.dtype.kind in "fb" and np.isfinite(column).all():
-        whole = column.astype(np.int64)
-        column = whole if (whole == column).all() else column
-    words = column.astype(str)
-    for value in np.unique(words).tolist():
-        if value not in _SPLIT_CODES:
-            raise UserError(f"{name}: split has the value {value!r}; it takes 0 or train, 1 or test, 2 or validation.")
-    return np.array([_SPLIT_CODES[word] for word in words.tolist()])

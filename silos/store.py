@@ -1,62 +1,27 @@
-"""The data on disk: data/<name>/ with a manifest and one safetensors file a client."""
+"""The data on disk: data/<name>/ with a manifest and one safetensors file a client, or a shard of many clients."""
 
 import hashlib
-import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from silos.errors import UserError
+from silos.manifest import COMMON, MANIFEST, WAYS_BACK, ClientEntry, Manifest, read_manifest, to_json
 from silos.params import DataParams
-from silos.schemes import ClientRows, assign
-from silos.sources import SPLITS, load
-from silos.splits import split_rows
+from silos.rows import SPLITS, ClientRows, Rows
+from silos.schemes import make_clients
+from silos.sources import load
 
-FORMAT = 1
-MANIFEST = "manifest.json"
+__all__ = ["MANIFEST", "ClientEntry", "Manifest", "open_client", "open_common_rows", "read_manifest", "write"]
 
-
-@dataclass(frozen=True)
-class ClientEntry:
-    """What the manifest says of one client; `rows` counts its rows per split."""
-
-    name: str
-    domain: str
-    file: str
-    rows: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a folder of silos holds: a row is `shape` of `dtype` (uint8 or float32), labelled by `classes`."""
-
-    name: str
-    params: dict[str, Any]
-    classes: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    clients: tuple[ClientEntry, ...]
-
-    def client(self, name: str) -> ClientEntry:
-        """The entry of one client."""
-        if name not in self._by_name:
-            raise UserError(f"There is no client {name} in data/{self.name}; it has {_some(list(self._by_name))}.")
-        return self._by_name[name]
-
-    def rows(self, split: str) -> dict[str, int]:
-        """The number of rows of each client in a split ("train", "validation" or "test")."""
-        return {entry.name: entry.rows[split] for entry in self.clients}
-
-    @cached_property
-    def _by_name(self) -> dict[str, ClientEntry]:
-        return {entry.name: entry for entry in self.clients}
+FILES = 300  # clients up to which each has a file of its own
+SHARD = 256  # clients in a file beyond that
 
 
 def write(folder: Path, params: DataParams, root: Path) -> Manifest:
@@ -67,22 +32,22 @@ def write(folder: Path, params: DataParams, root: Path) -> Manifest:
     """
     folder = Path(folder).absolute()
     new, old = _leftovers(folder)
-    rows = load(params.source, Path(root))
-    clients = assign(rows, params.scheme, params.seed)
+    rows = load(params.source, Path(root), params.seed)
+    made = make_clients(rows, params.scheme, params.split, params.seed)
     new.mkdir(parents=True)
-    entries = [
-        _write_client(new / file, client, params)
-        for client, file in zip(clients, _file_names([client.name for client in clients]), strict=True)
-    ]
+    entries = [entry for file, clients in _files(made.clients) for entry in _write_clients(new / file, clients)]
     manifest = Manifest(
         name=params.name,
-        params=params.model_dump(mode="json"),
-        classes=tuple(rows.classes),
+        params=params.recipe(),
+        classes=tuple(made.classes),
         shape=rows.x.shape[1:],
         dtype=str(rows.x.dtype),
         clients=tuple(entries),
+        common=_write_common(new / COMMON, made.common),
+        left_out=made.left_out,
+        task=made.task,
     )
-    (new / MANIFEST).write_bytes(_to_json(manifest))
+    (new / MANIFEST).write_bytes(to_json(manifest))
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
@@ -90,58 +55,40 @@ def write(folder: Path, params: DataParams, root: Path) -> Manifest:
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder of silos; a UserError where it is missing, damaged or of another format."""
-    path = Path(folder) / MANIFEST
-    try:
-        held = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(
-            f"There is no data in {folder} (no {MANIFEST}); `siloflow partition` makes it, `dvc pull` "
-            "fetches it where it is recorded."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {_WAYS_BACK}") from error
-    found = held.get("format") if isinstance(held, dict) else None
-    if found != FORMAT:
-        raise UserError(
-            f"{path} has format {found!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
-            "makes the data anew."
-        )
-    try:
-        return Manifest(
-            name=held["name"],
-            params=held["params"],
-            classes=tuple(held["classes"]),
-            shape=tuple(held["shape"]),
-            dtype=held["dtype"],
-            clients=tuple(_entry(entry) for entry in held["clients"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error!r}); {_WAYS_BACK}") from error
-
-
 def open_client(folder: Path, entry: ClientEntry, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """One client's rows of one split, read by memory map: x (rows, *shape) as stored, y (rows,) int64."""
-    from safetensors import SafetensorError, safe_open
+    """One client's rows of one split, read by memory map: x (rows, *shape) as stored, y (rows,) int64 or float32."""
+    return _open(Path(folder) / entry.file, entry.key, split, entry.rows[split], f"client {entry.name}")
 
-    path = Path(folder) / entry.file
+
+def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a split that no client owns, as `open_client` gives a client's; none where there are none."""
+    if not manifest.common.get(split):
+        return np.empty((0, *manifest.shape), manifest.dtype), np.empty(0, manifest.label_type)
+    return _open(Path(folder) / COMMON, "", split, manifest.common[split], "all clients")
+
+
+def _open(path: Path, key: str, split: str, count: int, whose: str) -> tuple[np.ndarray, np.ndarray]:
+    from safetensors import SafetensorError
+
     try:
-        with safe_open(path, framework="numpy") as file:
-            x, y = file.get_tensor(f"{split}_x"), file.get_tensor(f"{split}_y")
+        status = path.stat()
+        file = _mapped(str(path), status.st_mtime_ns, status.st_size, status.st_ino)
+        x, y = file.get_tensor(f"{key}{split}_x"), file.get_tensor(f"{key}{split}_y")
     except FileNotFoundError:
-        raise UserError(f"{path}, the rows of client {entry.name}, is missing; {_WAYS_BACK}") from None
+        raise UserError(f"{path}, the rows of {whose}, is missing; {WAYS_BACK}") from None
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}, the rows of client {entry.name}, is damaged ({error}); {_WAYS_BACK}") from error
-    if not len(x) == len(y) == entry.rows[split]:
-        raise UserError(
-            f"{path} holds {len(x)} {split} rows of client {entry.name}, and {MANIFEST} says "
-            f"{entry.rows[split]}; {_WAYS_BACK}"
-        )
+        raise UserError(f"{path}, the rows of {whose}, is damaged ({error}); {WAYS_BACK}") from error
+    if not len(x) == len(y) == count:
+        raise UserError(f"{path} holds {len(x)} {split} rows of {whose}, and {MANIFEST} says {count}; {WAYS_BACK}")
     return x, y
 
 
-_WAYS_BACK = "`siloflow partition` rebuilds it, `dvc checkout` brings the recorded one back."
+@lru_cache(maxsize=512)
+def _mapped(path: str, *_stamp: int) -> Any:
+    """A file mapped into memory, its header read once a process; another stamp is another file."""
+    from safetensors import safe_open
+
+    return safe_open(path, framework="numpy")
 
 
 def _leftovers(folder: Path) -> tuple[Path, Path]:
@@ -161,23 +108,54 @@ def _leftovers(folder: Path) -> tuple[Path, Path]:
     return new, old
 
 
-def _write_client(path: Path, client: ClientRows, params: DataParams) -> ClientEntry:
+def _files(clients: Sequence[ClientRows]) -> Iterator[tuple[str, dict[str, ClientRows]]]:
+    """Each file with its clients, by the key that comes before the names of their tensors."""
+    if len(clients) <= FILES:
+        for name, client in zip(_file_names([client.name for client in clients]), clients, strict=True):
+            yield name, {"": client}
+        return
+    digits = len(str(len(clients) - 1))
+    for start in range(0, len(clients), SHARD):
+        inside = clients[start : start + SHARD]
+        keys = {f"{start + at:0{digits}d}/": client for at, client in enumerate(inside)}
+        yield f"clients-{start:0{digits}d}.safetensors", keys
+
+
+def _write_clients(path: Path, clients: dict[str, ClientRows]) -> list[ClientEntry]:
     from safetensors.numpy import save
 
-    parts = split_rows(client, params.split, params.seed)
-    tensors = {}
-    for split in SPLITS:
-        tensors[f"{split}_x"] = np.ascontiguousarray(client.x[parts[split]])
-        tensors[f"{split}_y"] = np.ascontiguousarray(client.y[parts[split]], dtype=np.int64)
+    tensors, entries = {}, []
+    for key, client in clients.items():
+        rows = {}
+        for split in SPLITS:
+            mine = np.flatnonzero(client.split == split)
+            tensors[f"{key}{split}_x"] = client.x[mine]
+            tensors[f"{key}{split}_y"] = client.y[mine]
+            rows[split] = len(mine)
+        entries.append(ClientEntry(client.name, client.domain, path.name, rows, key, client.role))
     path.write_bytes(save(tensors))  # safetensors orders by type and name, whatever the order here
-    rows = {split: len(parts[split]) for split in SPLITS}
-    return ClientEntry(name=client.name, domain=client.domain, file=path.name, rows=rows)
+    return entries
+
+
+def _write_common(path: Path, common: Rows | None) -> dict[str, int]:
+    from safetensors.numpy import save
+
+    if common is None:
+        return {}
+    tensors, rows = {}, {}
+    for split in ("test", "validation"):
+        mine = np.flatnonzero(common.split == split)
+        if len(mine):
+            tensors[f"{split}_x"], tensors[f"{split}_y"] = common.x[mine], common.y[mine]
+            rows[split] = len(mine)
+    path.write_bytes(save(tensors))
+    return rows
 
 
 def _file_names(clients: Sequence[str]) -> list[str]:
     """A safe file name for each client: its own if that is safe, else a readable form with a short hash."""
     # some file systems hold A and a for one name
-    folded = Counter(name.casefold() for name in clients)
+    folded = Counter([*(name.casefold() for name in clients), Path(COMMON).stem])
     return [f"{_slug(name, alone=folded[name.casefold()] == 1)}.safetensors" for name in clients]
 
 
@@ -186,31 +164,3 @@ def _slug(name: str, alone: bool) -> str:
     if slug == name and alone:
         return slug
     return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _to_json(manifest: Manifest) -> bytes:
-    held = {
-        "format": FORMAT,
-        "name": manifest.name,
-        "params": manifest.params,
-        "classes": manifest.classes,
-        "shape": manifest.shape,
-        "dtype": manifest.dtype,
-        "clients": [
-            {"name": entry.name, "domain": entry.domain, "file": entry.file, "rows": entry.rows}
-            for entry in manifest.clients
-        ],
-    }
-    return (json.dumps(held, sort_keys=True, indent=1) + "\n").encode()
-
-
-def _entry(held: dict[str, Any]) -> ClientEntry:
-    rows = {split: int(held["rows"][split]) for split in SPLITS}
-    if Path(held["file"]).name != held["file"]:
-        raise ValueError(f"file name {held['file']!r}")
-    return ClientEntry(name=held["name"], domain=held["domain"], file=held["file"], rows=rows)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -10,10 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from silos.digest import file_hashes, folder_digest, listing_digest
 from silos.errors import UserError
+from silos.manifest import Manifest
 from silos.params import DataParams
-from silos.store import Manifest
 
 __all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
 
@@ -99,10 +101,9 @@ def object_path(root: Path, md5: str) -> Path:
 
 def listed(root: Path, digest: str) -> dict[str, str] | None:
     """The files of a recorded folder and their hashes; None where DVC's cache does not hold the list."""
-    path = object_path(root, digest)
     try:
-        return {entry["relpath"]: entry["md5"] for entry in json.loads(path.read_bytes())}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {entry["relpath"]: entry["md5"] for entry in json.loads(object_path(root, digest).read_bytes())}
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
 
 
@@ -128,17 +129,18 @@ def restore(root: Path, digest: str, files: int, size: int) -> None:
             if before is not None:
                 path.write_bytes(before)
             said = " ".join(str(error).split())
-            raise UserError(f"DVC cannot bring version {digest} back: {said}; `dvc fetch` may, from a remote.") from error
+            raise UserError(
+                f"DVC cannot bring version {digest} back: {said}; `dvc fetch` may, from a remote."
+            ) from error
         finally:
             repo.close()
 
 
 def matches(manifest: Manifest, params: DataParams) -> None:
     """Raises UserError where the data section of params.yaml is not what the manifest was built from."""
-    asked, built = params.model_dump(mode="json"), manifest.params
-    if asked == built:
+    if params.recipe() == manifest.params:
         return
-    key, now, before = _first_difference("data", asked, built)
+    key, now, before = _first_difference("data", params.in_full(), _in_full(manifest.params))
     raise UserError(
         f"params.yaml: {key} is {now}, and data/{manifest.name} was made with {before}; "
         "`siloflow partition` makes the data anew, or set the value back."
@@ -219,6 +221,14 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
 def _some(paths: list[str]) -> str:
     shown = ", ".join(f"data/{path}" for path in paths[:3])
     return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more"
+
+
+def _in_full(recipe: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest says of its params with the defaults that it leaves out, where they still mean something."""
+    try:
+        return DataParams.model_validate(recipe).in_full()
+    except (ValidationError, UserError):
+        return recipe  # of a siloflow with other keys
 
 
 def _first_difference(key: str, asked: Any, built: Any) -> tuple[str, str, str]:

@@ -1,18 +1,56 @@
 """Small silos on disk for the tests of this room."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
-from silos.params import DataParams
+from silos.params import DataParams, SplitParams
+from silos.params_scheme import Step
+from silos.rows import Partition, Rows
+from silos.schemes import make_clients
 from silos.store import write
 
 SPLIT = {"validation": 0.1, "test": 0.2}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def numbered() -> Callable[..., Rows]:
+    """Builds rows whose one feature is their number."""
+
+    def build(n: int, classes: int = 3, **columns: np.ndarray) -> Rows:
+        x = np.arange(n, dtype=np.float32)[:, None]
+        return Rows(x=x, y=np.arange(n) % classes, classes=[str(c) for c in range(classes)], **columns)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Partition]:
+    """Applies the steps of a scheme, given as params.yaml has them; all rows train unless told otherwise."""
+    steps_of = TypeAdapter(tuple[Step, ...])
+
+    def build(rows: Rows, *steps: dict, seed: int = 0, **split: object) -> Partition:
+        held_out = SplitParams.model_validate({"validation": 0, "test": 0} | split)
+        return make_clients(rows, steps_of.validate_python(steps), held_out, seed)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def rows_of() -> Callable[..., list[int]]:
+    """The numbers of the rows that clients own in a split, or in all splits."""
+
+    def found(clients: Sequence, split: str | None = None) -> list[int]:
+        parts = [c.x[:, 0] if split is None else c.x[c.split == split, 0] for c in clients]
+        return sorted(np.concatenate(parts).astype(int).tolist())
+
+    return found
+
+
+@pytest.fixture(scope="session")
 def params() -> Callable[..., DataParams]:
     """Builds the data section of params.yaml, three equal clients of the digits unless told otherwise."""
 

@@ -1,83 +1,118 @@
-"""Every scheme puts each row with exactly one client, by the law that it names."""
+"""Whatever the scheme: every row is in exactly one place or counted as left out, and the same draw gives the same."""
+
+import json
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from pydantic import ValidationError
 
 from silos.errors import UserError
-from silos.params import Column, Dirichlet, Equal, Rotation
-from silos.rotation import rotate
-from silos.schemes import assign, dirichlet_shares, natural
-from silos.sources import Rows
-from silos.streams import stream
+from silos.params import DataParams
+from silos.rows import natural
+
+CLIENTS = st.integers(1, 12)
+WITHIN = st.sampled_from([None, "domain"])
 
 
-def numbered(n: int, classes: int = 3, **columns: np.ndarray) -> Rows:
-    """Rows whose one feature is their number."""
-    x = np.arange(n, dtype=np.float32)[:, None]
-    return Rows(x=x, y=np.arange(n) % classes, classes=[str(c) for c in range(classes)], **columns)
+def step(kind: str, **keys: st.SearchStrategy) -> st.SearchStrategy:
+    return st.fixed_dictionaries({"kind": st.just(kind), **keys})
 
 
-def images(n: int, **columns: np.ndarray) -> Rows:
-    x = np.random.default_rng(0).integers(0, 256, (n, 4, 4)).astype(np.uint8)
-    return Rows(x=x, y=np.zeros(n, np.int64), classes=["0"], **columns)
-
-
-STEPS = st.one_of(
-    st.builds(Equal, kind=st.just("equal"), clients=st.integers(1, 12)),
-    st.builds(
-        Dirichlet,
-        kind=st.just("dirichlet"),
-        clients=st.integers(1, 12),
-        alpha=st.floats(0.001, 1000),
-        min_rows=st.integers(1, 3),
-    ),
-    st.just(Column(kind="column", column="client")),
+CLASSES = st.lists(st.sampled_from("012"), min_size=1, max_size=3, unique=True)
+ASSIGNMENTS = st.one_of(
+    step("equal", clients=CLIENTS, within=WITHIN),
+    step("quantity", clients=CLIENTS, within=WITHIN, beta=st.floats(0.01, 100)),
+    step("dirichlet", clients=CLIENTS, within=WITHIN, alpha=st.floats(0.001, 1000), min_rows=st.integers(1, 3)),
+    step("shards", clients=CLIENTS, within=WITHIN, shards_per_client=st.integers(1, 4)),
+    step("balanced", clients=CLIENTS, percent=st.floats(0, 100), groups=st.just([["0"], ["1", "2"]])),
+    step("classes_per_cluster", clients=CLIENTS, clusters=st.lists(CLASSES, min_size=1, max_size=3)),
+    step("column", column=st.sampled_from(["client", "domain"])),
+)
+CHANGES = st.one_of(
+    step("noise", sd=st.floats(0, 0), within=WITHIN),
+    step("permute_labels", clusters=st.just(2), within=WITHIN),
+    step("merge_labels", into=st.just({"low": ["0", "1"]})),
+    step("imbalance", classes=st.just(["2"]), ratio=st.floats(1, 20)),
+    step("fresh", per_domain=st.integers(1, 2)),
+    step("hold_out", domains=st.just(["b"])),
+)
+SPLITS = st.fixed_dictionaries(
+    {
+        "validation": st.floats(0, 0.4),
+        "test": st.floats(0, 0.4),
+        "validation_rows": st.sampled_from(["own", "common"]),
+        "test_rows": st.sampled_from(["own", "common"]),
+    }
 )
 
 
-@settings(deadline=None)
-@given(step=STEPS, n=st.integers(1, 60), seed=st.integers(0, 2**64))
-def test_every_row_lands_with_exactly_one_client(step, n, seed):
-    rows = numbered(n, client=np.array([f"h{number % 5}" for number in range(n)]))
+@settings(deadline=None, max_examples=400)
+@given(
+    first=ASSIGNMENTS,
+    then=st.lists(CHANGES, max_size=3),
+    split=SPLITS,
+    source=st.sampled_from([None, "train test", "all three"]),
+    n=st.integers(1, 90),
+    seed=st.integers(0, 2**64),
+)
+def test_every_row_is_in_one_place_or_left_out(numbered, make, first, then, split, source, n, seed):
+    marks = {"train test": ["train", "train", "test"], "all three": ["train", "test", "train", "validation"]}
+    own = None if source is None else np.array([marks[source][i % len(marks[source])] for i in range(n)])
+    domain = np.array(["a" if number < n / 2 else "b" for number in range(n)])
+    rows = numbered(n, client=np.array([f"h{number % 5}" for number in range(n)]), domain=domain, split=own)
     try:
-        clients = assign(rows, (step,), seed)
+        made = make(rows, first, *then, seed=seed, **split)
     except UserError:
         assume(False)
-    landed = np.concatenate([client.x[:, 0] for client in clients])
-    assert sorted(landed.tolist()) == list(range(n))
-    for client in clients:
-        np.testing.assert_array_equal(client.y, client.x[:, 0].astype(int) % 3)
+    owned = np.concatenate([client.x[:, 0] for client in made.clients]).astype(int).tolist()
+    common = [] if made.common is None else made.common.x[:, 0].astype(int).tolist()
+    assert len(set(owned + common)) == len(owned + common) == n - made.left_out
+    for client in made.clients:
+        assert len(client.x) == len(client.y) == len(client.split)
+        assert (client.split == "train").any()
         assert (np.diff(client.x[:, 0]) > 0).all()
+        if own is not None:
+            theirs = own[client.x[:, 0].astype(int)]
+            assert (client.split[theirs == "test"] == "test").all()
+            assert (theirs[client.split == "test"] == "test").all()  # no test row trains, and no other tests
+    for name in ("test", "validation"):
+        asked = made.common is not None and (made.common.split == name).any()
+        assert asked == (split[f"{name}_rows"] == "common")
+        if asked:
+            assert not any((client.split == name).any() for client in made.clients)
+    again = make(rows, first, *then, seed=seed, **split)
+    for one, other in zip(made.clients, again.clients, strict=True):
+        assert (one.name, one.domain, one.role) == (other.name, other.domain, other.role)
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.y, other.y)
+        np.testing.assert_array_equal(one.split, other.split)
 
 
-@given(n=st.integers(1, 80), clients=st.integers(1, 20))
-def test_equal_clients_differ_by_one_row_at_most(n, clients):
-    assume(clients <= n)
-    sizes = [len(c.y) for c in assign(numbered(n), (Equal(kind="equal", clients=clients),), 0)]
-    assert max(sizes) - min(sizes) <= 1
+@settings(deadline=None)
+@given(first=ASSIGNMENTS, n=st.integers(20, 60), seed=st.integers(0, 99))
+def test_a_change_leaves_the_assignment_and_the_split_alone(numbered, make, first, n, seed):
+    rows = numbered(n, client=np.array(list("abcd") * n)[:n], domain=np.array(list("xy") * n)[:n])
+    try:
+        plain = make(rows, first, seed=seed, validation=0.2, test=0.2)
+    except UserError:
+        assume(False)
+    merged = {"kind": "merge_labels", "into": {"all": ["0", "1", "2"]}}
+    changed = make(rows, first, {"kind": "noise", "sd": 0}, merged, seed=seed, validation=0.2, test=0.2)
+    for before, after in zip(plain.clients, changed.clients, strict=True):
+        np.testing.assert_array_equal(before.x, after.x)
+        np.testing.assert_array_equal(before.split, after.split)
+        assert not after.y.any()
 
 
-def test_clients_are_numbered_in_order():
-    names = [c.name for c in assign(numbered(300), (Equal(kind="equal", clients=101),), 0)]
-    assert names[:2] == ["c000", "c001"]
-    assert names[-1] == "c100"
-    assert [c.name for c in assign(numbered(300), (Equal(kind="equal", clients=3),), 0)] == [
-        "c00",
-        "c01",
-        "c02",
-    ]
-
-
-def test_natural_clients_keep_their_names_sorted_by_the_numbers_in_them():
-    rows = numbered(4, client=np.array(["site10", "site9", "Zürich", "site9"]))
-    assert [c.name for c in assign(rows, (Column(kind="column", column="client"),), 0)] == [
-        "Zürich",
-        "site9",
-        "site10",
-    ]
+@settings(deadline=None)
+@given(first=ASSIGNMENTS, then=st.lists(CHANGES, max_size=3), split=SPLITS)
+def test_a_recipe_reads_back_as_the_same_params(params, first, then, split):
+    built = params(scheme=[first, *then], split=split)
+    recipe = json.loads(json.dumps(built.recipe()))
+    assert DataParams.model_validate(recipe) == built
+    assert DataParams.model_validate(recipe).recipe() == recipe
 
 
 @given(st.lists(st.text(max_size=4)))
@@ -85,82 +120,28 @@ def test_any_names_can_be_sorted(names):
     sorted(names, key=natural)
 
 
-def test_domains_can_be_clients():
-    rows = numbered(4, domain=np.array(["b", "a", "b", "a"]))
-    clients = assign(rows, (Column(kind="column", column="domain"),), 0)
-    assert [(c.name, c.domain, len(c.y)) for c in clients] == [("a", "a", 2), ("b", "b", 2)]
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        ([{"kind": "sharded", "clients": 2}], "sharded"),
+        ([{"kind": "dirichlet", "clients": 2, "alpha": 0}], "greater than 0"),
+        ([{"kind": "dirichlet", "clients": 2, "alpha": -1}], "greater than 0"),
+        ([{"kind": "dirichlet", "clients": 2, "alpha": float("inf")}], "finite"),
+        ([{"kind": "quantity", "clients": 2, "beta": 0}], "greater than 0"),
+        ([{"kind": "balanced", "clients": 2, "percent": 101}], "less than or equal to 100"),
+        ([{"kind": "equal", "clients": 2}, {"kind": "noise", "sd": -1}], "greater than or equal to 0"),
+        ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": ["0"], "ratio": 0.5}], "equal to 1"),
+        ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [], "ratio": 2}], "at least 1"),
+        ([{"kind": "equal", "clients": 2}, {"kind": "merge_labels", "into": {"a": [1, 2], "b": [2]}}], "merged twice"),
+    ],
+)
+def test_what_no_law_allows_is_refused(params, scheme, said):
+    with pytest.raises(ValidationError, match=said):
+        params(scheme=scheme)
 
 
-def test_a_missing_column_is_named():
-    with pytest.raises(UserError, match="column `client`"):
-        assign(numbered(4), (Column(kind="column", column="client"),), 0)
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
-def test_dirichlet_shares_follow_dirichlets_law(alpha):
-    clients, draws = 4, 2000
-    rng = stream(1, "law", str(alpha))
-    shares = np.array([dirichlet_shares(rng, alpha, clients) for _ in range(draws)])
-    np.testing.assert_allclose(shares.sum(axis=1), 1)
-    marginal = stats.beta(alpha, alpha * (clients - 1))
-    assert stats.kstest(shares[:, 0], marginal.cdf).pvalue > 0.001
-
-
-def test_dirichlet_shares_are_numbers_for_the_smallest_alpha():
-    shares = dirichlet_shares(stream(0), 1e-6, 5)
-    assert shares.max() == pytest.approx(1)
-
-
-def test_dirichlet_deals_each_class_by_its_own_shares():
-    rows = Rows(x=np.zeros((4000, 1)), y=np.arange(4000) % 2, classes=["0", "1"])
-    alone = assign(rows, (Dirichlet(kind="dirichlet", clients=4, alpha=1.0),), 3)
-    rng = stream(3, "scheme", 0, "dirichlet")
-    for label in (0, 1):
-        shares = dirichlet_shares(rng, 1.0, 4)
-        rng.permutation(2000)
-        np.testing.assert_allclose([np.mean(c.y == label) * len(c.y) / 2000 for c in alone], shares, atol=1e-3)
-
-
-def test_a_partition_that_cannot_be_found_names_the_keys():
-    step = Dirichlet(kind="dirichlet", clients=10, alpha=0.001, min_rows=5)
-    with pytest.raises(UserError, match=r"data.scheme\[0\].*100 draws.*min_rows = 5 at alpha = 0.001"):
-        assign(numbered(60), (step,), 0)
-    with pytest.raises(UserError, match=r"7 clients of 1 rows or more.*6 rows.*client c06"):
-        assign(numbered(6), (Equal(kind="equal", clients=7),), 0)
-
-
-def test_rotation_deals_angles_to_contiguous_blocks_of_clients():
-    rows = images(45)
-    steps = (Equal(kind="equal", clients=9), Rotation(kind="rotation", angles=(0, -50, 120)))
-    plain, turned = assign(rows, steps[:1], 5), assign(rows, steps, 5)
-    assert [c.domain for c in turned] == ["rot0"] * 3 + ["rot-50"] * 3 + ["rot120"] * 3
-    for before, after, angle in zip(plain, turned, np.repeat([0, -50, 120], 3), strict=True):
-        np.testing.assert_array_equal(after.x, rotate(before.x, angle))
-        np.testing.assert_array_equal(after.y, before.y)
-
-
-def test_a_transform_leaves_the_assignment_alone():
-    rows = images(40)
-    step = Dirichlet(kind="dirichlet", clients=4, alpha=1.0)
-    alone = assign(rows, (step,), 9)
-    turned = assign(rows, (step, Rotation(kind="rotation", angles=(0, 0.0))), 9)
-    for before, after in zip(alone, turned, strict=True):
-        np.testing.assert_array_equal(before.x, after.x)
-
-
-def test_rotation_joins_its_name_to_a_domain_of_the_source():
-    rows = images(2, client=np.array(["a", "b"]), domain=np.array(["photo", "sketch"]))
-    steps = (Column(kind="column", column="client"), Rotation(kind="rotation", angles=(22.5, -0.0)))
-    assert [c.domain for c in assign(rows, steps, 0)] == ["photo-rot22.5", "sketch-rot0"]
-
-
-def test_rotation_of_what_is_no_image_is_a_sentence():
-    steps = (Equal(kind="equal", clients=1), Rotation(kind="rotation", angles=(1,)))
-    with pytest.raises(UserError, match=r"turns images.*\(1,\)"):
-        assign(numbered(4), steps, 0)
-
-
-def test_more_angles_than_clients_is_a_sentence():
-    steps = (Equal(kind="equal", clients=2), Rotation(kind="rotation", angles=(0, 1, 2)))
-    with pytest.raises(UserError, match="3 angles for 2 clients"):
-        assign(images(4), steps, 0)
+def test_classes_may_be_written_as_whole_numbers(params):
+    (_, step) = params(
+        scheme=[{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [0, "1"], "ratio": 2}]
+    ).scheme
+    assert step.classes == ("0", "1")

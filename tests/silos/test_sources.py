@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from silos.errors import UserError
-from silos.params import Digits, Npz
+from silos.params_source import Digits, Npz
 from silos.sources import load
 
 X = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
@@ -16,13 +16,13 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def read(tmp_path):
     def build(**arrays):
         np.savez(tmp_path / "own.npz", **arrays)
-        return load(Npz(kind="npz", path="own.npz"), tmp_path)
+        return load(Npz(kind="npz", path="own.npz"), tmp_path, 0)
 
     return build
 
 
-def test_digits_are_scikit_learns_scaled_to_bytes():
-    rows = load(Digits(kind="digits"), None)
+def test_digits_are_scikit_learns_scaled_to_bytes(tmp_path):
+    rows = load(Digits(kind="digits"), tmp_path, 0)
     images = load_digits().images
     assert rows.x.shape == (1797, 8, 8)
     assert rows.x.dtype == np.uint8
@@ -118,14 +118,14 @@ def test_a_pixel_that_is_not_finite_is_named_by_row_and_client(read, bad):
 
 def test_a_file_that_is_missing_or_no_archive_is_named(tmp_path, read):
     with pytest.raises(UserError, match=r"none.npz: no such file"):
-        load(Npz(kind="npz", path="none.npz"), tmp_path)
+        load(Npz(kind="npz", path="none.npz"), tmp_path, 0)
     (tmp_path / "text.npz").write_text("x,y\n1,2\n")
     with pytest.raises(UserError, match=r"text.npz is not a .npz archive"):
-        load(Npz(kind="npz", path="text.npz"), tmp_path)
+        load(Npz(kind="npz", path="text.npz"), tmp_path, 0)
     read(x=X, y=Y)
     whole = (tmp_path / "own.npz").read_bytes()
     damaged = bytearray(whole)
     damaged[len(whole) // 4] ^= 0xFF
     (tmp_path / "own.npz").write_bytes(bytes(damaged))
     with pytest.raises(UserError, match=r"own.npz"):
-        load(Npz(kind="npz", path="own.npz"), tmp_path)
+        load(Npz(kind="npz", path="own.npz"), tmp_path, 0)

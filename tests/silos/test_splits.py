@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from silos.errors import UserError
 from silos.params import SplitParams
-from silos.schemes import ClientRows
+from silos.rows import ClientRows
 from silos.splits import split_rows
 
 FRACTIONS = st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)).filter(lambda pair: sum(pair) < 1)

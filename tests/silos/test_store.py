@@ -12,7 +12,7 @@ import pytest
 from silos import store
 from silos.errors import UserError
 from silos.params import DataParams
-from silos.sources import SPLITS
+from silos.rows import SPLITS
 from silos.store import open_client, read_manifest, write
 
 SCHEME = [
@@ -129,7 +129,7 @@ def test_a_write_that_fails_leaves_the_old_data(tmp_path, natural, monkeypatch):
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "_to_json", stopped)
+    monkeypatch.setattr(store, "to_json", stopped)
     with pytest.raises(KeyboardInterrupt):
         natural({"lyon": 21})
     assert contents(folder) == before

@@ -1,0 +1,102 @@
+"""The `data.source` section of params.yaml: one record a kind of source."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """A part of params.yaml: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Digits(Section):
+    """The 1,797 handwritten digits that come with scikit-learn: 8 x 8 pixels, 0 to 255, ten classes."""
+
+    kind: Literal["digits"]
+
+
+class Npz(Section):
+    """A NumPy archive with the arrays x and y, and optionally client, domain and split."""
+
+    kind: Literal["npz"]
+    path: str = Field(min_length=1, description="relative to the folder of params.yaml")
+
+
+class RowLimits(Section):
+    """How many rows of each of the source's own splits are taken, drawn at random with data.seed; null is all.
+
+    With `test: 0` the source has no test rows of its own, and data.split draws them.
+    """
+
+    train: int | None = Field(default=None, ge=1)
+    test: int | None = Field(default=None, ge=0)
+
+
+class Downloaded(Section):
+    """What the sets read through torchvision share: where they lie and how much of them is taken."""
+
+    kind: str
+    download_dir: str = Field(default="downloads", min_length=1, description="relative to the folder of params.yaml")
+    download: bool = Field(default=True, description="whether what is not in download_dir may be downloaded")
+    rows: RowLimits = RowLimits()
+
+
+class Mnist(Downloaded):
+    """MNIST and its drop-in replacement: 28 x 28 pixels, ten classes, 60,000 training and 10,000 test rows."""
+
+    kind: Literal["mnist", "fashion_mnist"]
+
+
+class Emnist(Downloaded):
+    """Letters and digits of NIST's database 19 (Cohen et al. 2017): 28 x 28 pixels, turned upright."""
+
+    kind: Literal["emnist"]
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
+
+
+class Cifar(Downloaded):
+    """Small photographs: 32 x 32 pixels in colour, 10 or 100 classes, 50,000 training and 10,000 test rows."""
+
+    kind: Literal["cifar10", "cifar100"]
+
+
+class Gtsrb(Downloaded):
+    """The German traffic signs, 43 classes, in colour; each is resized to `size` x `size` pixels."""
+
+    kind: Literal["gtsrb"]
+    size: int = Field(default=32, ge=1)
+
+
+class Folder(Section):
+    """Pictures as domain/class/file, the layout of PACS; each becomes `size` x `size` pixels in colour."""
+
+    kind: Literal["folder"]
+    path: str = Field(min_length=1, description="relative to the folder of params.yaml")
+    size: int = Field(ge=1)
+
+
+class Synthetic(Section):
+    """Clusters of clients, each cluster with coefficients of its own: y = x·theta + noise, or its sign."""
+
+    kind: Literal["synthetic"]
+    task: Literal["linear", "logistic"]
+    clusters: int = Field(default=3, ge=1)
+    clients_per_cluster: int = Field(default=100, ge=1)
+    rows: int = Field(default=100, ge=1, description="training rows of a client")
+    test_rows: int = Field(default=100, ge=0, description="test rows of a client")
+    features: int = Field(default=10, ge=1)
+    noise: float = Field(default=0.1, ge=0, description="standard deviation, of the linear task only")
+
+    @model_validator(mode="after")
+    def _logistic_has_no_noise(self) -> "Synthetic":
+        if self.task == "logistic" and "noise" in self.model_fields_set:
+            raise ValueError("noise belongs to the linear task; the logistic one is free of it, so drop the key")
+        return self
+
+
+Source = Annotated[
+    Digits | Npz | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,138 @@
+"""What flows from a source through a scheme to the store: rows, then clients that own them."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from silos.errors import UserError
+from silos.streams import stream
+
+SPLITS = ("train", "validation", "test")
+ATTEMPTS = 100  # draws of a law with a condition before giving up on it
+
+Task = Literal["classification", "regression"]
+Role = Literal["federated", "fresh", "unseen"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a source, all of equal length n.
+
+    x: (n, *shape) uint8 (0 to 255) or float32; y: (n,) int64, codes into `classes`, or float32 targets where
+    the task is regression; client, domain: (n,) str; split: (n,) str, one of "train", "validation", "test".
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    classes: list[str]
+    client: np.ndarray | None = None
+    domain: np.ndarray | None = None
+    split: np.ndarray | None = None
+    task: Task = "classification"
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """The rows of these numbers, or where this mask is true."""
+        client, domain, split = (
+            None if column is None else column[chosen] for column in (self.client, self.domain, self.split)
+        )
+        return replace(self, x=self.x[chosen], y=self.y[chosen], client=client, domain=domain, split=split)
+
+    def parts(self) -> list[np.ndarray]:
+        """The row numbers of each split that has rows, those to train on first; all rows where there are none."""
+        if self.split is None:
+            return [np.arange(len(self.y))]
+        parts = [np.flatnonzero(self.split == name) for name in SPLITS]
+        return parts[:1] + [part for part in parts[1:] if len(part)]
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """The rows of one client, in the order of the source.
+
+    x: (rows, *shape) uint8 or float32; y: (rows,) int64 or float32; split: (rows,) str where it is known.
+    `domain` names the client's law and is "" where there is nothing to name.
+    """
+
+    name: str
+    domain: str
+    x: np.ndarray
+    y: np.ndarray
+    split: np.ndarray | None = None
+    role: Role = "federated"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The clients that a scheme made, and the rows that none of them owns.
+
+    `common` rows have a split, "validation" or "test"; `left_out` counts rows that a step of the scheme dropped.
+    """
+
+    clients: list[ClientRows]
+    classes: list[str]
+    common: Rows | None = None
+    left_out: int = 0
+    task: Task = "classification"
+
+
+@dataclass(frozen=True)
+class At:
+    """Where in params.yaml a step stands: its words in errors, its random streams."""
+
+    seed: int
+    index: int
+    kind: str
+    names: tuple[str, ...] = ()
+
+    def within(self, name: str) -> "At":
+        """The same step in one domain, with streams of its own."""
+        return replace(self, names=(*self.names, name))
+
+    def stream(self, *names: str | int) -> np.random.RandomState:
+        """The step's random stream of this name."""
+        return stream(self.seed, "scheme", self.index, self.kind, *self.names, *names)
+
+    def error(self, said: str) -> UserError:
+        """A user's mistake in this step."""
+        place = "".join(f", in the domain {name!r}" for name in self.names)
+        return UserError(f"params.yaml: data.scheme[{self.index}] (`{self.kind}`{place}) {said}")
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
+    """A sort key by which c2 comes before c10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)], name
+
+
+def numbered(index: int, count: int) -> str:
+    """The name of a client that has none of its own: c00 ... c99, or as many digits as `count` clients need."""
+    return f"c{index:0{max(2, len(str(count - 1)))}d}"
+
+
+def blocks(clients: int, parts: int) -> list[int]:
+    """The block of each client when they are cut into contiguous blocks whose sizes differ by one at most."""
+    return [position * parts // clients for position in range(clients)]
+
+
+def labelled(domain: str, label: str) -> str:
+    """A domain's name with the name of one more thing that its clients share."""
+    return f"{domain}-{label}" if domain else label
+
+
+def class_codes(names: tuple[str, ...], classes: list[str], at: At) -> list[int]:
+    """The codes of the classes that a step names."""
+    unknown = [name for name in names if name not in classes]
+    if unknown:
+        raise at.error(
+            f"names the class {unknown[0]!r}, and there is no such class; there are {some(classes)}."
+            if classes
+            else f"names the class {unknown[0]!r}, and the source has numbers for targets; choose another source."
+        )
+    return [classes.index(name) for name in names]
+
+
+def some(names: list[str], shown: int = 12) -> str:
+    """The first names of a list, as text."""
+    text = ", ".join(names[:shown])
+    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"

@@ -1,0 +1,52 @@
+"""The source `gtsrb`, found by torchvision."""
+
+from pathlib import Path
+
+import numpy as np
+
+from silos.errors import UserError
+from silos.params_source import Gtsrb
+from silos.pictures import read_pictures
+from silos.rows import Rows
+from silos.sources_download import choose, fetch, joined
+from silos.vision import torchvision
+
+CLASSES = [str(sign) for sign in range(43)]
+
+
+def gtsrb(source: Gtsrb, root: Path, seed: int) -> Rows:
+    """The German traffic signs (Stallkamp et al. 2012): each whole picture resized to a square, in colour."""
+    torchvision()
+    from torchvision import datasets
+
+    place = root / source.download_dir
+    base = place / "gtsrb"
+    needed = [base / "GTSRB" / "Training", base / "GTSRB" / "Final_Test" / "Images", base / "GT-final_test.csv"]
+
+    def download() -> None:
+        for split in ("train", "test"):
+            datasets.GTSRB(str(place), split=split, download=True)
+
+    missing = [path for path in needed if not path.exists()]
+    accepted = "the folders Training/<class>/*.ppm and Images/*.ppm as the published archives hold them"
+    fetch(source, root, missing, download, accepted)
+    samples = {}
+    for split in ("train", "test"):
+        try:
+            # only the list of its files: what they hold is read here, so that a broken one can be named
+            samples[split] = datasets.GTSRB(str(place), split=split)._samples
+        except (OSError, KeyError, ValueError) as error:
+            raise UserError(
+                f"{base} is not laid out as GTSRB is ({error}); put there Training/<class>/*.ppm, Final_Test/Images/"
+                "*.ppm and GT-final_test.csv as published."
+            ) from error
+    chosen = choose({split: len(found) for split, found in samples.items()}, source.rows, seed)
+    parts = {}
+    for split, found in samples.items():
+        taken = [found[number] for number in chosen[split]]
+        for path, label in taken:
+            if not 0 <= label < len(CLASSES):
+                raise UserError(f"{path} has the class {label}, and there are {len(CLASSES)}; replace the files.")
+        x = read_pictures([Path(path) for path, _ in taken], source.size)
+        parts[split] = (x, np.array([label for _, label in taken], np.int64))
+    return joined(parts, CLASSES)
