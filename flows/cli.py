@@ -146,7 +146,7 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A page of flows/papers.")],
+    paper: Annotated[str, typer.Argument(help="A page of flows/papers, or a .yaml file of your own.")],
     table: Annotated[str | None, typer.Option(help="Which of its tables.")] = None,
     scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,

@@ -34,9 +34,10 @@ def names() -> list[str]:
 
 def table_of(paper: str, table: str | None, scale: str) -> dict[str, Any]:
     """The published table; UserError naming those that there are."""
-    if paper not in names():
-        raise UserError(f"there is no paper {paper!r}; there are {', '.join(names())}.")
-    tables = yaml.safe_load((PAPERS / f"{paper}.yaml").read_text(encoding="utf-8"))["tables"]
+    page = Path(paper) if paper.endswith(".yaml") else PAPERS / f"{paper}.yaml"
+    if not page.is_file():
+        raise UserError(f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own.")
+    tables = yaml.safe_load(page.read_text(encoding="utf-8"))["tables"]
     if table not in tables:
         raise UserError(f"{paper} has no table {table!r} here; --table takes {', '.join(tables)}.")
     found: dict[str, Any] = tables[table]
@@ -65,13 +66,13 @@ class _Sweep:
 
     def __init__(self, paper: str, table: str, scale: str, seeds: list[int] | None, overrides: list[str]) -> None:
         self.page = table_of(paper, table, scale)
-        self.paper, self.table, self.scale = paper, table, scale
+        self.paper, self.table, self.scale = Path(paper).stem, table, scale
         self.settings = self.page["scales"][scale]
         self.seeds = seeds or self.settings["seeds"]
         self.overrides = overrides
         self.root = Path().resolve()
-        self.file = self.root / "docs" / "results" / f"{paper}.json"
-        self.experiment = f"reproduce-{paper}-{table}-{scale}"
+        self.file = self.root / "docs" / "results" / f"{self.paper}.json"
+        self.experiment = f"reproduce-{self.paper}-{table}-{scale}"
 
     def run(self) -> dict[str, Any]:
         """Every cell that is not in the results yet; then the table and the figure."""

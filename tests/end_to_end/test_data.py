@@ -1,0 +1,125 @@
+"""Versions of data as a person uses them: what there was, what changed, back again, and the same numbers."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+NINE = "data.scheme.1.angles=[0, 0, 0, -50, -50, -50, 120, 120, 120]"
+ONE_TURNED = "data.scheme.1.angles=[0, 0, 0, -50, 30, -50, 120, 120, 120]"
+RUN = ("run", "fedavg", "--set", "training.rounds=3", "--json")
+
+
+@pytest.fixture
+def history(project: Any) -> Any:
+    """Two committed versions of data/: nine silos, then one of them turned by another angle; and a run on the first."""
+    git(project.path, "init", "-q", "-b", "main")
+    (project.path / ".gitignore").write_text("/data\n/runs/\n/private/\n/.prefect/\n")
+    project.type("partition", "--set", NINE)
+    git(project.path, "add", "-A")
+    git(project.path, "commit", "-qm", "nine silos")
+    first = project.type(*RUN, "--set", NINE).json
+    project.type("partition", "--set", ONE_TURNED)
+    git(project.path, "commit", "-qam", "one silo turned")
+    return project, first
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=n@localhost"]
+    return subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def dvc(folder: Path, *words: str) -> None:
+    subprocess.run([Path(sys.executable).parent / "dvc", *words, "-q"], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_weights(history: Any) -> None:
+    project, first = history
+    versions = project.type("data", "log", "--json").json
+    assert [v["words"] for v in versions["versions"]] == ["one silo turned", "nine silos"]
+    assert versions["now"] == versions["versions"][0]["digest"]
+    assert versions["versions"][1]["partitions"] == {"digits": first["data_version"]}
+
+    (silo,) = project.type("data", "diff", "HEAD~1", "--json").json["silos"]
+    assert (silo["client"], silo["change"]) == ("c04", "changed")
+    assert silo["before"]["rows"] == silo["after"]["rows"]
+    assert silo["before"]["label_shares"] == silo["after"]["label_shares"]
+    assert silo["before"]["mean"] != silo["after"]["mean"]
+
+    # by the version that MLflow shows on the run
+    used = project.type("data", "use", first["data_version"][:10], "--json").json
+    assert used["partitions"] == {"digits": first["data_version"]}
+    again = project.type(*RUN, "--set", NINE).json
+    assert again["weights_sha256"] == first["weights_sha256"]
+    assert again["metrics"] == first["metrics"]
+
+
+def test_a_version_comes_back_from_a_remote_folder(history: Any, tmp_path: Path) -> None:
+    project, first = history
+    dvc(project.path, "remote", "add", "-d", "store", str(tmp_path / "store"))
+    dvc(project.path, "push", "--all-commits")
+    shutil.rmtree(project.path / ".dvc" / "cache")
+    shutil.rmtree(project.path / "data")
+    dvc(project.path, "fetch", "--all-commits")
+    project.type("data", "use", "HEAD~1")
+    assert project.type("show", "--set", NINE, "--json").json["data_version"] == first["data_version"]
+
+
+def test_data_that_nobody_recorded_are_not_thrown_away(history: Any) -> None:
+    project, _ = history
+    file = project.path / "data" / "digits" / "c00.safetensors"
+    file.write_bytes(file.read_bytes() + b" ")
+    answer = project.type("data", "use", "HEAD~1", code=2)
+    assert "would be lost" in answer.err
+    assert file.read_bytes().endswith(b" ")
+
+
+def test_an_unknown_version_is_told(history: Any) -> None:
+    project, _ = history
+    assert "neither a git revision" in project.type("data", "use", "0123456789", code=2).err
+
+
+def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(project: Any) -> None:
+    page = {
+        "tables": {
+            "1": {
+                "title": "Accuracy after three rounds",
+                "source": "made for this test",
+                "unit": "accuracy",
+                "measure": {"metric": "accuracy/mean"},
+                "known_errors": "none",
+                "base": ["training.rounds=3"],
+                "method": "fedavg",
+                "cells": {
+                    "alike": {"words": "equal silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 3}]"]},
+                    "few": {"words": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
+                },
+                "grid": "training.optimiser={{kind: sgd, learning_rate: {}}}",
+                "scales": {"cpu": {"seeds": [0, 1], "grid": {"few": [0.001, 0.5]}}},
+            }
+        }
+    }
+    (project.path / "tiny.yaml").write_text(yaml.safe_dump(page))
+    typed = ("reproduce", "tiny.yaml", "--table", "1", "--json")
+    found = project.type(*typed).json
+    alike, few = found["rows"]
+    assert alike["choice"] is None
+    assert few["choice"].endswith("learning_rate: 0.5}")
+    assert len(few["values"]) == 2
+    written = (project.path / found["results"]).read_text()
+    records = json.loads(written)["1"]["cpu"]
+    assert {cell: len(runs) for cell, runs in records.items()} == {"alike": 2, "few": 3}
+    assert str(project.path) not in written
+    assert (project.path / found["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert not (project.path / "data" / "tiny").exists()
+
+    again = project.type(*typed)
+    assert again.json == found
+    assert (project.path / found["results"]).read_text() == written
+    estimate = project.type(*typed, "--estimate").json
+    assert set(estimate["seconds"]) == {"alike", "few"}
