@@ -28,25 +28,35 @@ def gtsrb(source: Gtsrb, root: Path, seed: int) -> Rows:
             datasets.GTSRB(str(place), split=split, download=True)
 
     missing = [path for path in needed if not path.exists()]
-    accepted = "the folders Training/<class>/*.ppm and Images/*.ppm as the published archives hold them"
+    accepted = "the folders hold <class>/*.ppm and *.ppm, as in the published archives"
     fetch(source, root, missing, download, accepted)
-    samples = {}
-    for split in ("train", "test"):
-        try:
-            # only the list of its files: what they hold is read here, so that a broken one can be named
-            samples[split] = datasets.GTSRB(str(place), split=split)._samples
-        except (OSError, KeyError, ValueError) as error:
-            raise UserError(
-                f"{base} is not laid out as GTSRB is ({error}); put there Training/<class>/*.ppm, Final_Test/Images/"
-                "*.ppm and GT-final_test.csv as published."
-            ) from error
+    samples = {split: _listed(place, split) for split in ("train", "test")}
     chosen = choose({split: len(found) for split, found in samples.items()}, source.rows, seed)
     parts = {}
     for split, found in samples.items():
         taken = [found[number] for number in chosen[split]]
-        for path, label in taken:
-            if not 0 <= label < len(CLASSES):
-                raise UserError(f"{path} has the class {label}, and there are {len(CLASSES)}; replace the files.")
-        x = read_pictures([Path(path) for path, _ in taken], source.size)
-        parts[split] = (x, np.array([label for _, label in taken], np.int64))
+        labels = np.array([label for _, label in taken], np.int64)
+        parts[split] = (read_pictures([path for path, _ in taken], source.size), labels)
     return joined(parts, CLASSES)
+
+
+def _listed(place: Path, split: str) -> list[tuple[Path, int]]:
+    """The pictures of a split with their classes, as torchvision finds them; a broken one is named later."""
+    from torchvision import datasets
+
+    base = place / "gtsrb"
+    try:
+        # of folders torchvision counts those that are there, which are the classes only if all are
+        found = [
+            (Path(path), int(Path(path).parent.name) if split == "train" else label)
+            for path, label in datasets.GTSRB(str(place), split=split)._samples
+        ]
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(
+            f"{base} is not laid out as GTSRB is ({error}); put there GTSRB/Training/<class>/*.ppm, GTSRB/Final_Test/"
+            "Images/*.ppm and GT-final_test.csv as published."
+        ) from error
+    for path, label in found:
+        if not 0 <= label < len(CLASSES):
+            raise UserError(f"{path} has the class {label}, and there are {len(CLASSES)}; replace the files.")
+    return found

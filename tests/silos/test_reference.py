@@ -5,9 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
-from silos.cohort import Stack, open_stack
+from silos.cohort import Stack, open_common, open_stack
 from silos.errors import UserError
 from silos.reference import Silos
+from silos.store import write
 
 SIZES = {"lyon": 20, "oslo": 30, "rome": 3}
 
@@ -55,3 +56,76 @@ def test_pooling_one_client_is_that_client(silos):
 def test_pooling_twice_is_pooling_once(silos):
     assert silos.pool().pool() == silos.pool()
     assert silos.pool().select(silos.pool().clients) == silos.pool()
+
+
+# --- roles and common rows ---
+
+
+@pytest.fixture
+def roles(tmp_path, params):
+    scheme = [
+        {"kind": "equal", "clients": 6},
+        {"kind": "rotation", "angles": [0, 30, 60]},
+        {"kind": "hold_out", "domains": ["rot30"]},
+        {"kind": "fresh", "per_domain": 1},
+    ]
+    split = {"validation": 0.1, "test": 0.2, "test_rows": "common", "validation_rows": "common"}
+    write(tmp_path / "data", params(scheme=scheme, split=split), tmp_path)
+    return Silos.open(tmp_path / "data", "v")
+
+
+def test_all_clients_are_opened_and_the_federated_ones_train(roles):
+    assert [roles.role(name) for name in roles.clients] == [
+        "federated",
+        "fresh",
+        "unseen",
+        "unseen",
+        "federated",
+        "fresh",
+    ]
+    assert roles.federated().clients == ("c00", "c04")
+    assert roles.federated().pool().role("c00+c04") == "federated"
+    assert roles.select(["c02"]).role("c02") == "unseen"
+
+
+def test_common_rows_are_opened_once_and_scaled_as_a_stack_is(roles):
+    assert (roles.common("train"), roles.common("validation"), roles.common("test")) == (0, 180, 359)
+    x, y = open_common(roles, "test")
+    assert x.shape == (359, 8, 8)
+    assert (x.dtype, y.dtype) == (np.float32, np.int64)
+    assert 0 <= x.min() <= x.max() == 1.0
+    assert open_common(roles, "test")[0] is x
+    assert open_common(roles.federated(), "test")[0] is x
+    assert len(open_common(roles, "validation")[1]) == 180
+    assert len(open_common(roles, "train")[1]) == 0
+
+
+def test_common_rows_keep_the_law_of_the_source(roles):
+    """They are not turned: every one is an image of the digits as they came."""
+    from sklearn.datasets import load_digits
+
+    known = {row.tobytes() for row in np.floor(load_digits().images * 255 / 16 + 0.5).astype(np.uint8)}
+    for split in ("validation", "test"):
+        x, _ = open_common(roles, split)
+        assert all(np.rint(row * 255).astype(np.uint8).tobytes() in known for row in x)
+
+
+def test_targets_that_are_numbers_are_opened_as_float32(tmp_path, params):
+    source = {"kind": "synthetic", "task": "linear", "clusters": 2, "clients_per_cluster": 2, "rows": 20}
+    own = params(source=source, scheme=[{"kind": "column", "column": "client"}])
+    manifest = write(tmp_path / "data", own, tmp_path)
+    assert (manifest.task, manifest.classes) == ("regression", ())
+    silos = Silos.open(tmp_path / "data", "v")
+    assert silos.manifest.task == "regression"
+    rows = open_stack(silos, Stack(("c00", "c03"), 3), "train")
+    assert rows.y.dtype == np.float32
+    assert (rows.y[:2, :18] != np.round(rows.y[:2, :18])).any()
+    assert rows.rows.tolist() == [18, 18, 0]
+    assert open_common(silos, "test")[1].dtype == np.float32
+
+
+def test_ten_thousand_names_travel_without_what_was_looked_up(natural):
+    silos = Silos.open(natural({f"h{i}": 1 for i in range(50)}), "v")
+    before = len(pickle.dumps(silos))
+    silos.select(silos.clients[:3])
+    assert len(pickle.dumps(silos)) == before

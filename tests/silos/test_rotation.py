@@ -51,3 +51,20 @@ def test_floats_and_colours_turn_as_bytes_do(angle):
 def test_many_images_turn_as_one_does():
     x = np.random.default_rng(2).integers(0, 256, (1100, 4, 4)).astype(np.uint8)
     np.testing.assert_array_equal(rotate(x, 33)[700:701], rotate(x[700:701], 33))
+
+
+@given(angle=st.floats(-360, 360), height=st.integers(1, 8), width=st.integers(1, 8))
+def test_opencvs_centre_is_half_a_pixel_beyond_the_middle(angle, height, width):
+    # x[row, column] of an image with a black row and column in front: its middle is the other's opencv centre
+    x = np.random.default_rng(3).integers(0, 256, (2, height, width)).astype(np.uint8)
+    padded = np.pad(x, ((0, 0), (0, 1), (0, 1)))  # one more row and column behind: the middle moves to (h / 2, w / 2)
+    turned = rotate(padded, angle)[:, :height, :width]
+    np.testing.assert_array_equal(rotate(x, angle, "opencv"), turned)
+
+
+def test_opencvs_half_turn_moves_an_image_by_a_pixel():
+    x = np.arange(16, dtype=np.uint8).reshape(1, 4, 4) + 1
+    turned = rotate(x, 180, "opencv")[0]
+    assert not turned[0].any()
+    assert not turned[:, 0].any()
+    np.testing.assert_array_equal(turned[1:, 1:], x[0, ::-1, ::-1][:3, :3])

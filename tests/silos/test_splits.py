@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from silos.errors import UserError
 from silos.params import SplitParams
 from silos.rows import ClientRows
-from silos.splits import split_rows
+from silos.splits import split_rows, take_common
 
 FRACTIONS = st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)).filter(lambda pair: sum(pair) < 1)
 
@@ -49,3 +49,60 @@ def test_validation_is_carved_from_train_where_the_source_gives_none():
 def test_a_client_without_training_rows_is_named():
     with pytest.raises(UserError, match="Client lyon has no training rows"):
         split_rows(client(2, np.array(["test", "test"])), SplitParams(validation=0, test=0), 0)
+
+
+# --- rows that no client owns ---
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(2, 300),
+    fractions=FRACTIONS,
+    whose=st.tuples(*[st.sampled_from(["own", "common"])] * 2),
+    seed=st.integers(0, 2**32),
+)
+def test_common_rows_are_the_fraction_of_all_rows(numbered, n, fractions, whose, seed):
+    validation, test = fractions
+    params = SplitParams(validation=validation, test=test, validation_rows=whose[0], test_rows=whose[1])
+    wanted = {
+        name: int(n * share + 0.5)
+        for name, share, owner in (("validation", validation, whose[0]), ("test", test, whose[1]))
+        if owner == "common"
+    }
+    assume(all(wanted.values()) and sum(wanted.values()) < n)
+    owned, common = take_common(numbered(n), params, seed)
+    if not wanted:
+        assert common is None
+        assert len(owned.y) == n
+        return
+    assert owned.split is None
+    assert {name: int((common.split == name).sum()) for name in wanted} == wanted
+    assert sorted([*owned.x[:, 0], *common.x[:, 0]]) == list(range(n))
+
+
+def test_the_sources_own_test_rows_are_the_common_ones(numbered):
+    rows = numbered(9, split=np.array(["train", "test", "validation"] * 3))
+    params = SplitParams(validation=0, test=0, test_rows="common")
+    owned, common = take_common(rows, params, 0)
+    assert common.x[:, 0].tolist() == [1, 4, 7]
+    assert set(owned.split) == {"train", "validation"}
+    owned, common = take_common(rows, SplitParams(validation=0, test=0.3, validation_rows="common"), 0)
+    assert common.x[:, 0].tolist() == [2, 5, 8]
+    assert set(owned.split) == {"train", "test"}
+
+
+def test_common_validation_rows_are_taken_from_training_rows(numbered):
+    rows = numbered(90, split=np.array(["train", "train", "test"] * 30))
+    params = SplitParams(validation=0.5, test=0, validation_rows="common", test_rows="common")
+    owned, common = take_common(rows, params, 0)
+    assert (common.split == "validation").sum() == 30
+    assert (common.x[common.split == "test", 0] % 3 == 2).all()
+    assert (common.x[common.split == "validation", 0] % 3 != 2).all()
+    assert set(owned.split) == {"train"}
+
+
+@pytest.mark.parametrize("kind", ["test", "validation"])
+def test_common_rows_that_would_be_none_are_a_sentence(numbered, kind):
+    params = SplitParams(**{"validation": 0, "test": 0, f"{kind}_rows": "common"})
+    with pytest.raises(UserError, match=rf"data.split.{kind}_rows is common, .* raise data.split.{kind}"):
+        take_common(numbered(9), params, 0)
