@@ -103,7 +103,7 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         if method == reference or not seeds:
             continue
         first, second = ([_kept(project, results[m, s]) for s in seeds] for m in (method, reference))
-        sums = PrefectRunner().once(pair, project.silos, first, second)
+        sums = PrefectRunner().once(pair, project.silos.federated(), first, second)
         if not sums:
             continue
         found = difference([Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums])

@@ -41,6 +41,7 @@ class Method(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tests: ClassVar[Literal["global", "personal"]] = "global"
+    answers_fresh: ClassVar[bool] = True  # whether clients that never trained have a model too
 
     def init(self, problem: Problem) -> State:
         """The state before the first round."""

@@ -36,7 +36,9 @@ def table_of(paper: str, table: str | None, scale: str) -> dict[str, Any]:
     """The published table; UserError naming those that there are."""
     page = Path(paper) if paper.endswith(".yaml") else PAPERS / f"{paper}.yaml"
     if not page.is_file():
-        raise UserError(f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own.")
+        raise UserError(
+            f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own."
+        )
     tables = yaml.safe_load(page.read_text(encoding="utf-8"))["tables"]
     if table not in tables:
         raise UserError(f"{paper} has no table {table!r} here; --table takes {', '.join(tables)}.")

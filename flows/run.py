@@ -140,7 +140,8 @@ class _Run:
         table = by_client(scores)
         silos = self.project.silos
         accuracies = [
-            {"client": c, "role": silos.role(c), "accuracy": table[c].get("test/accuracy")} for c in silos.clients
+            {"client": c, "role": silos.role(c), "accuracy": table.get(c, {}).get("test/accuracy")}
+            for c in silos.clients
         ]
         result: dict[str, Any] = {
             "method": self.method,
@@ -181,11 +182,11 @@ class _Run:
         return Round(number, problem, clients, dropped, self.runner, private, stack, self.project.device)
 
     def _evaluate(self, state: State, round: Round, keep_outcomes: bool = False) -> list[Scores]:
-        """Every client is scored, also those that did not take part, the fresh and the unseen.
+        """Every client is scored, also those that did not take part; the fresh and the unseen if the method has a model.
 
         One model on common rows is scored once and counts for every client.
         """
-        silos = self.project.silos
+        silos = self.project.silos if self.page.answers_fresh else round.problem.silos
         model = self.page.model(state, replace(round.problem, silos=silos))
         once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
         options = {"objective": round.problem.training.objective, "keep_outcomes": keep_outcomes}
@@ -222,7 +223,7 @@ def _record(round: Round, report: Report, scores: list[Scores], silos: Silos) ->
 
 def _metrics(table: dict[str, dict[str, Any]], silos: Silos) -> dict[str, Any]:
     """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
-    found = {}
+    found: dict[str, Any] = {}
     for role in ("federated", "fresh", "unseen"):
         rows = {client: row for client, row in table.items() if silos.role(client) == role}
         before = "" if role == "federated" else f"{role}/"

@@ -15,6 +15,7 @@ class LocalOnly(Method):
     """No options of its own; the weights stay with the clients, the server knows their hashes."""
 
     tests = "personal"
+    answers_fresh = False
 
     def init(self, problem: Problem) -> State:
         """Nobody has stored weights yet."""

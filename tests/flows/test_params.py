@@ -50,8 +50,8 @@ MISTAKES = {
         "data.split: validation 0.5 and test 0.5 leave no rows to train on; their sum must be below 1."
     ),
     "data.scheme=[]": (
-        "data.scheme is empty, and must begin with a step that makes clients; put `equal`, `column` or "
-        "`dirichlet` first."
+        "data.scheme is empty, and must begin with a step that makes clients; put `equal`, `column`, "
+        "`dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first."
     ),
 }
 

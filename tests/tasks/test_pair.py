@@ -25,12 +25,12 @@ def kept(write_silos, tmp_path):
             runs.setdefault(method, []).append((store, refs))
             for at, client in enumerate(["b", "a", "c"]):
                 tables.setdefault((method, client), []).append(right[at, :TEST].astype(float))
-    return silos.manifest, runs, {k: np.array(v) for k, v in tables.items()}
+    return silos, runs, {k: np.array(v) for k, v in tables.items()}
 
 
 def test_sums_are_those_of_the_differences_row_by_row(kept):
-    manifest, runs, tables = kept
-    found = pair.fn(manifest, runs["first"], runs["second"])
+    silos, runs, tables = kept
+    found = pair.fn(silos, runs["first"], runs["second"])
     assert [s.client for s in found] == ["a", "b", "c"]
     for sums in found:
         d = tables["first", sums.client] - tables["second", sums.client]
@@ -41,19 +41,19 @@ def test_sums_are_those_of_the_differences_row_by_row(kept):
 
 
 def test_a_method_and_itself_do_not_differ(kept):
-    manifest, runs, _ = kept
-    found = pair.fn(manifest, runs["first"], runs["first"])
+    silos, runs, _ = kept
+    found = pair.fn(silos, runs["first"], runs["first"])
     strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in found]
     assert (difference(strata).low, difference(strata).high) == (0, 0)
 
 
 def test_the_mean_difference_is_the_difference_of_mean_accuracies(kept):
-    manifest, runs, tables = kept
-    found = pair.fn(manifest, runs["first"], runs["second"])
+    silos, runs, tables = kept
+    found = pair.fn(silos, runs["first"], runs["second"])
     means = {m: np.mean([tables[m, c].mean() for c in "abc"]) for m in ("first", "second")}
     strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in found]
     assert difference(strata).mean == pytest.approx(means["first"] - means["second"])
 
 
 def test_a_client_without_test_rows_is_left_out(write_silos):
-    assert pair.fn(write_silos({"a": 5}, test=0).manifest, [], []) == []
+    assert pair.fn(write_silos({"a": 5}, test=0), [], []) == []
