@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,12 @@ def restore(root: Path, digest: str, files: int, size: int) -> None:
 
 def matches(manifest: Manifest, params: DataParams) -> None:
     """Raises UserError where the data section of params.yaml is not what the manifest was built from."""
-    if params.recipe() == manifest.params:
+    asked, built = params.recipe(), manifest.params
+    with suppress(ValidationError, UserError):  # of a siloflow with other keys
+        asked, built = params.in_full(), DataParams.model_validate(built).in_full()
+    if asked == built:
         return
-    key, now, before = _first_difference("data", params.in_full(), _in_full(manifest.params))
+    key, now, before = _first_difference("data", asked, built)
     raise UserError(
         f"params.yaml: {key} is {now}, and data/{manifest.name} was made with {before}; "
         "`siloflow partition` makes the data anew, or set the value back."
@@ -221,14 +224,6 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
 def _some(paths: list[str]) -> str:
     shown = ", ".join(f"data/{path}" for path in paths[:3])
     return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more"
-
-
-def _in_full(recipe: dict[str, Any]) -> dict[str, Any]:
-    """What a manifest says of its params with the defaults that it leaves out, where they still mean something."""
-    try:
-        return DataParams.model_validate(recipe).in_full()
-    except (ValidationError, UserError):
-        return recipe  # of a siloflow with other keys
 
 
 def _first_difference(key: str, asked: Any, built: Any) -> tuple[str, str, str]:

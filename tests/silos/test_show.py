@@ -57,3 +57,25 @@ def test_feature_spread_is_the_distance_of_means_in_standard_deviations(show):
 def test_feature_spread_has_no_value_where_rows_do_not_vary_within_clients(show):
     shown = show(x=np.array([0.0, 0, 5, 5]), y=np.array([0, 1, 0, 1]), client=np.array([0, 0, 1, 1]))
     assert shown["feature_spread"] is None
+
+
+def test_roles_common_rows_and_rows_left_out_are_shown(tmp_path, params):
+    scheme = [
+        {"kind": "equal", "clients": 4},
+        {"kind": "imbalance", "classes": [0], "ratio": 5},
+        {"kind": "fresh", "per_domain": 1},
+    ]
+    own = params(scheme=scheme, split={"validation": 0.1, "test": 0.2, "test_rows": "common"})
+    shown = overview(write(tmp_path / "data", own, tmp_path), tmp_path / "data")
+    assert [client["role"] for client in shown["clients"]] == ["federated"] * 3 + ["fresh"]
+    assert shown["common"] == {"test": 359}
+    assert sum(shown["rows"].values()) + 359 + shown["left_out"] == 1797
+
+
+def test_targets_that_are_numbers_have_no_label_shares(tmp_path, params):
+    source = {"kind": "synthetic", "task": "linear", "clusters": 2, "clients_per_cluster": 2, "rows": 20}
+    own = params(source=source, scheme=[{"kind": "column", "column": "client"}])
+    shown = json.loads(json.dumps(overview(write(tmp_path / "data", own, tmp_path), tmp_path / "data")))
+    assert shown["label_spread"] is None
+    assert shown["clients"][0]["label_shares"] == {}
+    assert shown["feature_spread"] < 0.5

@@ -111,8 +111,8 @@ def test_emnist_is_turned_upright_with_its_classes_named(tmp_path, split, classe
     [
         (lambda data: data[:-1], "is not a sound idx file"),
         (lambda data: data + b"x", "is not a sound idx file"),
-        (lambda data: b"", "is not a sound idx file"),
-        (lambda data: b"<html>not found</html>", "is not a sound idx file"),
+        (lambda _: b"", "is not a sound idx file"),
+        (lambda _: b"<html>not found</html>", "is not a sound idx file"),
         (lambda data: bytes([0, 0, 13]) + data[3:], "is not a sound idx file"),
     ],
 )
@@ -309,7 +309,8 @@ def signs(tmp_path):
     return base
 
 
-def test_signs_are_resized_with_their_classes(tmp_path, signs):
+@pytest.mark.usefixtures("signs")
+def test_signs_are_resized_with_their_classes(tmp_path):
     rows = read(tmp_path, kind="gtsrb")
     assert rows.x.shape == (11, 32, 32, 3)
     assert rows.y.tolist() == [0, 0, 0, 14, 14, 14, 42, 42, 42, 42, 0]

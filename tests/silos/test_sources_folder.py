@@ -52,7 +52,7 @@ def test_grey_and_transparent_pictures_become_colour(tmp_path, pacs):
     assert read(tmp_path).x[:2, 0, 0].tolist() == [[7, 7, 7], [8, 9, 10]]
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:45], lambda data: b"", lambda data: b"GIF89a" + data])
+@pytest.mark.parametrize("damage", [lambda data: data[:45], lambda _: b"", lambda data: b"GIF89a" + data])
 def test_a_broken_picture_is_named(tmp_path, pacs, damage):
     path = pacs / "art" / "dog" / "10.png"
     path.write_bytes(damage(path.read_bytes()))

@@ -5,15 +5,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from silos import store
+from silos.digest import folder_digest
 from silos.errors import UserError
 from silos.params import DataParams
 from silos.rows import SPLITS
-from silos.store import open_client, read_manifest, write
+from silos.store import open_client, open_common_rows, read_manifest, write
+from silos.version import recorded
 
 SCHEME = [
     {"kind": "dirichlet", "clients": 6, "alpha": 0.5, "min_rows": 5},
@@ -188,3 +194,131 @@ def test_a_missing_or_exchanged_file_names_the_client(natural):
         open_client(folder, manifest.client("lyon"), "train")
     with pytest.raises(UserError, match="client oslo, is missing"):
         open_client(folder, manifest.client("oslo"), "train")
+
+
+# --- any scheme, from the source to the bytes ---
+
+SCHEMES = st.sampled_from(
+    [
+        [{"kind": "equal", "clients": 4}],
+        [{"kind": "equal", "clients": 4}, {"kind": "rotation", "angles": [0, 30]}],
+        [{"kind": "equal", "clients": 4}, {"kind": "noise", "sd": [0, 20]}],
+        [{"kind": "equal", "clients": 4}, {"kind": "permute_labels", "clusters": 2}],
+        [{"kind": "equal", "clients": 4}, {"kind": "merge_labels", "into": {"all": [0, 1, 2]}}],
+        [{"kind": "equal", "clients": 4}, {"kind": "imbalance", "classes": [1], "ratio": 4}],
+        [{"kind": "equal", "clients": 4, "within": "domain"}, {"kind": "hold_out", "domains": ["x"]}],
+        [{"kind": "equal", "clients": 4, "within": "domain"}, {"kind": "fresh", "per_domain": 1}],
+        [{"kind": "column", "column": "client"}],
+        [{"kind": "quantity", "clients": 4, "beta": 1.0}],
+        [{"kind": "dirichlet", "clients": 4, "alpha": 1.0}],
+        [{"kind": "shards", "clients": 4, "shards_per_client": 2}],
+        [{"kind": "balanced", "clients": 4, "percent": 30, "groups": [[0], [1, 2]]}],
+        [{"kind": "classes_per_cluster", "clients": 4, "clusters": [[0], [1]]}],
+    ]
+)
+SPLIT = st.fixed_dictionaries(
+    {
+        "validation": st.just(0.2),
+        "test": st.just(0.2),
+        "validation_rows": st.sampled_from(["own", "common"]),
+        "test_rows": st.sampled_from(["own", "common"]),
+    }
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    scheme=SCHEMES,
+    split=SPLIT,
+    seed=st.integers(0, 2**32),
+    row=st.integers(0, 89),
+    own_split=st.booleans(),
+    shards=st.booleans(),
+)
+def test_the_same_params_are_the_same_bytes_and_one_changed_row_is_one_changed_file(
+    params, scheme, split, seed, row, own_split, shards
+):
+    rng = np.random.default_rng(0)
+    marks = np.array(["train", "test", "train"])[np.arange(90) % 3]
+    arrays = {
+        "x": rng.integers(0, 128, (90, 4, 4), np.uint8),
+        "y": rng.integers(0, 3, 90),
+        "client": rng.integers(0, 5, 90),
+        "domain": np.array(["x", "y"])[np.arange(90) % 2],
+    } | ({"split": marks} if own_split else {})
+    own = params(source={"kind": "npz", "path": "own.npz"}, scheme=scheme, split=split, seed=seed)
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as temporary:
+        patch.setattr(store, "FILES", 0 if shards else 300)
+        patch.setattr(store, "SHARD", 2)
+        root = Path(temporary)
+        np.savez(root / "own.npz", **arrays)
+        written = write(root / "data" / "one", own, root)
+        assert read_manifest(root / "data" / "one") == written
+        write(root / "data" / "two", own, root)
+        before = contents(root / "data" / "one")
+        assert contents(root / "data" / "two") == before
+        arrays["x"][row] = 255  # the centre of the image too: a turned image shows it
+        np.savez(root / "own.npz", **arrays)
+        write(root / "data" / "two", own, root)
+        after = contents(root / "data" / "two")
+    changed = [name for name in before if before[name] != after[name]]
+    assert before.keys() == after.keys()
+    assert "manifest.json" not in changed
+    assert len(changed) == 1 or (not changed and written.left_out)
+
+
+def test_the_default_data_are_the_ones_that_data_dvc_records(tmp_path):
+    root = Path(__file__).parents[2]
+    section = DataParams.model_validate(yaml.safe_load((root / "params.yaml").read_text())["data"])
+    write(tmp_path / "data" / section.name, section, root)
+    assert folder_digest(tmp_path / "data") == recorded(root)
+
+
+def test_what_has_its_default_is_not_in_the_manifest(tmp_path, params):
+    write(tmp_path / "data" / "small", params(), tmp_path)
+    held = json.loads((tmp_path / "data" / "small" / "manifest.json").read_text())
+    assert sorted(held) == ["classes", "clients", "dtype", "format", "name", "params", "shape"]
+    assert all(sorted(client) == ["domain", "file", "name", "rows"] for client in held["clients"])
+    assert held["params"]["scheme"] == [{"kind": "equal", "clients": 3}]
+
+
+def test_common_rows_roles_and_what_was_left_out_are_in_the_manifest(tmp_path, params):
+    scheme = [
+        {"kind": "equal", "clients": 4},
+        {"kind": "rotation", "angles": [0, 90]},
+        {"kind": "imbalance", "classes": [3], "ratio": 10},
+        {"kind": "hold_out", "domains": ["rot90"]},
+    ]
+    split = {"validation": 0.1, "test": 0.2, "test_rows": "common"}
+    folder = tmp_path / "data" / "small"
+    written = write(folder, params(scheme=scheme, split=split), tmp_path)
+    read = read_manifest(folder)
+    assert read == written
+    assert read.common == {"test": 359}
+    assert [entry.role for entry in read.clients] == ["federated", "federated", "unseen", "unseen"]
+    assert read.left_out > 0
+    assert sum(sum(read.rows(split).values()) for split in SPLITS) + 359 + read.left_out == 1797
+    x, y = open_common_rows(folder, read, "test")
+    assert (x.shape, x.dtype, len(y)) == ((359, 8, 8), np.uint8, 359)
+    assert len(open_common_rows(folder, read, "validation")[1]) == 0
+    assert (folder / "common.safetensors").exists()
+
+
+def test_a_damaged_or_missing_common_file_is_a_sentence(tmp_path, params):
+    folder = tmp_path / "data" / "small"
+    split = {"validation": 0.1, "test": 0.2, "test_rows": "common"}
+    manifest = write(folder, params(split=split), tmp_path)
+    path = folder / "common.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"common.safetensors, the rows of all clients, is damaged.*`dvc checkout`"):
+        open_common_rows(folder, manifest, "test")
+    path.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        open_common_rows(folder, manifest, "test")
+
+
+def test_a_client_named_common_has_a_file_of_its_own(natural):
+    folder = natural({"common": 20, "lyon": 20}, split={"validation": 0, "test": 0.2, "test_rows": "common"})
+    manifest = read_manifest(folder)
+    assert len(open_client(folder, manifest.client("common"), "train")[1]) == manifest.client("common").rows["train"]
+    assert len(open_common_rows(folder, manifest, "test")[1]) == 8

@@ -10,6 +10,7 @@ import pytest
 
 from silos import version
 from silos.errors import UserError
+from silos.manifest import Manifest
 from silos.store import read_manifest, write
 from silos.version import folder_digest, matches, record, recorded, verify
 
@@ -224,3 +225,29 @@ def test_params_that_did_not_build_the_data_are_named_with_both_values(tmp_path,
     manifest = write(tmp_path / "data" / "small", params(), tmp_path)
     with pytest.raises(UserError, match=f"params.yaml: {said}.*`siloflow partition`"):
         matches(manifest, params(**changes))
+
+
+def test_the_place_of_a_download_is_not_part_of_the_version(params):
+    scheme = [{"kind": "equal", "clients": 2}]
+    built = params(source={"kind": "mnist"}, scheme=scheme)
+    moved = params(source={"kind": "mnist", "download_dir": "/elsewhere", "download": False}, scheme=scheme)
+    fewer = params(source={"kind": "mnist", "rows": {"train": 9}}, scheme=scheme)
+    manifest = Manifest("small", built.recipe(), ("0",), (1,), "uint8", ())
+    matches(manifest, moved)
+    with pytest.raises(UserError, match=r"data.source.rows.train is 9, and data/small was made with null"):
+        matches(manifest, fewer)
+
+
+def test_a_manifest_with_its_defaults_written_out_still_matches(params):
+    asked = params(scheme=[{"kind": "dirichlet", "clients": 3, "alpha": 1}])
+    before = {"kind": "dirichlet", "clients": 3, "alpha": 1.0, "min_rows": 1}
+    matches(Manifest("small", asked.recipe() | {"scheme": [before]}, ("0",), (1,), "uint8", ()), asked)
+    other = Manifest("small", asked.recipe() | {"scheme": [before | {"min_rows": 2}]}, ("0",), (1,), "uint8", ())
+    with pytest.raises(UserError, match=r"data.scheme\[0\].min_rows is 1, and data/small was made with 2"):
+        matches(other, asked)
+
+
+def test_a_manifest_with_keys_that_are_no_more_is_a_difference(params):
+    old = params().recipe() | {"dealer": "kind"}
+    with pytest.raises(UserError, match=r"data.dealer is not given, and data/small was made with \"kind\""):
+        matches(Manifest("small", old, ("0",), (1,), "uint8", ()), params())
