@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
 
 from silos.errors import UserError
 from silos.params_source import Section
@@ -15,6 +15,23 @@ def _word(value: Any) -> Any:
 
 Name = Annotated[str, BeforeValidator(_word), Field(min_length=1)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+def _several(value: Any) -> Any:
+    """One value as a list of one: a union of both would name each of its members in an error."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
+    if isinstance(value, str) and value in ("paper", "code"):
+        return value
+    try:
+        return _GROUPS.validate_python(value)
+    except ValidationError:
+        raise ValueError(f"{value!r} is neither paper nor code, nor a list with a list of classes a group") from None
+
+
+_GROUPS: TypeAdapter[tuple[tuple[str, ...], ...]] = TypeAdapter(Annotated[tuple[Names, ...], Field(min_length=1)])
 
 # --- steps that make clients: exactly one, and first ------------------------------------------------------
 
@@ -66,7 +83,8 @@ class Balanced(Dealing):
 
     kind: Literal["balanced"]
     percent: float = Field(ge=0, le=100)
-    groups: Literal["paper", "code"] | Annotated[tuple[Names, ...], Field(min_length=1)] = "paper"
+    # paper, code or a list with a list of classes a group; a union's errors would name pydantic's types
+    groups: Annotated[Any, PlainValidator(_groups)] = "paper"
 
 
 class ClassesPerCluster(Dealing):
@@ -101,7 +119,7 @@ class Noise(ByCluster):
     """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255)."""
 
     kind: Literal["noise"]
-    sd: Annotated[float, Field(ge=0)] | Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
+    sd: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_several), Field(min_length=1)]
 
 
 class PermuteLabels(ByCluster):
@@ -115,14 +133,11 @@ class MergeLabels(ByCluster):
     """Concept shift or coarser classes: new: [old, ...] for all clients, or a list of such maps, one a block."""
 
     kind: Literal["merge_labels"]
-    into: (
-        Annotated[dict[Name, Names], Field(min_length=1)]
-        | Annotated[tuple[dict[Name, Names], ...], Field(min_length=1)]
-    )
+    into: Annotated[tuple[dict[Name, Names], ...], BeforeValidator(_several), Field(min_length=1)]
 
     @model_validator(mode="after")
     def _names_a_class_once(self) -> "MergeLabels":
-        for each in [self.into] if isinstance(self.into, dict) else self.into:
+        for each in self.into:
             named = [old for olds in each.values() for old in olds]
             for old in named:
                 if named.count(old) > 1:

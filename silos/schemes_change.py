@@ -34,14 +34,15 @@ def noise(step: Noise, made: Partition, at: At) -> Partition:
 
     One sd for all clients, or one for each contiguous block of them.
     """
-    sds = step.sd if isinstance(step.sd, tuple) else (step.sd,)
     clients = []
-    for client, block in _in_blocks(made.clients, len(sds), "sd", step.within, at):
-        x = client.x + sds[block] * at.stream(client.name).standard_normal(client.x.shape)
+    for client, block in _in_blocks(made.clients, len(step.sd), "sd", step.within, at):
+        x = client.x + step.sd[block] * at.stream(client.name).standard_normal(client.x.shape)
         if client.x.dtype == np.uint8:
             x = np.floor(x + 0.5).clip(0, 255)
         clients.append(
-            replace(client, x=x.astype(client.x.dtype), domain=labelled(client.domain, f"noise{sds[block] + 0.0:g}"))
+            replace(
+                client, x=x.astype(client.x.dtype), domain=labelled(client.domain, f"noise{step.sd[block] + 0.0:g}")
+            )
         )
     return replace(made, clients=clients)
 
@@ -67,14 +68,13 @@ def merge_labels(step: MergeLabels, made: Partition, at: At) -> Partition:
     A list of maps is for contiguous blocks of clients, one each: then clients agree on what they see and not on
     what it is called (experiment E3a of the conditioning papers).
     """
-    maps = [step.into] if isinstance(step.into, dict) else list(step.into)
-    if len(maps) > 1 and made.common is not None:
+    if len(step.into) > 1 and made.common is not None:
         raise at.error(
             "names the classes differently by client, so that common rows would have no label of their own; "
             "set data.split.test_rows and validation_rows to own, or give one map."
         )
     renamed = []
-    for into in maps:
+    for into in step.into:
         names = list(made.classes)
         for new, olds in into.items():
             for code in class_codes(olds, made.classes, at):
@@ -83,8 +83,8 @@ def merge_labels(step: MergeLabels, made: Partition, at: At) -> Partition:
     classes = list(dict.fromkeys(name for names in renamed for name in names))
     codes = [np.array([classes.index(name) for name in names], np.int64) for names in renamed]
     clients = []
-    for client, block in _in_blocks(made.clients, len(maps), "maps", step.within, at):
-        domain = labelled(client.domain, f"merge{block}") if len(maps) > 1 else client.domain
+    for client, block in _in_blocks(made.clients, len(step.into), "maps", step.within, at):
+        domain = labelled(client.domain, f"merge{block}") if len(step.into) > 1 else client.domain
         clients.append(replace(client, y=codes[block][client.y], domain=domain))
     common = None if made.common is None else replace(made.common, y=codes[0][made.common.y])
     return replace(made, clients=clients, classes=classes, common=common)

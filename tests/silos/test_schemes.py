@@ -129,6 +129,8 @@ def test_any_names_can_be_sorted(names):
         ([{"kind": "dirichlet", "clients": 2, "alpha": float("inf")}], "finite"),
         ([{"kind": "quantity", "clients": 2, "beta": 0}], "greater than 0"),
         ([{"kind": "balanced", "clients": 2, "percent": 101}], "less than or equal to 100"),
+        ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": "papers"}], "neither paper nor code"),
+        ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": [["a"], []]}], "neither paper nor code"),
         ([{"kind": "equal", "clients": 2}, {"kind": "noise", "sd": -1}], "greater than or equal to 0"),
         ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": ["0"], "ratio": 0.5}], "equal to 1"),
         ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [], "ratio": 2}], "at least 1"),
