@@ -1,6 +1,5 @@
 """The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
 
-import json
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import run
+from flows.words import spread
 from models.paired import Stratum, difference, in_words
 from silos.errors import UserError
 from tasks.files import read_json, unwritable, write_json
@@ -156,10 +156,8 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
     """The table and the sentences become the experiment's note; a store that is away is no reason to fail."""
     lines = ["| method | model tested | accuracy | worst client | entropy, nats |", "|---|---|---|---|---|"]
     for row in comparison["table"]:
-        accuracy = f"{row['accuracy/mean']:.3f} ± {row['accuracy/mean/sd']:.3f}"
-        lines.append(
-            f"| {row['method']} | {row['model']} | {accuracy} | {row['accuracy/worst']:.3f} | {row['entropy/mean']:.3f} |"
-        )
+        numbers = " | ".join(spread(row, name) for name in ("accuracy/mean", "accuracy/worst", "entropy/mean"))
+        lines.append(f"| {row['method']} | {row['model']} | {numbers} |")
     lines += [
         "",
         *(f"- {p['words']}" for p in comparison["paired"]),
@@ -170,8 +168,5 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         client = connect(tracking_uri(project.root, project.params.tracking.uri))
         found = client.get_experiment_by_name(name)
         client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "\n".join(lines))
-        first = comparison["runs"][0]["mlflow_run_id"] if comparison["runs"] else None
-        if first:
-            client.set_experiment_tag(found.experiment_id, "siloflow.paired", json.dumps(comparison["paired"])[:5000])
     except Exception as error:
         screen.current().say(f"MLflow has no note of this comparison ({type(error).__name__}); the files have it.")

@@ -31,7 +31,9 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
     print(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}", flush=True)
     print(f"Prefect's page: {api.removesuffix('/api')}", flush=True)
     print("ctrl-C ends the schedule.", flush=True)
-    told = compare.with_options(on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed])
+    told = compare.with_options(
+        on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
+    )
     with contextlib.suppress(KeyboardInterrupt):
         told.serve(
             name="siloflow-compare",

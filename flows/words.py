@@ -31,7 +31,8 @@ def run(result: dict[str, Any], console: Console) -> None:
             f"test accuracy {metrics['accuracy/mean']:.3f} ± {metrics['accuracy/sd']:.3f} over clients, "
             f"worst {metrics['accuracy/worst']:.3f}"
         )
-        console.print(f"loss {metrics['loss/mean']:.3f} nats, entropy {metrics['entropy/mean']:.3f} nats")
+        loss, entropy = (_number(metrics.get(name)) for name in ("loss/mean", "entropy/mean"))
+        console.print(f"loss {loss} nats, entropy {entropy} nats")
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
     console.print(f"files         {result['folder']}")
@@ -45,15 +46,17 @@ def compare(found: dict[str, Any], console: Console) -> None:
         table.add_row(
             row["method"],
             row["model"],
-            _spread(row, "accuracy/mean"),
-            _spread(row, "accuracy/worst"),
-            _spread(row, "entropy/mean"),
+            spread(row, "accuracy/mean"),
+            spread(row, "accuracy/worst"),
+            spread(row, "entropy/mean"),
             f"{row['seconds']:.1f}",
         )
     console.print(table)
     seeds = len({r["seed"] for r in found["runs"]})
     console.print(
-        f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}; 95 % intervals over seeds and rows:"
+        f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
+        if seeds > 1
+        else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
     )
     for p in found["paired"]:
         console.print(f"  {p['words']}")
@@ -108,10 +111,14 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _spread(row: dict[str, Any], name: str) -> str:
-    if row[name] is None:
-        return "-"
-    return f"{row[name]:.3f} ± {row[name + '/sd']:.3f}"
+def spread(row: dict[str, Any], name: str) -> str:
+    """Mean ± standard deviation over seeds."""
+    return "-" if row[name] is None else f"{row[name]:.3f} ± {row[name + '/sd']:.3f}"
+
+
+def _number(value: float | None) -> str:
+    """A diverged run has none."""
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _bars(shares: list[float]) -> str:

@@ -97,8 +97,18 @@ def serving(project: Path, *command: str, until: str) -> Iterator[None]:
         assert "Traceback" not in rest, rest
     finally:
         process.kill()
-    left = subprocess.run(["ps", "-o", "args=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
-    assert not left.stdout.strip(), f"left over: {left.stdout}"
+    time.sleep(1)
+    assert not inside(project), f"left over: {inside(project)}"
+
+
+def inside(folder: Path) -> list[str]:
+    """The processes that work in this folder, the server's among them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder.resolve():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
 
 
 def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
