@@ -70,7 +70,7 @@ def compare(found: dict[str, Any], console: Console) -> None:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """A row a client, and how far apart they are."""
-    table = _table("client", "domain", "train", "validation", "test", "labels", "mean", "sd")
+    table = _table("client", "domain", "train", "validation", "test", "labels", "x mean", "x sd")
     for client in found["clients"][:60]:
         rows, shares = client["rows"], client["label_shares"]
         table.add_row(
@@ -111,9 +111,23 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def headline(paired: list[dict[str, Any]]) -> str:
+    """The comparison in one line: who is better than the reference, who is worse, who cannot be told from it."""
+    if not paired:
+        return "Nothing to compare."
+    verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
+    for p in paired:
+        real = "better" if p["difference"] > 0 else "worse"
+        verdicts[real if p["distinguishable"] else "not distinguishable"].append(p["method"])
+    said = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
+    return f"Against {paired[0]['reference']}: {'; '.join(said)}."
+
+
 def spread(row: dict[str, Any], name: str) -> str:
-    """Mean ± standard deviation over seeds."""
-    return "-" if row[name] is None else f"{row[name]:.3f} ± {row[name + '/sd']:.3f}"
+    """Mean ± standard deviation over seeds; one seed has none."""
+    if row[name] is None:
+        return "-"
+    return f"{row[name]:.3f}" + (f" ± {row[name + '/sd']:.3f}" if row["seeds"] > 1 else "")
 
 
 def _number(value: float | None) -> str:

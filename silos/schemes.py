@@ -145,9 +145,10 @@ def natural(name: str) -> tuple[list[str | int], str]:
 def _enough_rows(rows: Rows, clients: int, min_rows: int) -> None:
     if clients * min_rows > len(rows.y):
         raise UserError(
-            f"params.yaml: data.scheme[0] asks for {clients} clients of {min_rows} rows or more, and the "
-            f"source has {len(rows.y)} rows, so that client {_name(len(rows.y) // min_rows, clients)} would "
-            "have too few; lower clients or min_rows."
+            f"params.yaml: data.scheme[0] asks for {clients} clients with at least {min_rows} "
+            f"row{'s' * (min_rows > 1)} each, and the source has {len(rows.y)} rows: client "
+            f"{_name(len(rows.y) // min_rows, clients)} would get too few; ask for fewer clients"
+            f"{' or lower min_rows' * (min_rows > 1)}."
         )
 
 

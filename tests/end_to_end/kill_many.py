@@ -31,13 +31,18 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="siloflow-kill-"))
     try:
         template = arguments.template or _partition(home / "template")
-        expected, life = _undisturbed(shutil.copytree(template, home / "undisturbed"))
+        if arguments.expected:
+            expected, life = _weights(json.loads(arguments.expected.read_text())), arguments.life
+        else:
+            expected, life = _undisturbed(shutil.copytree(template, home / "undisturbed"))
         print(f"undisturbed: {life:.1f} s", flush=True)
         broken = 0
         moments = [(i + dice.random()) / arguments.kills for i in range(arguments.kills)]
         for at in range(0, arguments.kills, arguments.chain):
             folder = Path(shutil.copytree(template, home / f"killed-{at}"))
-            kills = [_kill(folder, moment * life, resume=i > 0) for i, moment in enumerate(moments[at:][: arguments.chain])]
+            kills = [
+                _kill(folder, moment * life, resume=i > 0) for i, moment in enumerate(moments[at:][: arguments.chain])
+            ]
             wrong = _resume(folder, expected)
             broken += bool(wrong)
             print(f"{', '.join(kills)}: {'; '.join(wrong) or 'resumed, as undisturbed'}", flush=True)
@@ -53,6 +58,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--chain", type=int, default=1, help="kills of one comparison, one after another")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--template", type=Path, help="a partitioned folder; made if not given")
+    parser.add_argument("--expected", type=Path, help="what the undisturbed command printed; it is run if not given")
+    parser.add_argument("--life", type=float, default=10.0, help="how long that took, in seconds")
     return parser.parse_args()
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 import time
@@ -62,7 +61,7 @@ def test_methods_lists_them_all_outside_of_any_project(tmp_path: Path) -> None:
     assert set(found) == {page.stem for page in pages.glob("[!_]*.py")}
     assert found["local_only"]["model"] == "personal"
     assert set(found["fedprox"]["options"]) == {"proximal"}
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flow", [partition, run, compare], ids=lambda flow: flow.name)

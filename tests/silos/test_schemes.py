@@ -125,7 +125,7 @@ def test_a_partition_that_cannot_be_found_names_the_keys():
     step = Dirichlet(kind="dirichlet", clients=10, alpha=0.001, min_rows=5)
     with pytest.raises(UserError, match=r"data.scheme\[0\].*100 draws.*min_rows = 5 at alpha = 0.001"):
         assign(numbered(60), (step,), 0)
-    with pytest.raises(UserError, match=r"7 clients of 1 rows or more.*6 rows.*client c06"):
+    with pytest.raises(UserError, match=r"7 clients with at least 1 row each.*6 rows.*client c06"):
         assign(numbered(6), (Equal(kind="equal", clients=7),), 0)
 
 
