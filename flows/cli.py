@@ -24,7 +24,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last who
 
 @app.command()
 def partition(overrides: Overrides = None, json: Json = False, timings: Timings = False) -> None:
-    """Make silos under data/ from a source, as params.yaml says, and record their version in data.dvc.
+    """Make silos under data/ from a source and record their version.
 
     Example: siloflow partition --set data.seed=1
     """
@@ -66,7 +66,9 @@ def compare(
     json: Json = False,
     timings: Timings = False,
 ) -> None:
-    """Train several methods on the same seeds and rows, and say which differences are real.
+    """Train several methods and say which differences are real.
+
+    All train on the same seeds and rows.
 
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
@@ -86,7 +88,7 @@ def schedule(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run `compare` on a cron schedule (UTC) until ctrl-C, with Prefect's page beside it.
+    """Run `compare` on a cron schedule (UTC) until ctrl-C.
 
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
@@ -105,7 +107,7 @@ def ui(
     mlflow_port: Annotated[int, typer.Option(help="Loopback port of MLflow's page.")] = 5000,
     prefect_port: Annotated[int, typer.Option(help="Loopback port of Prefect's page.")] = 4200,
 ) -> None:
-    """Open MLflow's and Prefect's pages on this machine until ctrl-C.
+    """Open MLflow's and Prefect's pages until ctrl-C.
 
     Example: siloflow ui --mlflow-port 5001
     """
@@ -117,7 +119,7 @@ def ui(
 
 @app.command()
 def show(overrides: Overrides = None, json: Json = False) -> None:
-    """Show what is in data/: clients, sizes, label and feature spread, version; a table and a picture.
+    """Show how the silos differ: sizes, labels, features.
 
     Example: siloflow show --json
     """
@@ -130,7 +132,7 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
 
 @app.command()
 def methods(overrides: Overrides = None, json: Json = False) -> None:
-    """List the methods, the model that each is judged by, and their options.
+    """List the methods and their options.
 
     Example: siloflow methods
     """

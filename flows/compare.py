@@ -1,10 +1,10 @@
 """The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
 
-import json
-import time
 from typing import Any
 
 from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
@@ -12,6 +12,7 @@ from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import run
+from flows.words import headline, spread
 from models.paired import Stratum, difference, in_words
 from silos.errors import UserError
 from tasks.files import read_json, unwritable, write_json
@@ -33,8 +34,8 @@ def compare(
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
-    What is not named is read from `comparison` in params.yaml. `resume` goes on with the newest comparison that was not
-    finished, if it asked for the same. A run that fails does not stop the others; its words are under `failed`.
+    What is not named is read from `comparison` in params.yaml. `resume` goes on with the newest comparison, which must
+    have asked for the same. A run that fails does not stop the others; its words are under `failed`.
     """
     project = Project.open(overrides or [])
     wanted = plan(project, methods, seeds, reference)
@@ -43,6 +44,7 @@ def compare(
         _same(wanted, experiment(project, name))
     else:
         name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
+    _tell_prefect(name)
     results, failed = _all_runs(name, wanted, overrides or [])
     comparison = {
         "experiment": name,
@@ -81,7 +83,6 @@ def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         for seed in wanted["seeds"]:
             for method in wanted["methods"]:
-                start = time.perf_counter()
                 try:
                     results[method, seed] = run(method, seed, overrides, resume=True, experiment=name)
                 except Exception as error:
@@ -89,8 +90,7 @@ def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[
                         raise  # the other runs would end the same way
                     words = f"{type(error).__name__}: {error}"
                     failed.append({"method": method, "seed": seed, "error": words})
-                    screen.current().end(run_name(method, seed), None, time.perf_counter() - start)
-                    screen.current().say(f"{run_name(method, seed)} failed: {words}")
+                    screen.current().fail(run_name(method, seed), words)
     return results, failed
 
 
@@ -152,14 +152,20 @@ def _about(project: Project, wanted: dict[str, Any]) -> str:
     return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
 
 
+def _tell_prefect(name: str) -> None:
+    """On Prefect's page the flow run is called as the experiment is on MLflow's."""
+    if flow_run.id:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(flow_run.id, name=name)
+
+
 def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> None:
     """The table and the sentences become the experiment's note; a store that is away is no reason to fail."""
-    lines = ["| method | model tested | accuracy | worst client | entropy, nats |", "|---|---|---|---|---|"]
+    lines = [headline(comparison["paired"]), ""]  # all that the page shows of a folded note
+    lines += ["| method | model tested | accuracy | worst client | entropy, nats |", "|---|---|---|---|---|"]
     for row in comparison["table"]:
-        accuracy = f"{row['accuracy/mean']:.3f} ± {row['accuracy/mean/sd']:.3f}"
-        lines.append(
-            f"| {row['method']} | {row['model']} | {accuracy} | {row['accuracy/worst']:.3f} | {row['entropy/mean']:.3f} |"
-        )
+        numbers = " | ".join(spread(row, name) for name in ("accuracy/mean", "accuracy/worst", "entropy/mean"))
+        lines.append(f"| {row['method']} | {row['model']} | {numbers} |")
     lines += [
         "",
         *(f"- {p['words']}" for p in comparison["paired"]),
@@ -170,8 +176,5 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         client = connect(tracking_uri(project.root, project.params.tracking.uri))
         found = client.get_experiment_by_name(name)
         client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "\n".join(lines))
-        first = comparison["runs"][0]["mlflow_run_id"] if comparison["runs"] else None
-        if first:
-            client.set_experiment_tag(found.experiment_id, "siloflow.paired", json.dumps(comparison["paired"])[:5000])
     except Exception as error:
         screen.current().say(f"MLflow has no note of this comparison ({type(error).__name__}); the files have it.")

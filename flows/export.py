@@ -38,9 +38,16 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
             "data_version": identity["data_version"],
             "git_commit": git_commit(project.root),
         },
-        params=flat({**identity["params"], "method_name": method, "seed": seed}),
+        params=_params(identity),
         about=about.get("about", ""),
     )
+
+
+def _params(identity: dict[str, Any]) -> dict[str, Any]:
+    """The keys of params.yaml, of `method` only the run's own section; and which method and seed it is."""
+    params, method = dict(identity["params"]), identity["method"]
+    options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
+    return {"method": method, "seed": identity["seed"], **options, **flat(params)}
 
 
 def finish(

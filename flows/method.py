@@ -38,7 +38,7 @@ class Report:
 class Method(BaseModel):
     """A frozen record of the method's own section of params.yaml, and the three things a method says."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     tests: ClassVar[Literal["global", "personal"]] = "global"
     answers_fresh: ClassVar[bool] = True  # whether clients that never trained have a model too

@@ -149,7 +149,7 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     if not path.is_file():
         raise UserError(f"there is no params.yaml in {root.resolve()}; go to your project's folder, or copy one there.")
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Strict)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"params.yaml is not valid YAML: {_where(error)}") from None
     if not isinstance(raw, dict):
@@ -197,6 +197,18 @@ def _where(error: Exception) -> str:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
     return f"{' '.join(str(error).split())}."
+
+
+class _Strict(yaml.SafeLoader):
+    """YAML lets the last of two equal keys win; a person who wrote a key twice did not mean that."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

@@ -67,7 +67,7 @@ class Round:
         cohorts = deal(silos, stacks, self.runner.workers)
         calls = [(cohort, model.select(cohort.clients)) for cohort in cohorts]
         answers = self.runner.each(task, calls, private=self.private, device=self.device, **options)
-        self._count(task.name, model, answers)
+        self._count(task.name, model, answers, travels=not silos.pooled)
         return [message for cohort in answers for message in cohort]
 
     def train(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
@@ -79,10 +79,11 @@ class Round:
         """The task once, on the server."""
         return self.runner.once(task, *args)
 
-    def _count(self, name: str, model: Model, answers: list[list[Any]]) -> None:
+    def _count(self, name: str, model: Model, answers: list[list[Any]], travels: bool) -> None:
+        """Pooled rows are in one place, and no weights travel."""
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
-        for message in (m for cohort in answers for m in cohort if isinstance(m, Update)):
+        for message in (m for cohort in answers for m in cohort if travels and isinstance(m, Update)):
             self.tally.bytes_up += message.bytes_up
             self.tally.bytes_down += len(message.clients) * model.bytes_down
 

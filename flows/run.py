@@ -164,7 +164,10 @@ class _Run:
         write_json(self.folder.result, result)
         screen.current().end(self.folder.name, result["metrics"].get("accuracy/mean"), result["seconds"]["total"])
         if delivery.problem:
-            screen.current().say(f"{delivery.problem}; its metrics are kept, and --resume delivers them.")
+            screen.current().say(
+                f"{self.folder.name}: {delivery.problem}; its metrics are kept in {result['folder']}, "
+                "and --resume delivers them."
+            )
         if result["dropped_out"]:
             screen.current().say(
                 f"{self.folder.name}: clients dropped out {result['dropped_out']} times, the rounds went on"

@@ -1,10 +1,13 @@
 """`siloflow schedule`: Prefect's own `serve` runs `compare` on a cron schedule."""
 
 import contextlib
-import warnings
+import multiprocessing
+import signal
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
+from flows.words import headline
 from silos.errors import UserError
 
 
@@ -24,10 +27,13 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
 
     One at a time: a comparison that is due while another works waits for it.
     """
+    from prefect.runner import Runner
+
     from flows.compare import compare
 
-    # Prefect 3.8 forgets to await its own stop when it is terminated; it ends well all the same
-    warnings.filterwarnings("ignore", "coroutine 'Runner.astop' was never awaited")
+    # Prefect 3.8's own answer to SIGTERM ends its server before the comparison that is running
+    Runner.handle_sigterm = _as_ctrl_c  # type: ignore[method-assign, assignment]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     print(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}", flush=True)
     print(f"Prefect's page: {api.removesuffix('/api')}", flush=True)
     print("ctrl-C ends the schedule.", flush=True)
@@ -45,21 +51,33 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
         )
 
 
-def _started(flow: Any, run: Any, state: Any) -> None:
-    print(f"{_now()}  compare started, {run.name} on Prefect's page", flush=True)
+def _as_ctrl_c(runner: Any, *signal_and_frame: Any) -> None:
+    """A terminal's ctrl-C reaches the running comparison as well; whoever ends this process alone is helped after a while."""
+    patience = threading.Timer(5.0, lambda: [child.terminate() for child in multiprocessing.active_children()])
+    patience.daemon = True
+    patience.start()
+    signal.raise_signal(signal.SIGINT)
 
 
-def _done(flow: Any, run: Any, state: Any) -> None:
+def _started(flow: Any, flow_run: Any, state: Any) -> None:
+    print(f"{_now()}  compare started", flush=True)
+
+
+def _done(flow: Any, flow_run: Any, state: Any) -> None:
     found = state.result(raise_on_failure=False)
-    print(f"{_now()}  compare done: {found['experiment']}", flush=True)
+    print(f"{_now()}  {found['experiment']} done. {headline(found['paired'])}", flush=True)
     for p in found["paired"]:
-        print(f"    {p['words']}", flush=True)
+        print(f"  {p['words']}", flush=True)
     for failure in found["failed"]:
-        print(f"    {failure['method']} seed {failure['seed']} failed: {failure['error']}", flush=True)
+        print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}", flush=True)
 
 
-def _failed(flow: Any, run: Any, state: Any) -> None:
+def _failed(flow: Any, flow_run: Any, state: Any) -> None:
     print(f"{_now()}  compare failed: {state.message}", flush=True)
+
+
+def _stopped(flow: Any, flow_run: Any, state: Any) -> None:
+    print(f"{_now()}  compare stopped; `siloflow compare --resume` with the same words goes on", flush=True)
 
 
 def _now() -> str:

@@ -16,7 +16,10 @@ class Screen(Protocol):
         """A round is done."""
 
     def end(self, run: str, accuracy: float | None, seconds: float) -> None:
-        """A run is done."""
+        """A run is done; without test rows there is no accuracy."""
+
+    def fail(self, run: str, words: str) -> None:
+        """A run ended with an error; others go on."""
 
     def say(self, words: str) -> None:
         """Something that a person should know."""
@@ -35,6 +38,9 @@ class Silent:
         """Nothing."""
 
     def end(self, run: str, accuracy: float | None, seconds: float) -> None:
+        """Nothing."""
+
+    def fail(self, run: str, words: str) -> None:
         """Nothing."""
 
     def say(self, words: str) -> None:

@@ -40,12 +40,17 @@ uvicorn.run("prefect.server.api.server:create_app", factory=True, host="127.0.0.
 """
 
 
+def quiet_prefect() -> None:
+    """Settings that must stand before Prefect is imported: no tracking, no notices, no log on the screen."""
+    os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
+
+
 class PrefectServer:
     """A server on a free loopback port, with its database in `.prefect/` of the project."""
 
     def __init__(self, root: Path, ui: bool = False, port: int | None = None) -> None:
         home = (root / ".prefect").resolve()
-        os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
+        quiet_prefect()
         os.environ.setdefault("PREFECT_HOME", str(home))
         self._child: subprocess.Popen | None = None
         self._since = datetime.now(UTC).isoformat()

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from rich.console import Console
 
-from flows.server import PrefectServer
+from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
 from tasks.files import unwritable
 
@@ -31,6 +31,7 @@ class Session:
         self._server: PrefectServer | None = None
 
     def __enter__(self) -> Self:
+        quiet_prefect()
         if self._wants_server and Path("params.yaml").is_file():
             try:
                 self._server = PrefectServer(Path(), ui=self._ui)

@@ -13,15 +13,15 @@ class Terminal:
     def __init__(self, console: Console) -> None:
         self._console = console
         columns = (
-            TextColumn("{task.description:<22}"),
+            TextColumn("{task.description:<26}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("rounds  {task.fields[accuracy]}"),
+            TextColumn("rounds  {task.fields[news]:<14}"),
             TimeElapsedColumn(),
         )
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("starting", total=None, accuracy="", visible=False)
-        self._runs, self._ended = 1, 0
+        self._task = self._bar.add_task("starting", total=None, news="", visible=False)
+        self._runs, self._ended, self._rounds = 1, 0, 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -40,20 +40,33 @@ class Terminal:
         """A run starts, or goes on after `done` of its rounds."""
         if done:
             self.say(f"{run} goes on after round {done}")
-        self._bar.reset(self._task, total=rounds, completed=done, description=run, accuracy="", visible=True)
+        self._rounds = rounds
+        name = f"{self._count()}{run}"
+        self._bar.reset(self._task, total=rounds, completed=done, description=name, news="", visible=True)
 
     def round(self, number: int, accuracy: float | None) -> None:
         """A round is done."""
         self._bar.update(self._task, completed=number)
-        if accuracy is not None:
-            self._bar.update(self._task, accuracy=f"accuracy {accuracy:.3f}")
+        if number == self._rounds:
+            self._bar.update(self._task, news="writing down")  # for a few seconds nothing moves
+        elif accuracy is not None:
+            self._bar.update(self._task, news=f"accuracy {accuracy:.3f}")
 
     def end(self, run: str, accuracy: float | None, seconds: float) -> None:
         """A run is done."""
+        score = "no test rows  " if accuracy is None else f"accuracy {accuracy:.3f}"
+        self.say(f"{self._count()}{run:<20} {score}  {seconds:5.1f} s")
         self._ended += 1
-        score = "failed" if accuracy is None else f"accuracy {accuracy:.3f}"
-        self.say(f"{self._ended:>3} of {self._runs}  {run:<20} {score}  {seconds:5.1f} s")
+
+    def fail(self, run: str, words: str) -> None:
+        """A run ended with an error; others go on."""
+        self.say(f"{self._count()}{run:<20} failed: {words}")
+        self._ended += 1
 
     def say(self, words: str) -> None:
         """Something that a person should know."""
         self._console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+    def _count(self) -> str:
+        """Which run of how many this is, where there are several."""
+        return f"{self._ended + 1:>3} of {self._runs}  " if self._runs > 1 else ""

@@ -1,55 +1,86 @@
 """`siloflow ui`: MLflow's and Prefect's own pages over this project's runs, on loopback."""
 
+import contextlib
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
 from flows.params import read
 from flows.server import PrefectServer
 from silos.errors import UserError
-from tasks.track import tracking_uri
+from tasks.track import VIEW, tracking_uri
 
 
 def serve(mlflow_port: int, prefect_port: int) -> None:
-    """Both servers until ctrl-C."""
+    """Both servers until ctrl-C; UserError if one of them does not start."""
     root = Path().resolve()
     uri = tracking_uri(root, read(root).tracking.uri)
     (root / "runs").mkdir(exist_ok=True)
+    for port, option in ((mlflow_port, "--mlflow-port"), (prefect_port, "--prefect-port")):
+        _must_be_free(port, option)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
+        signal.signal(number, signal.default_int_handler)
     prefect = PrefectServer(root, ui=True, port=prefect_port)
     mlflow = _mlflow(root, uri, mlflow_port)
+    page = f"http://127.0.0.1:{mlflow_port}"
     try:
         prefect.wait()
-        _wait(mlflow, f"http://127.0.0.1:{mlflow_port}/health", root / "runs" / "mlflow-ui.log")
-        print(f"MLflow   http://127.0.0.1:{mlflow_port}", flush=True)
-        print(f"Prefect  http://127.0.0.1:{prefect_port}", flush=True)
+        _wait(mlflow, f"{page}/health", root / "runs" / "mlflow-ui.log")
+        print(f"MLflow   {page}/#/experiments?{_TRAINING}", flush=True)
+        newest = _newest_comparison(root, page)
+        if newest:
+            print(f"         {newest}  (newest comparison)", flush=True)
+        print(f"Prefect  {prefect.url.removesuffix('/api')}/runs", flush=True)
         print("ctrl-C ends both.", flush=True)
         mlflow.wait()
     except KeyboardInterrupt:
         pass
     finally:
-        mlflow.terminate()
         prefect.stop()
-        mlflow.wait(10)
+        _stop(mlflow)
+
+
+def _must_be_free(port: int, option: str) -> None:
+    """Else the page of whoever listens there would be taken for ours."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another {option}.") from None
+
+
+_TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages for language models
+
+
+def _newest_comparison(root: Path, page: str) -> str | None:
+    """The address of its runs, with the columns of `tasks.track.VIEW`; None if MLflow does not know it."""
+    name = max((p.parent.name for p in root.glob("runs/compare-*/experiment.json")), default=None)
+    if name is None:
+        return None
+    try:
+        asked = f"{page}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}"
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            found = json.load(answer)["experiment"]["experiment_id"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return f"{page}/#/experiments/{found}/runs?{_TRAINING}&viewStateShareKey={VIEW}"
 
 
 def _mlflow(root: Path, uri: str, port: int) -> subprocess.Popen:
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
+    """MLflow's server in a process group of its own; it starts children."""
+    quiet = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes that judge language models
+    }
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (root / "runs" / "mlflow-ui.log").open("wb") as log:
         return subprocess.Popen(
             [*command, "--backend-store-uri", uri],
@@ -57,6 +88,7 @@ def _mlflow(root: Path, uri: str, port: int) -> subprocess.Popen:
             stderr=log,
             env={**os.environ, **quiet},
             cwd=root,
+            start_new_session=True,
         )
 
 
@@ -66,6 +98,18 @@ def _wait(server: subprocess.Popen, url: str, log: Path, patience: float = 120.0
         try:
             urllib.request.urlopen(url, timeout=2).close()
             return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.1)
     raise UserError(f"MLflow's page does not answer at {url}; see {log}, or choose another --mlflow-port.")
+
+
+def _stop(server: subprocess.Popen) -> None:
+    """The server and its children; a second ctrl-C does not interrupt it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

@@ -31,7 +31,8 @@ def run(result: dict[str, Any], console: Console) -> None:
             f"test accuracy {metrics['accuracy/mean']:.3f} ± {metrics['accuracy/sd']:.3f} over clients, "
             f"worst {metrics['accuracy/worst']:.3f}"
         )
-        console.print(f"loss {metrics['loss/mean']:.3f} nats, entropy {metrics['entropy/mean']:.3f} nats")
+        loss, entropy = (_number(metrics.get(name)) for name in ("loss/mean", "entropy/mean"))
+        console.print(f"loss {loss} nats, entropy {entropy} nats")
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
     console.print(f"files         {result['folder']}")
@@ -45,15 +46,17 @@ def compare(found: dict[str, Any], console: Console) -> None:
         table.add_row(
             row["method"],
             row["model"],
-            _spread(row, "accuracy/mean"),
-            _spread(row, "accuracy/worst"),
-            _spread(row, "entropy/mean"),
+            spread(row, "accuracy/mean"),
+            spread(row, "accuracy/worst"),
+            spread(row, "entropy/mean"),
             f"{row['seconds']:.1f}",
         )
     console.print(table)
     seeds = len({r["seed"] for r in found["runs"]})
     console.print(
-        f"mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}; 95 % intervals over seeds and rows:"
+        f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
+        if seeds > 1
+        else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
     )
     for p in found["paired"]:
         console.print(f"  {p['words']}")
@@ -67,7 +70,7 @@ def compare(found: dict[str, Any], console: Console) -> None:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """A row a client, and how far apart they are."""
-    table = _table("client", "domain", "train", "validation", "test", "labels", "mean", "sd")
+    table = _table("client", "domain", "train", "validation", "test", "labels", "x mean", "x sd")
     for client in found["clients"][:60]:
         rows, shares = client["rows"], client["label_shares"]
         table.add_row(
@@ -108,10 +111,28 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _spread(row: dict[str, Any], name: str) -> str:
+def headline(paired: list[dict[str, Any]]) -> str:
+    """The comparison in one line: who is better than the reference, who is worse, who cannot be told from it."""
+    if not paired:
+        return "Nothing to compare."
+    verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
+    for p in paired:
+        real = "better" if p["difference"] > 0 else "worse"
+        verdicts[real if p["distinguishable"] else "not distinguishable"].append(p["method"])
+    said = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
+    return f"Against {paired[0]['reference']}: {'; '.join(said)}."
+
+
+def spread(row: dict[str, Any], name: str) -> str:
+    """Mean ± standard deviation over seeds; one seed has none."""
     if row[name] is None:
         return "-"
-    return f"{row[name]:.3f} ± {row[name + '/sd']:.3f}"
+    return f"{row[name]:.3f}" + (f" ± {row[name + '/sd']:.3f}" if row["seeds"] > 1 else "")
+
+
+def _number(value: float | None) -> str:
+    """A diverged run has none."""
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _bars(shares: list[float]) -> str:

@@ -55,7 +55,7 @@ class Manifest:
     def client(self, name: str) -> ClientEntry:
         """The entry of one client."""
         if name not in self._by_name:
-            raise UserError(f"There is no client {name} in data/{self.name}; it has {_some(list(self._by_name))}.")
+            raise UserError(f"there is no client {name} in data/{self.name}; it has {_some(list(self._by_name))}.")
         return self._by_name[name]
 
     def rows(self, split: str) -> dict[str, int]:
@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> Manifest:
         held = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(
-            f"There is no data in {folder} (no {MANIFEST}); `siloflow partition` makes it, `dvc pull` "
+            f"there is no data in {folder} (no {MANIFEST}); `siloflow partition` makes it, `dvc pull` "
             "fetches it where it is recorded."
         ) from None
     except (OSError, ValueError) as error:

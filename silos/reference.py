@@ -58,7 +58,7 @@ class Silos:
     def entries(self, client: str) -> list[ClientEntry]:
         """The manifest's entries behind one client: one, or those of all members if pooled."""
         if client not in self._chosen:
-            raise UserError(f"There is no client {client} among those chosen of {self.folder}.")
+            raise UserError(f"there is no client {client} among those chosen of {self.folder}.")
         return [self.manifest.client(name) for name in self.members or (client,)]
 
     def select(self, clients: Sequence[str]) -> "Silos":

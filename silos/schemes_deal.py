@@ -96,7 +96,7 @@ def enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
     found = len(rows.parts()[0])
     if clients * min_rows > found:
         raise at.error(
-            f"asks for {clients} clients of {min_rows} rows or more, and there are {found} rows to deal, so that "
-            f"client {numbered(found // min_rows, clients)} would have too few; lower clients"
-            f"{' or min_rows' if at.kind == 'dirichlet' else ''}."
+            f"asks for {clients} clients with at least {min_rows} row{'s' * (min_rows > 1)} each, and there are {found} "
+            f"rows to deal: client {numbered(found // min_rows, clients)} would get too few; ask for fewer clients"
+            f"{' or lower min_rows' if at.kind == 'dirichlet' else ''}."
         )

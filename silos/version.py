@@ -35,7 +35,7 @@ def record(root: Path) -> str:
     """
     root = Path(root).resolve()
     if not (root / DATA).is_dir():
-        raise UserError(f"There is no folder {root / DATA} to record; `siloflow partition` makes it.")
+        raise UserError(f"there is no folder {root / DATA} to record; `siloflow partition` makes it.")
     os.environ["DVC_NO_ANALYTICS"] = "1"
     with _quiet():
         from dvc.exceptions import DvcException
@@ -81,7 +81,7 @@ def verify(root: Path, name: str, cache: Path | None = None) -> str:
     expected = recorded(root)
     if not (root / DATA / name).is_dir():
         ways_out = _WAYS_OUT if expected else "`siloflow partition` makes it, as params.yaml describes it."
-        raise UserError(f"There is no folder {root / DATA / name}; {ways_out}")
+        raise UserError(f"there is no folder {root / DATA / name}; {ways_out}")
     if expected is None:
         raise UserError(
             f"{root / RECORD} is missing, so the version of data/ is unknown; `siloflow partition` records "

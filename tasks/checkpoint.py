@@ -31,6 +31,7 @@ def save_state(path: Path, state: State, round: int) -> None:
         "private": state.private,
         "finished": state.finished,
         "sections": list(state.tensors),
+        "sha256": state.sha256(),
     }
     write_bytes(path, save(tensors, metadata={"state": json.dumps(rest, sort_keys=True)}))
 
@@ -48,7 +49,10 @@ def load_state(path: Path) -> tuple[State, int] | None:
                 sections[section][name] = file.get_tensor(key)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"the checkpoint {path} is damaged ({error}); start the run anew without --resume.") from None
-    return State(sections, rest["numbers"], rest["private"], rest["finished"]), rest["round"]
+    state = State(sections, rest["numbers"], rest["private"], rest["finished"])
+    if state.sha256() != rest["sha256"]:
+        raise UserError(f"the checkpoint {path} is damaged (its hash differs); start the run anew without --resume.")
+    return state, rest["round"]
 
 
 class Journal:

@@ -39,8 +39,13 @@ def unwritable(error: BaseException | None) -> str | None:
     if not isinstance(error, OSError):
         return None
     words = [words for words, codes in _UNWRITABLE.items() if error.errno in codes]
-    place = f" {error.filename}" if error.filename else ""
-    return f"cannot write{place}: {words[0]}." if words else None
+    if not words:
+        return None
+    if not error.filename:
+        return f"cannot write: {words[0]}."
+    place = Path(error.filename)
+    in_the_way = [path for path in (place, *place.parents) if path.is_file()]
+    return f"cannot write {(in_the_way or [place])[0]}: {words[0]}."
 
 
 _UNWRITABLE = {

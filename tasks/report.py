@@ -91,7 +91,7 @@ def draw_comparison(
     right.set_yticks(range(len(paired)), [p["method"] for p in paired])
     right.set_ylim(max(len(paired), 1) - 0.5, -0.5)
     _title(right, f"Difference to {paired[0]['reference']}, 95 % interval" if paired else "")
-    right.set(xlabel="points of accuracy")
+    right.set(xlabel="points of accuracy, right of 0 is better")
     _write(figure, path)
 
 

@@ -5,9 +5,11 @@ stored times make a repeated delivery equal. What cannot be delivered stays in t
 """
 
 import contextlib
+import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,21 @@ _QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
+}
+
+
+VIEW = "siloflow"
+_RUNS = {  # how MLflow's page shows the runs of an experiment when its address names this view
+    "orderByKey": "metrics.`accuracy/mean`",
+    "orderByAsc": False,
+    "selectedColumns": [
+        "attributes.`Created`",
+        "metrics.`accuracy/mean`",
+        "metrics.`accuracy/worst`",
+        "metrics.`entropy/mean`",
+        "metrics.`loss/train`",
+        "tags.`model tested`",
+    ],
 }
 
 
@@ -65,6 +82,7 @@ class Delivery:
     def __init__(self, folder: Path, ticket: Ticket) -> None:
         self.ticket = ticket
         self.run_id: str | None = None
+        self._began = int(time.time() * 1000)
         self.problem: str | None = None
         self._folder, self._journal = folder, Journal(folder / "journal")
         self._wanted = 0
@@ -165,10 +183,15 @@ class Delivery:
         experiment = client.get_experiment_by_name(ticket.experiment)
         number = experiment.experiment_id if experiment else None
         if number is None:
-            about = {"mlflow.note.content": ticket.about} if ticket.about else {}
+            about = {
+                "mlflow.experimentKind": "custom_model_development",
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(_RUNS),
+                **({"mlflow.note.content": ticket.about} if ticket.about else {}),
+            }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
             number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
-        run = client.create_run(number, tags={**ticket.tags, "siloflow.run": ticket.tag}, run_name=ticket.name)
+        tags = {**ticket.tags, "siloflow.run": ticket.tag}
+        run = client.create_run(number, start_time=self._began, tags=tags, run_name=ticket.name)
         return str(run.info.run_id)
 
     def _log_params(self, client: Any) -> None:

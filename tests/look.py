@@ -36,7 +36,7 @@ QUIET = [
     "--disable-sync",
     "--hide-scrollbars",
     "--remote-debugging-port=0",
-    "--window-size=1400,1000",
+    "--window-size=1800,1100",
 ]
 
 
@@ -67,7 +67,7 @@ def look(chromium: str, project: Path) -> None:
 def scheduled_comparison(project: Path) -> dict[str, Any]:
     """The schedule is left alone until the comparison that it started is on disk."""
     due = datetime.now(UTC) + timedelta(minutes=1, seconds=15)
-    with serving(project, "schedule", f"{due.minute} {due.hour} * * *", "--seeds", "0,1", until="compare done"):
+    with serving(project, "schedule", f"{due.minute} {due.hour} * * *", "--seeds", "0,1", until=" done. "):
         (found,) = project.glob("runs/compare-*/comparison.json")
     comparison: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
     assert len(comparison["runs"]) == 8, "four methods with two seeds"
@@ -97,8 +97,18 @@ def serving(project: Path, *command: str, until: str) -> Iterator[None]:
         assert "Traceback" not in rest, rest
     finally:
         process.kill()
-    left = subprocess.run(["ps", "-o", "args=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
-    assert not left.stdout.strip(), f"left over: {left.stdout}"
+    time.sleep(1)
+    assert not inside(project), f"left over: {inside(project)}"
+
+
+def inside(folder: Path) -> list[str]:
+    """The processes that work in this folder, the server's among them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder.resolve():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
 
 
 def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -106,20 +116,22 @@ def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tup
     first = comparison["runs"][0]["mlflow_run_id"]
     at = f"http://127.0.0.1:{mlflow}"
     experiment = ask(f"{at}/api/2.0/mlflow/runs/get?run_id={first}")["run"]["info"]["experiment_id"]
-    yield "mlflow-experiments", f"{at}/#/experiments", comparison["experiment"]
-    yield "mlflow-runs", f"{at}/#/experiments/{experiment}/runs", "fedprox seed 1"
-    yield "mlflow-charts", f"{at}/#/experiments/{experiment}/runs?compareRunsMode=CHART", "accuracy"
-    runs = json.dumps([r["mlflow_run_id"] for r in comparison["runs"]])
-    yield "mlflow-compare", f'{at}/#/compare-runs?runs={runs}&experiments=["{experiment}"]', "Comparing"
-    yield "mlflow-run", f"{at}/#/experiments/{experiment}/runs/{first}", "data_version"
+    training = "workflowType=machine_learning"
+    runs = f"{at}/#/experiments/{experiment}/runs?{training}"
+    yield "mlflow-experiments", f"{at}/#/experiments?{training}", comparison["experiment"]
+    yield "mlflow-runs", f"{runs}&viewStateShareKey=siloflow", "accuracy/worst"
+    yield "mlflow-charts", f"{runs}&compareRunsMode=CHART", "accuracy/worst"
+    chosen = json.dumps([r["mlflow_run_id"] for r in comparison["runs"]])
+    yield "mlflow-compare", f'{at}/#/compare-runs?runs={chosen}&experiments=["{experiment}"]&{training}', "Comparing"
+    yield "mlflow-run", f"{at}/#/experiments/{experiment}/runs/{first}?{training}", "data_version"
 
     at = f"http://127.0.0.1:{prefect}"
     found = ask(f"{at}/api/flow_runs/filter", {"sort": "START_TIME_ASC"})
     (compare,) = [run for run in found if run["deployment_id"]]
     single = next(run for run in found if run["name"].startswith("fedavg"))
-    yield "prefect-runs", f"{at}/runs", compare["name"]
-    yield "prefect-compare", f"{at}/runs/flow-run/{compare['id']}", "Completed"
-    yield "prefect-run", f"{at}/runs/flow-run/{single['id']}", "aggregate"
+    yield "prefect-runs", f"{at}/runs", comparison["experiment"]
+    yield "prefect-compare", f"{at}/runs/flow-run/{compare['id']}", "Task runs"
+    yield "prefect-run", f"{at}/runs/flow-run/{single['id']}", "Parent Run"
     yield "prefect-deployment", f"{at}/deployments", "siloflow-compare"
 
 

@@ -71,6 +71,12 @@ class Folder:
         """This folder as it is, at another place."""
         return Folder(Path(shutil.copytree(self.path, to, symlinks=True)))
 
+    def take_databases(self, other: "Folder") -> None:
+        """MLflow's and Prefect's, as they are in the other folder: making them new costs seconds."""
+        for database in (Path("runs") / "mlflow.db", Path(".prefect") / "prefect.db"):
+            (self.path / database).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(other.path / database, self.path / database)
+
     def mlflow(self) -> Any:
         """A client of the folder's own MLflow store."""
         from tasks.track import connect
@@ -98,6 +104,12 @@ def processes(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """See `plain_environment`."""
+    return plain_environment()
+
+
+@pytest.fixture(scope="session")
 def living() -> Callable[[Path], list[str]]:
     """See `processes`."""
     return processes
@@ -113,12 +125,10 @@ def assert_quiet() -> Callable[[str], None]:
     return check
 
 
-@pytest.fixture
-def fresh(tmp_path: Path) -> Folder:
-    """A folder that holds the repository's params.yaml, and nothing else."""
-    (tmp_path / "project").mkdir()
-    shutil.copy(ROOT / "params.yaml", tmp_path / "project")
-    return Folder(tmp_path / "project")
+@pytest.fixture(scope="session")
+def folder_at() -> Callable[[Path], Folder]:
+    """A user's folder at this path."""
+    return Folder
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,19 @@ def finished(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPa
     return Finished(folder, answer, folder.type("compare", *typed, "--json"))
 
 
-@pytest.fixture
-def project(partitioned: tuple[Folder, Answer], tmp_path: Path) -> Folder:
-    """A partitioned folder of this test's own, to be spoiled."""
-    return partitioned[0].copy(tmp_path / "project")
+@pytest.fixture(scope="session")
+def unusual(finished: Finished) -> list[Answer]:
+    """Stacks of two clients, of which some drop out; the best round is reported, personal models are logged.
+
+    Computed by one worker, then by two.
+    """
+    settings = {
+        "training.rounds": 6,
+        "engine.stack": 2,
+        "clients.dropout": 0.2,
+        "evaluation.report": "best",
+        "tracking.personal_models": "true",
+    }
+    typed = ["compare", "fedavg", "local_only", "--seeds", "0", "--json", "--timings"]
+    typed += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return [finished.folder.type(*typed, "--set", f"runner.workers={workers}") for workers in (1, 2)]

@@ -120,6 +120,10 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     ("text", "sentence"),
     [
         ("training: [1,\nmodel: 2", "params.yaml is not valid YAML: line 2"),
+        (
+            "model: {kind: mlp}\nmodel: {kind: mlp}\n",
+            "params.yaml is not valid YAML: line 2, column 1: model is there twice",
+        ),
         ("data:\n\tname: x\n", "params.yaml is not valid YAML: line 2, column 1: found character '\\t'"),
         ("", "params.yaml holds no sections; the one in siloflow's checkout shows them."),
         ("- a\n- b\n", "params.yaml holds no sections; the one in siloflow's checkout shows them."),

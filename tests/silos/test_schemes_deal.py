@@ -119,8 +119,8 @@ def test_dealing_within_domains_needs_domains_and_a_client_for_each(numbered, ma
 
 
 def test_more_clients_than_rows_to_train_on_is_a_sentence(numbered, make):
-    with pytest.raises(UserError, match=r"7 clients of 1 rows or more.*6 rows.*client c06"):
+    with pytest.raises(UserError, match=r"7 clients with at least 1 row each.*6 rows.*client c06"):
         make(numbered(6), {"kind": "equal", "clients": 7})
     rows = numbered(9, split=np.array(["train"] * 4 + ["test"] * 5))
-    with pytest.raises(UserError, match=r"5 clients of 1 rows or more.*4 rows"):
+    with pytest.raises(UserError, match=r"5 clients with at least 1 row each.*4 rows"):
         make(rows, {"kind": "quantity", "clients": 5, "beta": 1})

@@ -117,6 +117,16 @@ def test_a_damaged_checkpoint_is_told_in_a_sentence(tmp_path, damage):
         load_state(path)
 
 
+def test_one_flipped_bit_of_a_weight_is_noticed(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    save_state(path, State({"weights": {"w": torch.ones(100)}}), 3)
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="its hash differs"):
+        load_state(path)
+
+
 def test_a_journal_gives_back_its_rounds_and_replaces_what_a_dead_process_left(tmp_path):
     journal = Journal(tmp_path / "journal")
     journal.write({"round": 1, "metrics": {"accuracy/mean": 0.25}})

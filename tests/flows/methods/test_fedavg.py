@@ -64,7 +64,7 @@ def test_five_rounds_are_those_of_plain_pytorch(ours, theirs, engine, make_probl
     weights = play(FedAvg(), problem, range(1, 6), stack=3).state.tensors["weights"]
     expected = plain_fedavg(problem, 5, 4, 2, theirs)
     for name, w in expected.items():
-        torch.testing.assert_close(weights[name], w, rtol=0, atol=2e-6)
+        torch.testing.assert_close(weights[name], w, rtol=0, atol=1e-6)
 
 
 def test_adam_starts_fresh_in_every_round_as_in_plain_pytorch(make_problem, play):

@@ -1,0 +1,159 @@
+"""Kills `siloflow compare` at random moments and lets `--resume` finish it: python tests/end_to_end/kill_many.py --kills 10
+
+Each comparison must end with the weights of one that nobody disturbed, with every MLflow step there once, and leave no
+process behind. One line a comparison; exit code 1 if any broke its promise. `--chain 3` kills each one three times.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(sys.executable).parent / "siloflow"
+TYPED = ["compare", "fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=4", "--json"]
+ROUNDS = 4
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_", "DVC_"))}
+
+
+def main() -> int:
+    """Every comparison on a fresh copy of the same partitioned folder."""
+    arguments = _arguments()
+    dice = random.Random(arguments.seed)
+    home = Path(tempfile.mkdtemp(prefix="siloflow-kill-"))
+    try:
+        template = arguments.template or _partition(home / "template")
+        if arguments.expected:
+            expected, life = _weights(json.loads(arguments.expected.read_text())), arguments.life
+        else:
+            expected, life = _undisturbed(shutil.copytree(template, home / "undisturbed"))
+        print(f"undisturbed: {life:.1f} s", flush=True)
+        broken = 0
+        moments = [(i + dice.random()) / arguments.kills for i in range(arguments.kills)]
+        for at in range(0, arguments.kills, arguments.chain):
+            folder = Path(shutil.copytree(template, home / f"killed-{at}"))
+            kills = [
+                _kill(folder, moment * life, resume=i > 0) for i, moment in enumerate(moments[at:][: arguments.chain])
+            ]
+            wrong = _resume(folder, expected)
+            broken += bool(wrong)
+            print(f"{', '.join(kills)}: {'; '.join(wrong) or 'resumed, as undisturbed'}", flush=True)
+        print(f"{arguments.kills} kills, {broken} comparisons broke their promise")
+        return int(broken > 0)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--chain", type=int, default=1, help="kills of one comparison, one after another")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--template", type=Path, help="a partitioned folder; made if not given")
+    parser.add_argument("--expected", type=Path, help="what the undisturbed command printed; it is run if not given")
+    parser.add_argument("--life", type=float, default=10.0, help="how long that took, in seconds")
+    return parser.parse_args()
+
+
+def _partition(folder: Path) -> Path:
+    folder.mkdir()
+    shutil.copy(ROOT / "params.yaml", folder)
+    subprocess.run([COMMAND, "partition"], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
+    shutil.rmtree(folder / ".prefect")  # the killed commands make their databases themselves
+    return folder
+
+
+def _undisturbed(folder: Path) -> tuple[dict[str, str], float]:
+    """The weights of each run, and the command's life in seconds."""
+    start = time.monotonic()
+    done = subprocess.run([COMMAND, *TYPED], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
+    return _weights(json.loads(done.stdout)), time.monotonic() - start
+
+
+def _kill(folder: Path, after: float, resume: bool) -> str:
+    """kill -9 after so many seconds; says how far the command was."""
+    typed = [*TYPED, "--resume"] if resume else TYPED
+    with (folder / "killed.txt").open("a") as screen:
+        process = subprocess.Popen([COMMAND, *typed], cwd=folder, env=ENVIRONMENT, stdout=screen, stderr=screen)
+        try:
+            process.wait(after)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    left = _left_behind(folder)
+    journals = len(list(folder.glob("runs/*/*/journal/*.json")))
+    checkpoints, results = (len(list(folder.glob(f"runs/*/*/{name}"))) for name in ("checkpoint.*", "result.json"))
+    ended = "killed" if process.returncode == -signal.SIGKILL else "ended"
+    orphans = f", LEFT {left}" if left else ""
+    return f"{ended} at {after:4.1f} s ({checkpoints} runs begun, {results} done, {journals} rounds){orphans}"
+
+
+def _resume(folder: Path, expected: dict[str, str]) -> list[str]:
+    """`--resume` to the end; what is not as it should be."""
+    done = subprocess.run(
+        [COMMAND, *TYPED, "--resume"], cwd=folder, env=ENVIRONMENT, check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        return [f"--resume ended with {done.returncode}: {done.stderr.strip()[-2000:]}"]
+    found = json.loads(done.stdout)
+    wrong = [f"{run} has other weights" for run, sha in _weights(found).items() if expected[run] != sha]
+    wrong += [f"left behind: {process}" for process in _left_behind(folder)]
+    return wrong + _wrong_in_mlflow(folder, found)
+
+
+def _weights(found: dict[str, Any]) -> dict[str, str]:
+    return {f"{run['method']}-seed{run['seed']}": run["weights_sha256"] for run in found["runs"]}
+
+
+def _wrong_in_mlflow(folder: Path, found: dict[str, Any]) -> list[str]:
+    """One finished run a method and seed; every metric with each step once."""
+    from tasks.track import connect
+
+    client = connect(f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(found["experiment"])
+    kept = client.search_runs([experiment.experiment_id])
+    wrong = []
+    if sorted(run.info.run_id for run in kept) != sorted(run["mlflow_run_id"] for run in found["runs"]):
+        wrong.append(f"MLflow has {len(kept)} runs for {len(found['runs'])}")
+    models = client.search_logged_models([experiment.experiment_id])
+    if len(models) != len({model.source_run_id for model in models}):
+        wrong.append("a model is logged twice")
+    for run in kept:
+        if run.info.status != "FINISHED":
+            wrong.append(f"{run.info.run_name} is {run.info.status}")
+        for name in run.data.metrics:
+            steps = [metric.step for metric in client.get_metric_history(run.info.run_id, name)]
+            if steps != list(range(1, ROUNDS + 1)):
+                wrong.append(f"{run.info.run_name}: {name} has steps {steps}")
+    return wrong
+
+
+def _left_behind(folder: Path, patience: float = 5.0) -> list[str]:
+    """Commands of processes that still work in the folder after some seconds."""
+    end = time.monotonic() + patience
+    while (found := _processes(folder)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def _processes(folder: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").resolve().is_relative_to(folder):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:100])
+        except OSError:
+            continue  # it ended, or is not ours
+    return [command for command in found if command]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""`siloflow` itself: help that answers at once, and a list of methods."""
+
+import inspect
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.compare import compare
+from flows.partition import partition
+from flows.run import run
+
+COMMAND = Path(sys.executable).parent / "siloflow"
+SUBCOMMANDS = ("partition", "run", "compare", "schedule", "ui", "show", "methods")
+HELP_PATIENCE = 0.5
+HELP_IMPORTS = """
+import sys
+from flows.cli import app
+app(["--help"], standalone_mode=False)
+assert not {"torch", "prefect", "mlflow", "dvc", "numpy"} & set(sys.modules)
+"""
+
+
+def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
+    # the best of some tries: a busy machine is no failure
+    took = []
+    while len(took) < 10 and min(took, default=1) > HELP_PATIENCE:
+        start = time.perf_counter()
+        subprocess.run([COMMAND, "--help"], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+        took.append(time.perf_counter() - start)
+    assert min(took) < HELP_PATIENCE
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", HELP_IMPORTS], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_of_a_subcommand_has_an_example(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [COMMAND, name, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert f"Example: siloflow {name}" in " ".join(done.stdout.split())
+
+
+def test_help_lists_every_subcommand(tmp_path: Path) -> None:
+    done = subprocess.run([COMMAND, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    listed = [line.split()[0] for line in done.stdout.partition("Commands")[2].splitlines() if line.startswith("  ")]
+    assert set(listed) >= set(SUBCOMMANDS)
+
+
+def test_methods_lists_them_all_outside_of_any_project(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [COMMAND, "methods", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    found = {m["method"]: m for m in json.loads(done.stdout)["methods"]}
+    pages = Path(__file__).parents[2] / "flows" / "methods"
+    assert set(found) == {page.stem for page in pages.glob("[!_]*.py")}
+    assert found["local_only"]["model"] == "personal"
+    assert set(found["fedprox"]["options"]) == {"proximal"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flow", [partition, run, compare], ids=lambda flow: flow.name)
+def test_a_deployment_can_hold_every_parameter_of_a_flow_as_json(flow: object) -> None:
+    schema = flow.parameters.model_dump()
+    assert set(schema["properties"]) == set(inspect.signature(flow.fn).parameters)
+    assert json.loads(json.dumps(schema)) == schema
+    kinds = {kind.get("type") for p in schema["properties"].values() for kind in p.get("anyOf", [p])}
+    assert kinds <= {"string", "integer", "boolean", "array", "null"}

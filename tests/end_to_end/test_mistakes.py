@@ -1,0 +1,249 @@
+"""A user's mistakes: exit code 2, one sentence that names the thing and the way out, and no traceback."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+NO_SERVER = "http://127.0.0.1:9/api"  # a command that waits for it waits two minutes
+TOO_LONG = 110.0
+# what a command imports is imported once; each command is then a process of its own
+FORKING = """
+import json, os, sys
+import flows.compare, flows.schedule, flows.show
+from flows.cli import main
+for at, (folder, typed) in enumerate(json.load(sys.stdin)):
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{folder}.{name}", os.O_WRONLY | os.O_CREAT), number)
+        sys.argv = ["siloflow", *typed]
+        main()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def nothing(folder: Path) -> None:
+    """Leaves the partitioned folder as it is."""
+
+
+def no_params(folder: Path) -> None:
+    (folder / "params.yaml").unlink()
+
+
+def no_data(folder: Path) -> None:
+    for made in ("data", ".dvc"):
+        shutil.rmtree(folder / made)
+    (folder / "data.dvc").unlink()
+
+
+def truncated(folder: Path) -> None:
+    file = folder / "data" / "digits" / "c02.safetensors"
+    file.write_bytes(file.read_bytes()[:500])
+
+
+def changed(folder: Path) -> None:
+    file = folder / "data" / "digits" / "c02.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def missing_client(folder: Path) -> None:
+    (folder / "data" / "digits" / "c02.safetensors").unlink()
+
+
+def not_a_number(folder: Path) -> None:
+    x = np.ones((6, 4))
+    x[2, 1] = np.nan
+    np.savez(folder / "my.npz", x=x, y=[0, 1] * 3, client=["a", "a", "b", "b", "c", "c"])
+
+
+def runs_is_a_file(folder: Path) -> None:
+    shutil.rmtree(folder / "runs", ignore_errors=True)
+    (folder / "runs").touch()
+
+
+def prefect_is_a_file(folder: Path) -> None:
+    shutil.rmtree(folder / ".prefect")
+    (folder / ".prefect").touch()
+
+
+def private_is_a_file(folder: Path) -> None:
+    (folder / "private").touch()
+
+
+def runs_take_no_files(folder: Path) -> None:
+    (folder / "runs").symlink_to("/sys")  # where not even root may make a file
+
+
+def broken_yaml(folder: Path) -> None:
+    (folder / "params.yaml").write_text("data: [1,\ntraining: {")
+
+
+NPZ = ("--set", "data.source={kind: npz, path: my.npz}", "--set", "data.scheme=[{kind: column, column: client}]")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What was done to a partitioned folder, what was typed there, and what must be said."""
+
+    typed: tuple[str, ...]
+    said: str  # a regular expression
+    spoil: Callable[[Path], None] = nothing
+    needs_server: bool = False
+
+
+MISTAKES = {
+    "unknown method": Mistake(("run", "fedavgg"), r"there is no method 'fedavgg'; did you mean fedavg\?"),
+    "unknown method of a comparison": Mistake(
+        ("compare", "fedavg", "nonesuch"), r"there is no method 'nonesuch'; there are fedavg, .*local_only.*\."
+    ),
+    "unknown reference": Mistake(
+        ("compare", "--reference", "fedproxy"), r"there is no method 'fedproxy'; did you mean fedprox\?"
+    ),
+    "misspelt key": Mistake(
+        ("run", "fedavg", "--set", "training.epoch=2"),
+        r"params\.yaml: training\.epoch: there is no such key; did you mean epochs\?",
+    ),
+    "value out of bounds": Mistake(
+        ("run", "fedavg", "--set", "clients.dropout=1.5"),
+        r"params\.yaml: clients\.dropout is 1\.5; it must be less than 1\.",
+    ),
+    "override without a value": Mistake(
+        ("run", "fedavg", "--set", "training.rounds"),
+        r"--set training\.rounds: write it as section\.key=value, for example training\.rounds=20\.",
+    ),
+    "seeds that are no numbers": Mistake(
+        ("compare", "--seeds", "0;1"), r"--seeds 0;1: write whole numbers with commas between, for example 0,1,2\."
+    ),
+    "bad cron": Mistake(
+        ("schedule", "at noon"), r"'at noon' is not a cron schedule; write five fields, for example \"0 6 \* \* 1\"\."
+    ),
+    "missing params.yaml": Mistake(
+        ("compare",), r"there is no params\.yaml in /.*; go to your project's folder, or copy one there\.", no_params
+    ),
+    "params.yaml that is no YAML": Mistake(
+        ("run", "fedavg"), r"params\.yaml is not valid YAML: line \d+, column \d+: .*\.", broken_yaml
+    ),
+    "missing data": Mistake(
+        ("run", "fedavg"), r"there is no folder /.*/data/digits; `siloflow partition` makes it, .*\.", no_data
+    ),
+    "truncated client file": Mistake(
+        ("run", "fedavg"),
+        r"data/ is not what data\.dvc records: data/digits/c02\.safetensors changed; `dvc checkout` .*\.",
+        truncated,
+    ),
+    "changed client file": Mistake(
+        ("compare",),
+        r"data/ is not what data\.dvc records: data/digits/c02\.safetensors changed; .*`siloflow partition` .*\.",
+        changed,
+    ),
+    "missing client file": Mistake(
+        ("show",), r"data/ is not what data\.dvc records: data/digits/c02\.safetensors is missing; .*\.", missing_client
+    ),
+    "params that no longer match the data": Mistake(
+        ("compare", "--set", "data.seed=1"),
+        r"params\.yaml: data\.seed is 1, and data/digits was made with 0; `siloflow partition` makes the data anew, "
+        r"or set the value back\.",
+    ),
+    "pixel that is not a number": Mistake(
+        ("partition", *NPZ),
+        r"my\.npz: row 2 \(client b\) of x has a value that is not a finite float32; fill in or drop such rows\.",
+        not_a_number,
+        needs_server=True,
+    ),
+    "more clients than rows": Mistake(
+        ("partition", "--set", "data.scheme.0.clients=2000"),
+        r"params\.yaml: data\.scheme\[0\] asks for 2000 clients with at least 1 row each, and there are 1797 rows to deal: "
+        r"client c1797 would get too few; ask for fewer clients\.",
+        needs_server=True,
+    ),
+    "a file where runs should be": Mistake(
+        ("compare",), r"cannot write /.*/runs: a file is where a folder should be; move it away\.", runs_is_a_file
+    ),
+    "a file where Prefect's folder should be": Mistake(
+        ("run", "fedavg"),
+        r"cannot write /.*/\.prefect: a file is where a folder should be; move it away\.",
+        prefect_is_a_file,
+        needs_server=True,
+    ),
+    "a file where private weights should be": Mistake(
+        ("compare", "local_only", "--seeds", "0"),
+        r"cannot write /.*/private: a file is where a folder should be; move it away\.",
+        private_is_a_file,
+        needs_server=True,
+    ),
+    "a folder that takes no files": Mistake(
+        ("compare",), r"cannot write /.*/runs.*: you may not write there; change the permissions\.", runs_take_no_files
+    ),
+}
+
+
+EARLY = [name for name, mistake in MISTAKES.items() if not mistake.needs_server]
+LATE = [name for name, mistake in MISTAKES.items() if mistake.needs_server]
+
+
+@pytest.fixture(scope="module")
+def spoiled(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A folder for each mistake."""
+    home = tmp_path_factory.mktemp("mistakes")
+    folders = {name: partitioned[0].copy(home / name.replace(" ", "-")) for name in MISTAKES}
+    for name, folder in folders.items():
+        MISTAKES[name].spoil(folder.path)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def early(spoiled: dict[str, Any], environment: dict[str, str]) -> dict[str, tuple[int, str, str]]:
+    """Exit code, stdout and stderr of every command that needs no server to find the mistake; it is given none."""
+    asked = [(str(spoiled[name].path), MISTAKES[name].typed) for name in EARLY]
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        input=json.dumps(asked),
+        env={**environment, "PREFECT_API_URL": NO_SERVER},
+        capture_output=True,
+        text=True,
+        timeout=TOO_LONG,
+        check=True,
+    )
+    texts = [[Path(f"{folder}.{name}").read_text() for name in ("out", "err")] for folder, _ in asked]
+    codes = map(int, done.stdout.split())
+    return {name: (code, out, err) for name, code, (out, err) in zip(EARLY, codes, texts, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def late(spoiled: dict[str, Any]) -> dict[str, tuple[int, str, str]]:
+    """The same of commands whose flow finds the mistake, typed, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda name: spoiled[name].type(*MISTAKES[name].typed, code=2), LATE))
+    return {name: (answer.code, answer.out, answer.err) for name, answer in zip(LATE, answers, strict=True)}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_a_mistake_is_told_in_one_sentence_before_anything_starts(
+    early: dict[str, tuple[int, str, str]], name: str
+) -> None:
+    code, out, err = early[name]
+    assert (code, out) == (2, "")
+    assert re.fullmatch(f"error: {MISTAKES[name].said}\n", err), err
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_mistake_that_only_the_work_can_find_is_told_in_one_sentence(
+    late: dict[str, tuple[int, str, str]], name: str
+) -> None:
+    code, out, err = late[name]
+    assert (code, out) == (2, "")
+    assert re.fullmatch(f"error: {MISTAKES[name].said}\n", err), err

@@ -1,0 +1,109 @@
+"""What was stopped goes on: after a kill, beside another process, and when MLflow was away."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROUNDS = 4
+TYPED = ("run", "fedavg", "--set", f"training.rounds={ROUNDS}", "--json")
+
+
+def test_a_comparison_killed_three_times_ends_as_if_nobody_had(finished: Any, partitioned: Any, tmp_path: Path) -> None:
+    expected = tmp_path / "expected.json"
+    expected.write_text(finished.compare.out)
+    script = Path(__file__).with_name("kill_many.py")
+    typed = [sys.executable, script, "--kills", "3", "--chain", "3", "--template", partitioned[0].path]
+    typed += ["--expected", expected, "--life", str(finished.compare.seconds)]
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("killed at") >= 2, done.stdout
+
+
+@pytest.fixture(scope="module")
+def stopped(
+    partitioned: Any, finished: Any, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """A run that is stopped after its first round, with a second process beside it; then the first is killed."""
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("resume") / "project")
+    folder.take_databases(finished.folder)
+    first = folder.start(*TYPED)
+    try:
+        end = time.monotonic() + 120
+        while not list(folder.path.glob("runs/run-*/*/checkpoint.safetensors")):
+            assert first.poll() is None, first.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        first.send_signal(signal.SIGSTOP)
+        beside = subprocess.run(
+            [*first.args, "--resume"],
+            cwd=folder.path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        first.kill()
+        first.communicate()
+    return {"folder": folder, "beside": beside}
+
+
+def test_a_second_process_on_the_same_run_is_refused(stopped: dict[str, Any]) -> None:
+    beside = stopped["beside"]
+    assert (beside.returncode, beside.stdout) == (2, "")
+    assert beside.stderr.startswith("error: another process is working on ")
+    assert beside.stderr.count("\n") == 1
+
+
+def test_a_killed_command_leaves_no_server(stopped: dict[str, Any], living: Callable[[Path], list[str]]) -> None:
+    end = time.monotonic() + 5
+    while (found := living(stopped["folder"].path)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert found == []
+
+
+def test_a_killed_run_goes_on_with_its_own_settings_only(finished: Any, stopped: dict[str, Any]) -> None:
+    folder = stopped["folder"]
+    other = folder.type(*TYPED, "--set", "training.batch=8", "--resume", code=2)
+    assert other.out == ""
+    assert "fedavg-seed0 was started with other settings (params.training.batch: 16 → 8); put them back" in other.err
+    resumed = folder.type(*TYPED, "--resume")
+    run = resumed.json
+    assert run["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
+    assert 1 <= run["resumed_from_round"] <= ROUNDS
+    assert f"fedavg-seed0 goes on after round {run['resumed_from_round']}" in resumed.err
+    assert _steps(folder, run["mlflow_run_id"]) == {tuple(range(1, ROUNDS + 1))}
+
+
+def test_a_run_ends_well_without_mlflow_and_delivers_later(finished: Any) -> None:
+    folder = finished.folder
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and not listening
+        away = folder.type(*TYPED, "--set", f"tracking.uri=http://127.0.0.1:{closed.getsockname()[1]}")
+    run = away.json
+    assert run["mlflow_run_id"] is None
+    assert run["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
+    assert f"kept in {run['folder']}" in away.err
+    assert "--resume delivers them" in away.err
+    later = folder.type(*TYPED, "--resume").json
+    assert later["folder"] == run["folder"]
+    assert later["weights_sha256"] == run["weights_sha256"]
+    assert _steps(folder, later["mlflow_run_id"]) == {tuple(range(1, ROUNDS + 1))}
+    assert json.loads((folder.path / run["folder"] / "result.json").read_text()) == later
+
+
+def _steps(folder: Any, run: str) -> set[tuple[int, ...]]:
+    """The steps of each metric of an MLflow run."""
+    client = folder.mlflow()
+    names = client.get_run(run).data.metrics
+    assert len(names) > 10
+    return {tuple(metric.step for metric in client.get_metric_history(run, name)) for name in names}

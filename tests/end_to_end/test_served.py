@@ -1,0 +1,111 @@
+"""The logged model, loaded where siloflow is not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLIENT = "c03"
+STRANGER = """
+import json, sys
+sys.path[:] = [p for p in sys.path if not p.startswith(CHECKOUT)]
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in f"{getattr(f, '__module__', '')}{f}".lower()]
+for room in ("models", "flows", "tasks", "silos"):
+    try:
+        __import__(room)
+        raise SystemExit(f"{room} can be seen")
+    except ModuleNotFoundError:
+        pass
+import mlflow
+from safetensors.numpy import load_file
+mlflow.set_tracking_uri(STORE)
+model = mlflow.pyfunc.load_model(f"runs:/{RUN}/model")
+rows = load_file(ROWS)["test_x"]
+answers = {"dtype": str(rows.dtype), "shape": list(rows.shape[1:])}
+for client in CLIENTS:
+    try:
+        given = model.predict(rows, params={"client": client})
+        answers[client] = given["label"].tolist()
+        assert given["probability"].between(0, 1).all() and (given["entropy"] >= 0).all()
+    except Exception as error:
+        answers[client] = str(error)
+assert not sys.modules["models"].__file__.startswith(CHECKOUT)
+print(json.dumps(answers))
+"""
+
+
+def answers(folder: Path, run: str, clients: list[str]) -> dict[str, Any]:
+    """What the run's model answers on the raw test rows of `CLIENT`, asked as each of `clients`."""
+    given = {
+        "CHECKOUT": str(Path(__file__).parents[2]),
+        "STORE": f"sqlite:///{folder / 'runs' / 'mlflow.db'}",
+        "RUN": run,
+        "ROWS": str(folder / "data" / "digits" / f"{CLIENT}.safetensors"),
+        "CLIENTS": clients,
+    }
+    head = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", head + STRANGER], cwd="/", capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def accuracy(folder: Path, labels: list[str]) -> float:
+    """Of labels on the test rows of `CLIENT`."""
+    from safetensors.numpy import load_file
+
+    right = load_file(folder / "data" / "digits" / f"{CLIENT}.safetensors")["test_y"]
+    return sum(label == str(y) for label, y in zip(labels, right.tolist(), strict=True)) / len(right)
+
+
+def reported(run: dict[str, Any]) -> float:
+    """The run's accuracy on `CLIENT`."""
+    (found,) = [row["accuracy"] for row in run["metrics"]["accuracy/by_client"] if row["client"] == CLIENT]
+    return found
+
+
+@pytest.fixture(scope="module")
+def personal(unusual: list[Any]) -> dict[str, Any]:
+    """A run whose personal weights were asked for, reported at its best round."""
+    (run,) = [run for run in unusual[0].json["runs"] if run["method"] == "local_only"]
+    return run
+
+
+def test_the_global_model_answers_raw_rows_as_reported_also_for_an_unknown_client(finished: Any) -> None:
+    folder, run = finished.folder.path, finished.run("fedavg", 0)
+    found = answers(folder, run["mlflow_run_id"], [CLIENT, "c99", ""])
+    assert (found["dtype"], found["shape"]) == ("uint8", [8, 8])
+    assert accuracy(folder, found[CLIENT]) == pytest.approx(reported(run))
+    assert found["c99"] == found[CLIENT]
+    assert found[""] == found[CLIENT]
+
+
+def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:
+    client, run = finished.folder.mlflow(), finished.run("local_only", 0)
+    experiment = client.get_run(run["mlflow_run_id"]).info.experiment_id
+    logged = client.search_logged_models([experiment])
+    assert {m.source_run_id for m in logged} == {finished.run("fedavg", seed)["mlflow_run_id"] for seed in (0, 1)}
+    names = {file.path for file in client.list_artifacts(run["mlflow_run_id"])}
+    assert names == {"clients.csv"}
+
+
+def test_personal_models_answer_for_their_client_and_refuse_a_stranger(finished: Any, personal: dict[str, Any]) -> None:
+    folder = finished.folder.path
+    found = answers(folder, personal["mlflow_run_id"], [CLIENT, "c04", "c99"])
+    assert accuracy(folder, found[CLIENT]) == pytest.approx(reported(personal))
+    assert found["c04"] != found[CLIENT]
+    assert "'c99'" in found["c99"]
+    assert "c00, c01, c02" in found["c99"]
+
+
+def test_no_artifact_is_a_pickle(finished: Any, personal: dict[str, Any]) -> None:
+    files = [path for path in (finished.folder.path / "runs").rglob("*") if path.is_file()]
+    assert any(path.name == "MLmodel" for path in files)
+    assert any(path.name == "weights.safetensors" for path in files)
+    assert [path for path in files if path.suffix in {".pkl", ".pickle", ".pt", ".pth", ".joblib"}] == []
+    for path in files:
+        assert not path.read_bytes().startswith((b"\x80\x04", b"\x80\x05")), f"{path} begins as a pickle does"

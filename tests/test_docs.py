@@ -1,0 +1,166 @@
+"""README and docs tell the truth: the map, links, commands and keys; and their examples run."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from pydantic import BaseModel
+
+from flows import method as methods
+from flows.cli import app
+from flows.methods.fedavg import FedAvg
+from flows.params import Params, read
+from models.state import State
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+README = CHECKOUT / "README.md"
+PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(CHECKOUT)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's project: params.yaml, and the method that the docs add."""
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    (tmp_path / "fedavgm.py").write_text(blocks(CHECKOUT / "docs" / "add-a-method.md", "python")[0], encoding="utf-8")
+    return tmp_path
+
+
+def test_the_map_has_every_tracked_entry_of_the_checkout_and_no_other():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    tracked = {f"{path.split('/')[0]}/" if "/" in path else path for path in listed.stdout.split()}
+    assert {path for path in mapped() if "/" not in path.rstrip("/")} == tracked
+
+
+def test_every_line_of_the_map_is_there():
+    missing = [
+        path for path in mapped() if not (CHECKOUT / path).exists() or (CHECKOUT / path).is_dir() != path.endswith("/")
+    ]
+    assert not missing
+
+
+@every_page
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        path, _, heading = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
+
+
+@every_page
+def test_every_command_can_be_typed(page, folder):
+    targets = re.findall(r"^(\w+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for words in commands(page):
+        if words[0] == "make":
+            assert set(words[1:]) <= set(targets), words
+        elif len(words) > 1:
+            subcommand = typer.main.get_command(app).commands[words[1]]
+            only_named = len(words) == 2
+            asked = subcommand.make_context(words[1], words[2:], resilient_parsing=only_named).params
+            params = read(folder, asked.get("overrides") or [])
+            for name in [asked.get("method"), *(asked.get("methods") or [])]:
+                assert name is None or params.page(name, folder)
+
+
+def test_every_method_has_a_page_and_every_page_a_method():
+    assert sorted(p.stem for p in (CHECKOUT / "docs" / "methods").glob("*.md")) == methods.names()
+
+
+def test_params_yaml_shows_every_key_that_there_is():
+    shown = set(re.findall(r"\w+", (CHECKOUT / "params.yaml").read_text(encoding="utf-8")))
+    assert not set(keys(Params)) - shown
+
+
+def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, play):
+    params = read(folder, ["extra_methods.fedavgm=fedavgm.py", "method.fedavgm.momentum=0.5"])
+    problem = make_problem({"a": 8, "b": 5})
+    start = FedAvg().init(problem).tensors["weights"]
+    first = play(params.page("fedavgm", folder), problem, [1]).state
+    second = play(params.page("fedavgm", folder), problem, [2], state=first).state
+    w = first.tensors["weights"]
+    average = play(FedAvg(), problem, [2], state=State({"weights": w})).state.tensors["weights"]
+    for name in w:
+        expected = w[name] - (0.5 * (start[name] - w[name]) + w[name] - average[name])
+        torch.testing.assert_close(second.tensors["weights"][name], expected)
+
+
+def test_the_arrays_of_the_readme_reach_a_comparison(folder):
+    quick = "--set training.rounds=2 --set comparison.seeds=[0]"
+    script = f"set -e\n{block_with(README, 'sh', 'mine.npz')} {quick}"
+    typed(folder, sys.executable, "-c", block_with(README, "python", "mine.npz"))
+    said = typed(folder, "bash", "-c", script)
+    assert "data/mine: 3 clients" in said
+    assert "local_only − fedavg" in said
+
+
+def typed(folder: Path, *command: str) -> str:
+    """What a command prints that is typed in this folder, with the environment of these tests on the path."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The page's fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def block_with(page: Path, language: str, word: str) -> str:
+    """The one block that holds this word."""
+    (found,) = [block for block in blocks(page, language) if word in block]
+    return found.rstrip("\n")
+
+
+def mapped() -> list[str]:
+    """The paths of README's map; a folder ends with a slash."""
+    found, parent = [], ""
+    for line in block_with(README, "text", "params.yaml ").splitlines():
+        name = line.split()[0]
+        parent = parent if line.startswith("  ") else ""
+        found.append(parent + name)
+        parent = name if not line.startswith("  ") else parent
+    return found
+
+
+def headings(page: Path) -> set[str]:
+    """The page's anchors, as GitHub makes them."""
+    lines = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line).lower().replace(" ", "-") for line in lines}
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """What a reader would type: lines of shell blocks, and code within sentences; METHOD and N stand for any."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`((?:siloflow|make)\b[^`\n]*)`", text)
+    for line in lines:
+        words = shlex.split(line.replace("METHOD", "fedavg").replace(" N", " 0"), comments=True)
+        if words and words[0] in ("siloflow", "make"):
+            yield words
+
+
+def keys(model: type[BaseModel]) -> Iterator[str]:
+    """Every key of a section and of the sections inside."""
+    for name, field in model.model_fields.items():
+        yield name
+        yield from (key for inner in models_in(field.annotation) for key in keys(inner))
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The pydantic models inside a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in getattr(annotation, "__args__", ()):
+        yield from models_in(part)
