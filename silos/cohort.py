@@ -13,7 +13,7 @@ from silos.store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "deal", "make_stacks", "open_common", "open_stack"]
 
-CACHE_BYTES = 2 * 1024**3  # what a process keeps of opened stacks
+CACHE_BYTES = 1024**3  # what a process keeps of opened stacks
 
 
 @dataclass(frozen=True)

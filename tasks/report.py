@@ -66,7 +66,8 @@ def draw_comparison(
         left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2, label=method)
     _title(left, "Mean test accuracy over clients")
     left.set(xlabel="round", ylabel="accuracy")
-    left.legend(frameon=False, loc="lower right")
+    if curves:
+        left.legend(frameon=False, loc="lower right")
 
     methods = list(curves)
     for at, method in enumerate(methods):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,8 @@ class Delivery:
                     self._conclude()
                 self.problem = None
             except Exception as error:
-                self.problem = (
-                    f"MLflow at {self.ticket.uri}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
-                )
+                said = (str(error).splitlines() or [""])[0][:200]
+                self.problem = f"MLflow at {self.ticket.uri}: {type(error).__name__}: {said}"
             if last:
                 return
 
@@ -135,7 +135,9 @@ class Delivery:
         """Every checkpointed round that has no delivered mark yet."""
         client = self._client()
         mark = self._folder / "delivered.json"
-        done = (read_json(mark) or {"round": 0})["round"]
+        store = sha256(self.ticket.uri.encode()).hexdigest()[:16]  # not the address: it may hold a password
+        known = read_json(mark) or {}
+        done = known["round"] if known.get("store") == store else 0
         wanted = self._wanted
         if done >= wanted:
             return
@@ -146,7 +148,7 @@ class Delivery:
             values = {k: v for k, v in record["metrics"].items() if v is not None}
             metrics = [Metric(k, v, record["time_ms"], number) for k, v in values.items()]
             client.log_batch(self.run_id, metrics=metrics)
-        write_json(mark, {"round": wanted})
+        write_json(mark, {"round": wanted, "store": store})
 
     def _conclude(self) -> None:
         """Artifacts, model and dataset, once each; then the run's end."""
