@@ -3,17 +3,32 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flows.project import Project
 from silos import show as silos_show
-from silos.store import open_client
-from tasks.report import draw_silos
+from silos.store import Manifest, open_client
+from tasks.report import Examples, draw_silos
+
+CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 
 
 def show(project: Project) -> dict[str, Any]:
     """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded."""
     manifest, folder = project.manifest, Path(project.silos.folder)
     found = {**silos_show.overview(manifest, folder), "data_version": project.silos.version}
-    images = {c.name: open_client(folder, c, "train")[0][:6] for c in manifest.clients[:20]}
     figure = project.runs / f"show-{manifest.name}.png"
-    draw_silos(figure, found, images)
+    draw_silos(figure, found, examples(manifest, folder))
     return {**found, "figure": str(figure.relative_to(project.root))}
+
+
+def examples(manifest: Manifest, folder: Path) -> Examples:
+    """The first training row of each of the first classes, of the first clients; empty where rows are no images."""
+    if len(manifest.shape) < 2 or not manifest.classes:
+        return {}
+    found = {}
+    for client in manifest.clients[:CLIENTS_SHOWN]:
+        x, y = open_client(folder, client, "train")
+        first = [np.flatnonzero(y == label)[:1] for label in range(min(len(manifest.classes), CLASSES_SHOWN))]
+        found[client.name] = [x[at[0]] if len(at) else None for at in first]
+    return found

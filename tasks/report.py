@@ -145,54 +145,66 @@ def draw_curves(
     _write(figure, path)
 
 
-def draw_silos(path: Path, overview: Mapping[str, Any], images: Mapping[str, Any]) -> None:
-    """Rows of each client, its label shares, and, where rows are images, the first few of each."""
-    clients = overview["clients"]
-    pictures = len(overview["shape"]) >= 2
+Examples = Mapping[str, Sequence[Any | None]]
+"""Client to one image for each class that is shown, None where it has no row of that class."""
+
+
+def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> None:
+    """Rows of each client, its label shares where there are classes, and where rows are images one of each class."""
+    clients, classes = overview["clients"], overview["classes"]
     height = min(max(3.2, 0.34 * len(clients) + 1.4), 14)
-    figure, axes = _figure(13 if pictures else 9, height, 3 if pictures else 2)
-    names = [f"{c['name']}  {c['domain'] or ''}".strip() for c in clients]
-    places = range(len(clients))
-
-    start = [0] * len(clients)
-    for split, colour in zip(("train", "validation", "test"), _COLOURS, strict=False):
-        rows = [c["rows"][split] for c in clients]
-        axes[0].barh(places, rows, left=start, color=colour, label=split, height=0.75)
-        start = [a + b for a, b in zip(start, rows, strict=True)]
-    _title(axes[0], "Rows")
-    axes[0].set(ylim=(len(clients) - 0.5, -0.5))
-    if len(clients) <= 60:
-        axes[0].set_yticks(places, names)
-    axes[0].legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
-
-    shares = [list(c["label_shares"].values()) for c in clients]
-    shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
-    _title(axes[1], "Label shares")
-    axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
-    axes[1].grid(visible=False)
-    if len(overview["classes"]) <= 30:
-        axes[1].set_xticks(range(len(overview["classes"])), overview["classes"])
-    figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02)
-
-    if pictures:
-        axes[2].imshow(_contact_sheet(list(images.values())), cmap="gray", aspect="equal", interpolation="nearest")
-        _title(axes[2], "First training rows" + (" (first 20 clients)" if len(clients) > 20 else ""))
-        axes[2].set_axis_off()
+    panels = 1 + bool(classes) + bool(examples)
+    figure, axes = _figure(4.5 * panels, height, panels)
+    axes = list(axes) if panels > 1 else [axes]
+    _draw_rows(axes[0], clients)
+    if classes:
+        shares = [list(c["label_shares"].values()) for c in clients]
+        shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+        _title(axes[1], "Label shares")
+        axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
+        axes[1].grid(visible=False)
+        if len(classes) <= 30:
+            axes[1].set_xticks(range(len(classes)), classes)
+        figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02)
+    if examples:
+        sheet, step = _contact_sheet(list(examples.values()))
+        columns = len(next(iter(examples.values())))
+        axes[-1].imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
+        _title(axes[-1], "A training row of each class" + (" (first 20 clients)" if len(clients) > 20 else ""))
+        axes[-1].set_xticks([step * (i + 0.5) for i in range(columns)], classes[:columns])
+        axes[-1].set(yticks=[])
+        axes[-1].spines[["left", "bottom"]].set_visible(False)
+        axes[-1].tick_params(length=0)
+        axes[-1].grid(visible=False)
     _write(figure, path)
 
 
-def _contact_sheet(clients: Sequence[Any]) -> Any:
-    """One line of images a client, (lines, columns) pixels in [0, 1], a pixel of white between."""
+def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
+    start = [0] * len(clients)
+    for split, colour in zip(("train", "validation", "test"), _COLOURS, strict=False):
+        rows = [c["rows"][split] for c in clients]
+        ax.barh(range(len(clients)), rows, left=start, color=colour, label=split, height=0.75)
+        start = [a + b for a, b in zip(start, rows, strict=True)]
+    _title(ax, "Rows")
+    ax.set(ylim=(len(clients) - 0.5, -0.5))
+    if len(clients) <= 60:
+        roles = [f"({c['role']})" if c.get("role", "federated") != "federated" else "" for c in clients]
+        names = [" ".join(filter(None, (c["name"], c["domain"], role))) for c, role in zip(clients, roles, strict=True)]
+        ax.set_yticks(range(len(clients)), names)
+    ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
+
+
+def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:
+    """One line of images a client, (lines, columns) pixels in [0, 1] with a pixel of white between; and a column's width."""
     import numpy as np
 
-    first = clients[0]
-    height, width = first.shape[1:3]
-    colours = first.shape[3:] if first.ndim == 4 else ()
-    count = max(len(images) for images in clients)
-    sheet = np.ones((len(clients) * (height + 1), count * (width + 1), *colours))
+    first = next(image for images in clients for image in images if image is not None)
+    height, width = first.shape[:2]
+    sheet = np.ones((len(clients) * (height + 1), len(clients[0]) * (width + 1), *first.shape[2:]))
     for line, images in enumerate(clients):
-        scale = 255 if images.dtype == np.uint8 else max(float(np.abs(images).max()), 1e-9)
         for column, image in enumerate(images):
-            y, x = line * (height + 1), column * (width + 1)
-            sheet[y : y + height, x : x + width] = np.clip(image / scale, 0, 1)
-    return sheet
+            if image is not None:
+                scale = 255 if image.dtype == np.uint8 else max(float(np.abs(image).max()), 1e-9)
+                y, x = line * (height + 1), column * (width + 1)
+                sheet[y : y + height, x : x + width] = np.clip(image / scale, 0, 1)
+    return sheet, width + 1
