@@ -25,7 +25,6 @@ from tasks.runner import PrefectRunner, Runner
 from tasks.scoring import by_client, summary
 from tasks.track import Delivery
 
-
 SPLITS = ("validation", "test")
 
 

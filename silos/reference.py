@@ -83,5 +83,5 @@ class Silos:
 
 
 @lru_cache(maxsize=16)
-def _manifest(folder: str, version: str) -> Manifest:  # noqa: ARG001, another version is another manifest
+def _manifest(folder: str, version: str) -> Manifest:
     return read_manifest(Path(folder))

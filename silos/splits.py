@@ -38,7 +38,13 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
             split[marked] = name
             taken += count
         common |= marked
-    return rows.take(~common), replace(rows, split=split).take(common)
+    owned = rows.take(~common)
+    if len(owned.parts()[0]) == 0:
+        raise UserError(
+            f"params.yaml: data.split takes all {len(candidates)} rows that could train for common ones; lower "
+            "data.split.test or validation."
+        )
+    return owned, replace(rows, split=split).take(common)
 
 
 def split_rows(client: ClientRows, params: SplitParams, seed: int) -> dict[str, np.ndarray]:

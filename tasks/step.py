@@ -23,6 +23,6 @@ def step(function: Callable) -> Task:
     )(function)
 
 
-def _worth_a_retry(task: Any, run: Any, state: Any) -> bool:  # noqa: ARG001
+def _worth_a_retry(task: Any, run: Any, state: Any) -> bool:
     error = state.data if isinstance(state.data, BaseException) else state.result(raise_on_failure=False)
     return not isinstance(error, UserError | ValueError | TypeError)

@@ -96,7 +96,11 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(project: Any) 
                 "base": ["training.rounds=3"],
                 "method": "fedavg",
                 "cells": {
-                    "alike": {"words": "equal silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 3}]"]},
+                    "alike": {
+                        "words": "equal silos",
+                        "published": 0.5,
+                        "set": ["data.scheme=[{kind: equal, clients: 3}]"],
+                    },
                     "few": {"words": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
                 },
                 "grid": "training.optimiser={{kind: sgd, learning_rate: {}}}",

@@ -44,7 +44,7 @@ def test_steps_equal_torch_optim_on_the_same_gradients(ours, theirs, dtype):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), CASES, ids=IDS)
-def test_a_client_steps_the_same_alone_and_in_a_stack(ours, theirs):  # noqa: ARG001
+def test_a_client_steps_the_same_alone_and_in_a_stack(ours, theirs):
     weights, alone = stack_of(0, torch.float32), {n: w[1:2] for n, w in stack_of(0, torch.float32).items()}
     state, state_alone = ours.init(weights, CLIENTS), ours.init(alone, 1)
     for step in range(4):

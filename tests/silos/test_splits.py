@@ -101,6 +101,12 @@ def test_common_validation_rows_are_taken_from_training_rows(numbered):
     assert set(owned.split) == {"train"}
 
 
+def test_common_rows_leave_some_to_train_on(numbered):
+    params = SplitParams(validation=0.25, test=0.25, validation_rows="common", test_rows="common")
+    with pytest.raises(UserError, match="takes all 2 rows that could train"):
+        take_common(numbered(2), params, 0)
+
+
 @pytest.mark.parametrize("kind", ["test", "validation"])
 def test_common_rows_that_would_be_none_are_a_sentence(numbered, kind):
     params = SplitParams(**{"validation": 0, "test": 0, f"{kind}_rows": "common"})
