@@ -16,17 +16,31 @@ RUN = ("run", "fedavg", "--set", "training.rounds=3", "--json")
 
 
 @pytest.fixture
-def history(project: Any) -> Any:
+def folder(partitioned: Any, tmp_path: Path) -> Any:
+    """A partitioned folder of this test's own."""
+    return partitioned[0].copy(tmp_path / "project")
+
+
+@pytest.fixture(scope="module")
+def once(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two committed versions of data/: nine silos, then one of them turned by another angle; and a run on the first."""
-    git(project.path, "init", "-q", "-b", "main")
-    (project.path / ".gitignore").write_text("/data\n/runs/\n/private/\n/.prefect/\n")
-    project.type("partition", "--set", NINE)
-    git(project.path, "add", "-A")
-    git(project.path, "commit", "-qm", "nine silos")
-    first = project.type(*RUN, "--set", NINE).json
-    project.type("partition", "--set", ONE_TURNED)
-    git(project.path, "commit", "-qam", "one silo turned")
-    return project, first
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("data") / "project")
+    shutil.rmtree(folder.path / ".dvc")  # made outside of git
+    git(folder.path, "init", "-q", "-b", "main")
+    (folder.path / ".gitignore").write_text("/data\n/runs/\n/private/\n/.prefect/\n")
+    folder.type("partition", "--set", NINE)
+    git(folder.path, "add", "-A")
+    git(folder.path, "commit", "-qm", "nine silos")
+    first = folder.type(*RUN, "--set", NINE).json
+    folder.type("partition", "--set", ONE_TURNED)
+    git(folder.path, "commit", "-qam", "one silo turned")
+    return folder, first
+
+
+@pytest.fixture
+def history(once: Any, tmp_path: Path) -> Any:
+    """A copy of that, to be spoiled."""
+    return once[0].copy(tmp_path / "history"), once[1]
 
 
 def git(folder: Path, *words: str) -> str:
@@ -84,7 +98,7 @@ def test_an_unknown_version_is_told(history: Any) -> None:
     assert "neither a git revision" in project.type("data", "use", "0123456789", code=2).err
 
 
-def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(project: Any) -> None:
+def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -> None:
     page = {
         "tables": {
             "1": {
@@ -108,22 +122,22 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(project: Any) 
             }
         }
     }
-    (project.path / "tiny.yaml").write_text(yaml.safe_dump(page))
+    (folder.path / "tiny.yaml").write_text(yaml.safe_dump(page))
     typed = ("reproduce", "tiny.yaml", "--table", "1", "--json")
-    found = project.type(*typed).json
+    found = folder.type(*typed).json
     alike, few = found["rows"]
     assert alike["choice"] is None
     assert few["choice"].endswith("learning_rate: 0.5}")
     assert len(few["values"]) == 2
-    written = (project.path / found["results"]).read_text()
+    written = (folder.path / found["results"]).read_text()
     records = json.loads(written)["1"]["cpu"]
     assert {cell: len(runs) for cell, runs in records.items()} == {"alike": 2, "few": 3}
-    assert str(project.path) not in written
-    assert (project.path / found["figure"]).read_bytes().startswith(b"\x89PNG")
-    assert not (project.path / "data" / "tiny").exists()
+    assert str(folder.path) not in written
+    assert (folder.path / found["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert not (folder.path / "data" / "tiny").exists()
 
-    again = project.type(*typed)
+    again = folder.type(*typed)
     assert again.json == found
-    assert (project.path / found["results"]).read_text() == written
-    estimate = project.type(*typed, "--estimate").json
+    assert (folder.path / found["results"]).read_text() == written
+    estimate = folder.type(*typed, "--estimate").json
     assert set(estimate["seconds"]) == {"alike", "few"}
