@@ -10,6 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
 from flows.folder import RunFolder, run_name
+from flows.interrupt import interruption
 from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import run
 from flows.words import headline, spread
@@ -88,6 +89,9 @@ def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[
                 except Exception as error:
                     if isinstance(error, UserError) or unwritable(error):
                         raise  # the other runs would end the same way
+                    stop = interruption(error)
+                    if stop is not None:
+                        raise stop from None
                     words = f"{type(error).__name__}: {error}"
                     failed.append({"method": method, "seed": seed, "error": words})
                     screen.current().fail(run_name(method, seed), words)

@@ -52,11 +52,17 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
 
 
 def _as_ctrl_c(runner: Any, *signal_and_frame: Any) -> None:
-    """A terminal's ctrl-C reaches the running comparison as well; whoever ends this process alone is helped after a while."""
-    patience = threading.Timer(5.0, lambda: [child.terminate() for child in multiprocessing.active_children()])
-    patience.daemon = True
-    patience.start()
+    """A terminal's ctrl-C reaches the running comparison too, a service manager's signal may not: it is ended soon."""
+    ending = threading.Timer(5.0, _kill_children)
+    ending.daemon = True
+    ending.start()
     signal.raise_signal(signal.SIGINT)
+
+
+def _kill_children() -> None:
+    """What counts is on disk at any moment; a gentler signal inside a task Prefect takes for the task's failure."""
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def _started(flow: Any, flow_run: Any, state: Any) -> None:
@@ -73,11 +79,13 @@ def _done(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
-    print(f"{_now()}  compare failed: {state.message}", flush=True)
-
-
-def _stopped(flow: Any, flow_run: Any, state: Any) -> None:
-    print(f"{_now()}  compare stopped; `siloflow compare --resume` with the same words goes on", flush=True)
+    if "aborted" in state.message:  # Prefect's word for both signals, with either hook
+        print(
+            f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on",
+            flush=True,
+        )
+    else:
+        print(f"{_now()}  compare failed: {state.message}", flush=True)
 
 
 def _now() -> str:

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from rich.console import Console
 
+from flows.interrupt import interruption
 from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
 from tasks.files import unwritable
@@ -51,7 +52,7 @@ class Session:
         if self._timings:
             self._say_timings()
         self._explain(error)
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(interruption(error), KeyboardInterrupt):
             self._errors.print("stopped; nothing is lost: --resume goes on after the last whole round.")
             raise SystemExit(INTERRUPTED)
 
