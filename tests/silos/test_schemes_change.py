@@ -136,7 +136,7 @@ def test_permutations_that_cannot_differ_are_a_sentence(numbered, make):
 
 def test_merged_classes_take_the_new_name_at_the_first_old_ones_place(numbered, make):
     made = make(
-        numbered(12, 4),
+        numbered(60, 4),
         EQUAL,
         {"kind": "merge_labels", "into": {"odd": [1, 3], "0": [0]}},
         test=0.2,

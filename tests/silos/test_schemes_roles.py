@@ -72,6 +72,13 @@ def test_a_domain_that_is_the_only_one_or_is_none_cannot_be_held_out(numbered, p
         make(only, {"kind": "equal", "clients": 3}, {"kind": "hold_out", "domains": ["photo"]})
     with pytest.raises(UserError, match="holds out every one that trains"):
         make(pictures(), EQUAL, {"kind": "hold_out", "domains": DOMAINS})
+    with pytest.raises(UserError, match="holds out every one that trains"):
+        make(
+            pictures(),
+            EQUAL,
+            {"kind": "hold_out", "domains": ["art"]},
+            {"kind": "hold_out", "domains": ["cartoon", "photo", "sketch"]},
+        )
     with pytest.raises(UserError, match="'draft', and there is no such domain; there are art, cartoon"):
         make(pictures(), EQUAL, {"kind": "hold_out", "domains": ["draft"]})
     with pytest.raises(UserError, match="these clients have none"):

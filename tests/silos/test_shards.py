@@ -99,5 +99,5 @@ def test_a_file_that_was_written_anew_is_read_anew(tmp_path, params):
     for seed in range(5):
         manifest = write(folder, params(seed=seed), tmp_path)
         x, _ = open_client(folder, manifest.clients[0], "train")
-        written = write(tmp_path / "other", params(seed=seed), tmp_path)
-        np.testing.assert_array_equal(x, open_client(tmp_path / "other", written.clients[0], "train")[0])
+        written = write(tmp_path / f"other{seed}", params(seed=seed), tmp_path)
+        np.testing.assert_array_equal(x, open_client(tmp_path / f"other{seed}", written.clients[0], "train")[0])

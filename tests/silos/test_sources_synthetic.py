@@ -42,6 +42,17 @@ def test_linear_targets_are_the_cluster_law_with_gaussian_noise(seed, noise):
         assert error.std() == pytest.approx(noise, rel=0.1)
 
 
+def test_noise_does_not_depend_on_the_features():
+    given = source(clusters=1, clients_per_cluster=200, rows=30, noise=3.0, features=4)
+    rows = synthetic(given, 5)
+    (theta,) = coefficients(given, 5)
+    error = rows.y - rows.x.astype(float) @ theta
+    assert stats.kstest(error / 3, "norm").pvalue > 1e-3
+    firsts = np.stack([rows.x[rows.client == name].ravel()[:30] for name in np.unique(rows.client)])
+    errors = np.stack([error[rows.client == name][:30] for name in np.unique(rows.client)])
+    assert abs(np.corrcoef(firsts.ravel(), errors.ravel())[0, 1]) < 0.06  # of 6,000 pairs, sd 0.013
+
+
 def test_logistic_targets_are_the_sign_and_nothing_else():
     given = source("logistic", clusters=2)
     rows = synthetic(given, 3)
