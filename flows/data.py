@@ -29,8 +29,7 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
 
 def use(root: Path, revision: str) -> dict[str, Any]:
     """Brings a version back; `params_differ` says what in params.yaml a run on it would refuse, if anything."""
-    digest = history.find(root, revision)
-    history.use(root, digest)
+    digest = history.use(root, revision)
     found = history.partitions(root, digest)
     data = read(root).data
     differ = None

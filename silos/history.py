@@ -17,7 +17,7 @@ from silos.digest import listing_digest
 from silos.errors import UserError
 from silos.show import overview
 from silos.store import MANIFEST, ClientEntry, open_client, read_manifest
-from silos.version import RECORD, digest_in, folder_digest, listed, object_path, recorded, restore
+from silos.version import RECORD, digest_in, folder_digest, listed, object_path, record_text, recorded, restore
 
 SPLITS = ("train", "validation", "test")
 
@@ -64,7 +64,7 @@ def find(root: Path, revision: str) -> str:
     if not found:
         raise UserError(
             f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that DVC's cache knows; "
-            "`siloflow data log` lists versions, `dvc fetch --all-commits` brings others from a remote."
+            "`siloflow data log` lists versions."
         )
     return found[0]
 
@@ -85,25 +85,32 @@ def diff(root: Path, before: str, after: str) -> list[dict[str, Any]]:
     return [record for name in names for record in _partition_diff(root, name, old, new)]
 
 
-def use(root: Path, digest: str) -> None:
-    """Brings data/ back as it was in this version; UserError if data/ holds something that is not recorded."""
+def use(root: Path, revision: str) -> str:
+    """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
+
+    UserError if data/ holds something that is not recorded.
+    """
     now = recorded(root)
     if (root / "data").is_dir() and folder_digest(root / "data") != now:
         raise UserError(
             f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
             "`dvc checkout --force` throws it away."
         )
-    files = _files(root, digest)
-    size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
-    restore(root, digest, len(files), size)
+    text = _git(root, "show", f"{revision}:./{RECORD}", check=False)
+    if not text:
+        digest = find(root, revision)
+        files = _files(root, digest)
+        size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
+        text = record_text(digest, len(files), size)
+    restore(root, text)
+    return digest_in(text)
 
 
 def _files(root: Path, digest: str) -> dict[str, str]:
     files = listed(root, digest)
     if files is None:
         raise UserError(
-            f"DVC's cache does not hold version {digest}; `dvc fetch --all-commits` brings it from a remote, if there is "
-            "one."
+            f"DVC's cache does not hold version {digest}; `siloflow data use` brings a git revision back from a remote."
         )
     return files
 
@@ -156,7 +163,7 @@ def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
             source = object_path(root, md5)
             if not source.is_file():
                 raise UserError(
-                    f"DVC's cache misses data/{name}/{path} of that version; `dvc fetch --all-commits` brings it."
+                    f"DVC's cache misses data/{name}/{path} of that version; `siloflow data use` brings it back."
                 )
             (Path(temporary) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(temporary) / path).symlink_to(source)

@@ -107,15 +107,20 @@ def listed(root: Path, digest: str) -> dict[str, str] | None:
         return None
 
 
-def restore(root: Path, digest: str, files: int, size: int) -> None:
-    """Makes data.dvc and data/ what they were in a recorded version, from DVC's cache or its default remote.
+def record_text(digest: str, files: int, size: int) -> str:
+    """data.dvc as DVC writes it: the hash, and the number of files and of bytes."""
+    return f"outs:\n- md5: {digest}\n  size: {size}\n  nfiles: {files}\n  hash: md5\n  path: {DATA}\n"
 
-    data.dvc is put back if that fails. `files` and `size` (bytes) are what data.dvc says besides the hash.
+
+def restore(root: Path, text: str) -> None:
+    """Makes data.dvc this text, and data/ what it records, from DVC's cache or its default remote.
+
+    data.dvc is put back if that fails.
     """
     root = Path(root).resolve()
     path = root / RECORD
     before = path.read_bytes() if path.is_file() else None
-    path.write_text(f"outs:\n- md5: {digest}\n  size: {size}\n  nfiles: {files}\n  hash: md5\n  path: {DATA}\n")
+    path.write_text(text)
     os.environ["DVC_NO_ANALYTICS"] = "1"
     with _quiet():
         from dvc.exceptions import DvcException
@@ -129,9 +134,7 @@ def restore(root: Path, digest: str, files: int, size: int) -> None:
             if before is not None:
                 path.write_bytes(before)
             said = " ".join(str(error).split())
-            raise UserError(
-                f"DVC cannot bring version {digest} back: {said}; `dvc fetch` may, from a remote."
-            ) from error
+            raise UserError(f"DVC cannot bring version {digest_in(text)} back: {said}") from error
         finally:
             repo.close()
 
