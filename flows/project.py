@@ -57,7 +57,7 @@ class Project:
 
     def _derived(self) -> Silos:
         """A partition of a sweep, made once for its parameters, outside of data/ and its record."""
-        described = json.dumps(self.params.data.model_dump(mode="json"), sort_keys=True)
+        described = json.dumps(self.params.data.recipe(), sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
         with alone(folder.with_name(f"{folder.name}.lock")):
             if not (folder / MANIFEST).is_file():
@@ -72,6 +72,10 @@ class Project:
     def problem(self, seed: int) -> Problem:
         """What every method of a seed is given."""
         params, manifest = self.params, self.manifest
+        if manifest.task != "classification":
+            raise UserError(
+                f"data/{params.data.name} is a {manifest.task}, and siloflow trains classifiers only, so far."
+            )
         options = params.model.model_dump(exclude={"kind"})
         network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
         return Problem(self.silos.federated(), network, self._training(), seed)

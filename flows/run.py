@@ -175,9 +175,8 @@ class _Run:
 
     def _reached(self, record: dict[str, Any]) -> bool:
         target = self.project.params.evaluation.stop_at
-        return (
-            target is not None and (record["metrics"].get("accuracy/mean") or 0.0) >= target - 1e-9
-        )  # a mean of equals may round down
+        found = record["metrics"].get("accuracy/mean") or 0.0
+        return target is not None and found >= target - 1e-9  # the mean of equal numbers may round down
 
     def _round(
         self, problem: Problem, private: PrivateStore, number: int, clients: tuple[str, ...], dropped: tuple[str, ...]

@@ -44,7 +44,7 @@ def load_state(path: Path) -> tuple[State, int] | None:
         with safe_open(path, framework="pt") as file:
             rest = json.loads(file.metadata()["state"])
             sections: dict[str, dict] = {section: {} for section in rest["sections"]}
-            for key in file.keys():
+            for key in file.keys():  # noqa: SIM118
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
