@@ -14,7 +14,7 @@ from pathlib import Path
 from flows.params import read
 from flows.server import PrefectServer
 from silos.errors import UserError
-from tasks.track import VIEW, tracking_uri
+from tasks.track import VIEW, connect, tracking_uri
 
 
 def serve(mlflow_port: int, prefect_port: int) -> None:
@@ -22,6 +22,7 @@ def serve(mlflow_port: int, prefect_port: int) -> None:
     root = Path().resolve()
     uri = tracking_uri(root, read(root).tracking.uri)
     (root / "runs").mkdir(exist_ok=True)
+    connect(uri)
     for port, option in ((mlflow_port, "--mlflow-port"), (prefect_port, "--prefect-port")):
         _must_be_free(port, option)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind

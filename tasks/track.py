@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -205,6 +206,9 @@ class Delivery:
             client.log_batch(self.run_id, params=params[at : at + 100])
 
 
+_creating = threading.Lock()
+
+
 def connect(uri: str) -> Any:
     """A quiet MLflow client of this store."""
     for name, value in _QUIET.items():
@@ -213,7 +217,30 @@ def connect(uri: str) -> Any:
 
     for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
         logging.getLogger(logger).setLevel(logging.CRITICAL)
+    if uri.startswith("sqlite:///"):
+        with _creating:
+            _create_whole(Path(uri.removeprefix("sqlite:///")))
     return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def _create_whole(path: Path) -> None:
+    """MLflow makes its tables one by one, and a process killed between two leaves a database that never opens again.
+
+    So they are made in a file of another name; a copy of it appears whole, unless another process was faster.
+    """
+    import mlflow
+
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{word}") for word in ("new", "copy"))
+    new.unlink(missing_ok=True)
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{new}").search_experiments(max_results=1)
+    shutil.copyfile(new, copy)
+    with contextlib.suppress(FileExistsError):
+        os.link(copy, path)
+    new.unlink()
+    copy.unlink()
 
 
 @contextlib.contextmanager
