@@ -14,7 +14,7 @@ run: $(INSTALLED)    ## Partition the embedded digits, compare four methods, pri
 	@$(BIN)/siloflow compare
 
 test: $(INSTALLED)   ## The whole suite
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README tells the truth
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run $(BIN)/ruff format ."; exit 1; }

@@ -103,13 +103,6 @@ def processes(folder: Path) -> list[str]:
     return found
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests are dealt to workers, those of this folder stay together: they share a finished comparison."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("end_to_end"))
-
-
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """See `plain_environment`."""

@@ -166,8 +166,8 @@ MISTAKES = {
     ),
     "more clients than rows": Mistake(
         ("partition", "--set", "data.scheme.0.clients=2000"),
-        r"params\.yaml: data\.scheme\[0\] \(`equal`\) asks for 2000 clients with at least 1 row each, and there are 1797 rows to deal: "
-        r"client c1797 would get too few; ask for fewer clients\.",
+        r"params\.yaml: data\.scheme\[0\] \(`equal`\) asks for 2000 clients with at least 1 row each, "
+        r"and there are 1797 rows to deal: client c1797 would get too few; ask for fewer clients\.",
         needs_server=True,
     ),
     "a file where runs should be": Mistake(
