@@ -19,14 +19,16 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
-TYPED = ["compare", "fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=4", "--json"]
-ROUNDS = 4
+TYPED = ["compare", "fedavg", "local_only", "--seeds", "0,1", "--json", "--set"]
+rounds = 4  # of each run; more rounds move kills from start-up into training
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_", "DVC_"))}
 
 
 def main() -> int:
     """Every comparison on a fresh copy of the same partitioned folder."""
+    global rounds
     arguments = _arguments()
+    rounds = arguments.rounds
     dice = random.Random(arguments.seed)
     home = Path(tempfile.mkdtemp(prefix="siloflow-kill-"))
     try:
@@ -55,12 +57,17 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=rounds, help="of each run")
     parser.add_argument("--chain", type=int, default=1, help="kills of one comparison, one after another")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--template", type=Path, help="a partitioned folder; made if not given")
     parser.add_argument("--expected", type=Path, help="what the undisturbed command printed; it is run if not given")
     parser.add_argument("--life", type=float, default=10.0, help="how long that took, in seconds")
     return parser.parse_args()
+
+
+def _typed() -> list[str]:
+    return [*TYPED, f"training.rounds={rounds}"]
 
 
 def _partition(folder: Path) -> Path:
@@ -74,13 +81,13 @@ def _partition(folder: Path) -> Path:
 def _undisturbed(folder: Path) -> tuple[dict[str, str], float]:
     """The weights of each run, and the command's life in seconds."""
     start = time.monotonic()
-    done = subprocess.run([COMMAND, *TYPED], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
+    done = subprocess.run([COMMAND, *_typed()], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
     return _weights(json.loads(done.stdout)), time.monotonic() - start
 
 
 def _kill(folder: Path, after: float, resume: bool) -> str:
     """kill -9 after so many seconds; says how far the command was."""
-    typed = [*TYPED, "--resume"] if resume else TYPED
+    typed = [*_typed(), "--resume"] if resume else _typed()
     with (folder / "killed.txt").open("a") as screen:
         process = subprocess.Popen([COMMAND, *typed], cwd=folder, env=ENVIRONMENT, stdout=screen, stderr=screen)
         try:
@@ -99,7 +106,7 @@ def _kill(folder: Path, after: float, resume: bool) -> str:
 def _resume(folder: Path, expected: dict[str, str]) -> list[str]:
     """`--resume` to the end; what is not as it should be."""
     done = subprocess.run(
-        [COMMAND, *TYPED, "--resume"], cwd=folder, env=ENVIRONMENT, check=False, capture_output=True, text=True
+        [COMMAND, *_typed(), "--resume"], cwd=folder, env=ENVIRONMENT, check=False, capture_output=True, text=True
     )
     if done.returncode:
         return [f"--resume ended with {done.returncode}: {done.stderr.strip()[-2000:]}"]
@@ -131,7 +138,7 @@ def _wrong_in_mlflow(folder: Path, found: dict[str, Any]) -> list[str]:
             wrong.append(f"{run.info.run_name} is {run.info.status}")
         for name in run.data.metrics:
             steps = [metric.step for metric in client.get_metric_history(run.info.run_id, name)]
-            if steps != list(range(1, ROUNDS + 1)):
+            if steps != list(range(1, rounds + 1)):
                 wrong.append(f"{run.info.run_name}: {name} has steps {steps}")
     return wrong
 
