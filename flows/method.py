@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -35,7 +36,7 @@ class Report:
         return cls({"loss/train": mean}, {"train_loss": losses})
 
 
-class Method(BaseModel):
+class Method(BaseModel, ABC):
     """A frozen record of the method's own section of params.yaml, and the three things a method says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -43,17 +44,17 @@ class Method(BaseModel):
     tests: ClassVar[Literal["global", "personal"]] = "global"
     answers_fresh: ClassVar[bool] = True  # whether clients that never trained have a model too
 
+    @abstractmethod
     def init(self, problem: Problem) -> State:
         """The state before the first round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """One round, composed of tasks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model(self, state: State, problem: Problem) -> Model:
         """What every client would use today, for evaluation and export."""
-        raise NotImplementedError
 
 
 def names(extra: Mapping[str, str] | None = None) -> list[str]:

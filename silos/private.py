@@ -1,7 +1,6 @@
 """What a client keeps to itself: tensors beside its rows, which the server knows by hash only."""
 
 import hashlib
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from silos.errors import UserError
+from silos.files import write_bytes
 
 _STALE = 3600.0  # seconds after which an unfinished file is a dead process's
 
@@ -43,7 +43,7 @@ class PrivateStore:
         digest = _digest(data)
         path = self._path(section, digest)
         if not _holds(path, data):
-            _write(path, data)
+            write_bytes(path, data)
         _sound.add(_stamp(path))
         return {client: f"{digest}/{row}" for row, client in enumerate(clients)}
 
@@ -71,7 +71,7 @@ class PrivateStore:
         for path in folder.glob("*.safetensors"):
             if path.stem not in kept:
                 path.unlink(missing_ok=True)
-        for path in folder.glob("*.tmp"):
+        for path in folder.glob(".*.tmp"):
             # a younger one is another worker's, still being written
             if path.stat().st_mtime < time.time() - _STALE:
                 path.unlink(missing_ok=True)
@@ -126,16 +126,6 @@ def _digest(data: bytes) -> str:
 
 def _holds(path: Path, data: bytes) -> bool:
     return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.stem}.{os.getpid()}.{time.monotonic_ns()}.tmp")
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def _rows(file: Any, name: str, rows: list[int]) -> np.ndarray:

@@ -14,7 +14,8 @@ from safetensors.torch import save
 
 from models.state import State
 from silos.errors import UserError
-from tasks.files import read_json, write_bytes, write_json
+from silos.files import write_bytes
+from tasks.files import read_json, write_json
 
 
 def save_state(path: Path, state: State, round: int) -> None:

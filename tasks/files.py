@@ -1,27 +1,12 @@
-"""Writing small files so that a kill at any moment leaves the old one or the new one."""
+"""JSON on disk, whole or not at all, and what to say of a disk that takes no files."""
 
 import errno
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder: whole or not at all, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+from silos.files import write_bytes
 
 
 def write_json(path: Path, content: Any) -> None:

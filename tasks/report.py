@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tasks.files import write_bytes
+from silos.files import write_bytes
 
 
 def write_client_table(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
