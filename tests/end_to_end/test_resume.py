@@ -16,15 +16,15 @@ ROUNDS = 4
 TYPED = ("run", "fedavg", "--set", f"training.rounds={ROUNDS}", "--json")
 
 
-def test_a_comparison_killed_three_times_ends_as_if_nobody_had(finished: Any, partitioned: Any, tmp_path: Path) -> None:
+def test_a_comparison_killed_twice_ends_as_if_nobody_had(finished: Any, partitioned: Any, tmp_path: Path) -> None:
     expected = tmp_path / "expected.json"
     expected.write_text(finished.compare.out)
     script = Path(__file__).with_name("kill_many.py")
-    typed = [sys.executable, script, "--kills", "3", "--chain", "3", "--template", partitioned[0].path]
+    typed = [sys.executable, script, "--kills", "2", "--chain", "2", "--template", partitioned[0].path]
     typed += ["--expected", expected, "--life", str(finished.compare.seconds)]
     done = subprocess.run(typed, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("killed at") >= 2, done.stdout
+    assert done.stdout.count("killed at") >= 1, done.stdout
 
 
 @pytest.fixture(scope="module")
