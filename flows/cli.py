@@ -29,8 +29,7 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
     Example: siloflow partition --set data.seed=1
     """
     with _session(json, timings) as session:
-        project = session.project(overrides)
-        session.check(lambda: project.params.data)
+        session.project(overrides)
         made = session.flow("partition", "partition", overrides=overrides or [])
         session.answer(made, "partition")
 
@@ -50,8 +49,8 @@ def run(
     """
     with _session(json, timings) as session:
         project = session.project(overrides)
-        session.check(lambda: project.params.page(method, project.root))
-        session.check(lambda: project.silos)
+        project.params.page(method, project.root)
+        project.problem(seed)
         result = session.flow("run", "run", method=method, seed=seed, overrides=overrides or [], resume=resume)
         session.answer(result, "run")
 
@@ -73,9 +72,9 @@ def compare(
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
     with _session(json, timings) as session:
-        numbers = session.check(lambda: _seeds(seeds))
+        numbers = _seeds(seeds)
         project = session.project(overrides)
-        session.check(lambda: _plan(project, methods, numbers, reference))
+        _plan(project, methods, numbers, reference)
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference}
         found = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
         session.answer(found, "compare", failed=bool(found["failed"]))
@@ -95,10 +94,10 @@ def schedule(
     with _session(json=False, timings=False, ui=True) as session:
         from flows.schedule import cron_schedule, serve
 
-        when = session.check(lambda: cron_schedule(cron))
-        numbers = session.check(lambda: _seeds(seeds))
+        when = cron_schedule(cron)
+        numbers = _seeds(seeds)
         project = session.project(overrides)
-        session.check(lambda: _plan(project, methods, numbers, None))
+        _plan(project, methods, numbers, None)
         serve(when, session.server_url(), {"methods": methods, "seeds": numbers, "overrides": overrides or []})
 
 
@@ -127,7 +126,7 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
         project = session.project(overrides)
         from flows.show import show as overview
 
-        session.answer(session.check(lambda: overview(project)), "show")
+        session.answer(overview(project), "show")
 
 
 @app.command()
@@ -142,7 +141,7 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
         from flows import method as pages
 
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
-        found = session.check(lambda: [pages.describe(name, extra) for name in pages.names(extra)])
+        found = [pages.describe(name, extra) for name in pages.names(extra)]
         session.answer({"methods": found}, "methods")
 
 
@@ -162,9 +161,9 @@ def reproduce(
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
     with _session(json, timings) as session:
-        numbers = session.check(lambda: _seeds(seeds))
+        numbers = _seeds(seeds)
         session.project(overrides)
-        session.check(lambda: _published(paper, table, scale))
+        _published(paper, table, scale)
         asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers, "estimate": estimate}
         found = session.flow("reproduce", "reproduce", **asked, overrides=overrides or [])
         session.answer(found, "estimate" if estimate else "reproduce")

@@ -6,6 +6,7 @@ Every finished run is written there at once, so an interrupted sweep goes on whe
 import platform
 import statistics
 import time
+from hashlib import sha256
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
-from flows.folder import RunFolder
+from flows.folder import RunFolder, run_name
 from flows.project import Project
 from flows.run import run
 from silos.errors import UserError
@@ -74,7 +75,9 @@ class _Sweep:
         self.overrides = overrides
         self.root = Path().resolve()
         self.file = self.root / "docs" / "results" / f"{self.paper}.json"
-        self.experiment = f"reproduce-{self.paper}-{table}-{scale}"
+        # runs of other settings are other runs: each set of overrides has a folder of its own
+        own = f"-{sha256(repr(overrides).encode()).hexdigest()[:6]}" if overrides else ""
+        self.experiment = f"reproduce-{self.paper}-{table}-{scale}{own}"
 
     def run(self) -> dict[str, Any]:
         """Every cell that is not in the results yet; then the table and the figure."""
@@ -122,7 +125,7 @@ class _Sweep:
         choices = self._choices(cell)
         if len(choices) == 1:
             return choices[0]
-        found = [(self._value(self._one(cell, self.seeds[0], choice)), choice) for choice in choices]
+        found = [(self._one(cell, self.seeds[0], choice)["value"], choice) for choice in choices]
         scored = [(value, choice) for value, choice in found if value is not None]
         if not scored:
             return choices[0]
@@ -158,12 +161,23 @@ class _Sweep:
         return record
 
     def _run(self, cell: str, seed: int, choice: str | None, more: list[str], experiment: str) -> dict[str, Any]:
-        place = cell if choice is None else f"{cell}-{self._choices(cell).index(choice)}"
         path = self.root / "runs" / experiment / "experiment.json"
         if not path.is_file():
             write_json(path, {"kind": "run", "name": experiment})
         overrides = self._overrides(cell, choice) + more
-        return run(self.page["method"], seed, overrides, resume=True, experiment=experiment, cell=place, derived=True)
+        return run(
+            self.page["method"],
+            seed,
+            overrides,
+            resume=True,
+            experiment=experiment,
+            cell=self._place(cell, choice),
+            derived=True,
+        )
+
+    def _place(self, cell: str, choice: str | None) -> str:
+        """The cell's name in a run's folder, with the number of the choice on the grid."""
+        return cell if choice is None else f"{cell}-{self._choices(cell).index(choice)}"
 
     def _overrides(self, cell: str, choice: str | None) -> list[str]:
         own = [*self.page["base"], *self.settings.get("set", []), *self.page["cells"][cell]["set"]]
@@ -180,17 +194,13 @@ class _Sweep:
         value: float | None = found["metrics"][measure["metric"]]
         return value
 
-    def _value(self, record: dict[str, Any]) -> float | None:
-        value: float | None = record["value"]
-        return value
-
     def _rows(self) -> list[dict[str, Any]]:
         """Published beside ours; `missed` counts the seeds that did not reach the target."""
         rows = []
         for cell, about in self.page["cells"].items():
             choice = self._choose(cell)
             records = [self._one(cell, seed, choice) for seed in self.seeds]
-            values = [v for r in records if (v := self._value(r)) is not None]
+            values = [v for r in records if (v := r["value"]) is not None]
             rows.append(
                 {
                     "cell": cell,
@@ -212,9 +222,9 @@ class _Sweep:
         curves: dict[str, list[list[tuple[int, float]]]] = {}
         for cell in self.page["cells"]:
             choice = self._choose(cell)
-            place = cell if choice is None else f"{cell}-{self._choices(cell).index(choice)}"
             for seed in self.seeds:
-                folder = RunFolder(self.root / "runs" / self.experiment / f"{place}-{self.page['method']}-seed{seed}")
+                name = run_name(self.page["method"], seed, self._place(cell, choice))
+                folder = RunFolder(self.root / "runs" / self.experiment / name)
                 result = read_json(folder.result)
                 if result is not None:
                     found = [

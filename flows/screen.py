@@ -1,10 +1,8 @@
 """What a person sees while flows run; flows say what happened, the screen decides what is shown."""
 
-from typing import Protocol
 
-
-class Screen(Protocol):
-    """Told by flows how far they are."""
+class Screen:
+    """Told by flows how far they are; this one shows nothing: scheduled runs, and flows called from Python."""
 
     def plan(self, runs: int) -> None:
         """This many runs are to come."""
@@ -25,29 +23,7 @@ class Screen(Protocol):
         """Something that a person should know."""
 
 
-class Silent:
-    """Shows nothing: scheduled runs, and --json."""
-
-    def plan(self, runs: int) -> None:
-        """Nothing."""
-
-    def begin(self, run: str, done: int, rounds: int) -> None:
-        """Nothing."""
-
-    def round(self, number: int, accuracy: float | None) -> None:
-        """Nothing."""
-
-    def end(self, run: str, accuracy: float | None, seconds: float) -> None:
-        """Nothing."""
-
-    def fail(self, run: str, words: str) -> None:
-        """Nothing."""
-
-    def say(self, words: str) -> None:
-        """Nothing."""
-
-
-_current: Screen = Silent()
+_current = Screen()
 
 
 def current() -> Screen:

@@ -4,10 +4,9 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from rich.console import Console
 
@@ -16,7 +15,6 @@ from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
 from tasks.files import unwritable
 
-T = TypeVar("T")
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 
 
@@ -62,16 +60,15 @@ class Session:
         return Path().resolve()
 
     def project(self, overrides: list[str] | None) -> Any:
-        """This folder's project."""
+        """This folder's project.
+
+        Commands look at their input with it before a flow starts: inside one, Prefect would log a traceback.
+        """
         from flows.project import Project
 
         project = Project.open(overrides or [])
         self._mark("imports and params")
         return project
-
-    def check(self, look: Callable[[], T]) -> T:
-        """A look at the user's input before a flow starts: inside one, Prefect would log a traceback."""
-        return look()
 
     def server_url(self) -> str:
         """Waits for the embedded server."""

@@ -6,8 +6,10 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from flows.screen import Screen
 
-class Terminal:
+
+class Terminal(Screen):
     """See flows.screen.Screen."""
 
     def __init__(self, console: Console) -> None:

@@ -198,6 +198,7 @@ def reproduce(found: dict[str, Any], console: Console) -> None:
     console.print(
         f"in {found['unit']}; mean ± standard deviation over seeds {found['rows'][0]['seeds']}; scale {found['scale']}"
     )
+    console.print(f"known         {found['known_errors']}")
     console.print(f"results       {found['results']}")
     console.print(f"figure        {found['figure']}")
     console.print(f"experiment    {found['experiment']}")
