@@ -27,6 +27,17 @@ class MLPParams(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
+class CNNParams(Section):
+    """Convolutions with pooling, then dense layers."""
+
+    kind: Literal["cnn"]
+    channels: list[Annotated[int, Field(ge=1)]] = Field(default=[10, 20], min_length=1)
+    kernel: int = Field(default=5, ge=1)
+    padding: bool = False
+    hidden: list[Annotated[int, Field(ge=1)]] = [50]
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
 class CrossEntropyParams(Section):
     """-log p."""
 
@@ -101,8 +112,8 @@ class ComparisonParams(Section):
 class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
-    kind: Literal["batched", "sequential"] = "batched"
-    stack: int = Field(default=16, ge=1)
+    kind: Literal["auto", "batched", "vmap", "sequential"] = "auto"
+    stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -123,7 +134,7 @@ class Params(Section):
     """The whole file."""
 
     data: DataParams
-    model: Annotated[MLPParams, Field()]
+    model: Annotated[MLPParams | CNNParams, Field(discriminator="kind")]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
     evaluation: EvaluationParams = EvaluationParams()

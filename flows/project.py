@@ -15,7 +15,8 @@ from typing import Any
 from flows.params import Params, read
 from flows.round import Problem
 from models import objectives, optimisers
-from models.cohort import Training
+from models.cohort import Kind, Training
+from models.kernels import pick
 from models.networks import build
 from silos import version
 from silos.cohort import Silos
@@ -77,8 +78,13 @@ class Project:
                 f"data/{params.data.name} is a {manifest.task}, and siloflow trains classifiers only, so far."
             )
         options = params.model.model_dump(exclude={"kind"})
-        network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
-        return Problem(self.silos.federated(), network, self._training(), seed)
+        try:
+            network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
+            engine = params.engine
+            kernel = pick(network, params.training.batch, self.device, engine.kind, engine.stack)
+        except ValueError as error:
+            raise UserError(f"params.yaml: model: {error}") from None
+        return Problem(self.silos.federated(), network, self._training(kernel.kind), seed, kernel.stack)
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
@@ -95,7 +101,7 @@ class Project:
             raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
 
-    def _training(self) -> Training:
+    def _training(self, engine: Kind) -> Training:
         training = self.params.training
         options = training.optimiser.model_dump(exclude={"kind"})
         optimiser: optimisers.Optimiser
@@ -106,7 +112,7 @@ class Project:
         objective: objectives.Objective = objectives.CrossEntropy()
         if training.objective.kind == "focal":
             objective = objectives.Focal(training.objective.gamma)
-        return Training(objective, optimiser, training.epochs, training.batch, self.params.engine.kind)
+        return Training(objective, optimiser, training.epochs, training.batch, engine)
 
 
 def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from prefect import Task
 
 from models.cohort import Training
+from models.kernels import even
 from models.model import Model
 from models.networks import Network
 from models.streams import client_streams, uniform
@@ -27,6 +28,7 @@ class Problem:
     network: Network
     training: Training
     seed: int
+    stack: int = 16  # most clients of a stack
 
 
 @dataclass
@@ -48,7 +50,6 @@ class Round:
     dropped: tuple[str, ...]
     runner: Runner
     private: PrivateStore
-    stack: int = 16
     device: str = "cpu"
     tally: Tally = field(default_factory=Tally)
 
@@ -63,7 +64,7 @@ class Round:
         Deals whole stacks to the runner's workers; every task gets the part of the model that is its clients' own.
         """
         silos = silos or self.silos
-        stacks = make_stacks(silos, min(self.stack, len(silos.clients)))
+        stacks = make_stacks(silos, even(len(silos.clients), self.problem.stack))
         cohorts = deal(silos, stacks, self.runner.workers)
         calls = [(cohort, model.select(cohort.clients)) for cohort in cohorts]
         answers = self.runner.each(task, calls, private=self.private, device=self.device, **options)

@@ -71,11 +71,11 @@ class _Run:
 
     def result(self, resume: bool) -> dict[str, Any]:
         """The finished run's JSON, from disk if it was finished before and is delivered."""
-        identity = self.folder.identify(self._asked(), resume)
+        problem = self.project.problem(self.seed)
+        identity = self.folder.identify(self._asked(problem), resume)
         done = read_json(self.folder.result)
         if done is not None and done["mlflow_run_id"] is not None:
             return dict(done)
-        problem = self.project.problem(self.seed)
         private = self.project.private(self.folder.path)
         state, number = load_state(self.folder.checkpoint) or (self.page.init(problem), 0)
         delivery = Delivery(self.folder.path, ticket(self.project, self.page, identity, self.folder))
@@ -88,14 +88,16 @@ class _Run:
             delivery.abandon()
             raise
 
-    def _asked(self) -> dict[str, Any]:
-        """What decides the run's numbers; where and how fast it is computed does not."""
-        params = self.project.params.model_dump(mode="json", exclude={"runner", "tracking", "comparison", "method"})
+    def _asked(self, problem: Problem) -> dict[str, Any]:
+        """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
+        elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
+        params = self.project.params.model_dump(mode="json", exclude=elsewhere)
+        engine = {"kind": problem.training.engine, "stack": problem.stack, "device": self.project.device}
         return {
             "method": self.method,
             "seed": self.seed,
             "data_version": self.project.silos.version,
-            "params": {**params, "method": self.page.model_dump(mode="json")},
+            "params": {**params, "method": self.page.model_dump(mode="json"), "engine": engine},
         }
 
     def _loop(
@@ -181,8 +183,7 @@ class _Run:
     def _round(
         self, problem: Problem, private: PrivateStore, number: int, clients: tuple[str, ...], dropped: tuple[str, ...]
     ) -> Round:
-        stack = self.project.params.engine.stack
-        return Round(number, problem, clients, dropped, self.runner, private, stack, self.project.device)
+        return Round(number, problem, clients, dropped, self.runner, private, self.project.device)
 
     def _evaluate(self, state: State, round: Round, keep_outcomes: bool = False) -> list[Scores]:
         """Every client is scored, also those that did not take part; the fresh and the unseen if the method has a model.
@@ -192,7 +193,7 @@ class _Run:
         silos = self.project.silos if self.page.answers_fresh else round.problem.silos
         model = self.page.model(state, replace(round.problem, silos=silos))
         once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
-        options = {"objective": round.problem.training.objective, "keep_outcomes": keep_outcomes}
+        options = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
         scores: list[Scores] = []
         if len(once) < len(SPLITS):
             each = tuple(s for s in SPLITS if s not in once)

@@ -112,7 +112,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     (project / "params.yaml").write_text(yaml.safe_dump(empty))
     params = read(project)
     assert params.clients.fraction == 1.0
-    assert params.engine.kind == "batched"
+    assert params.engine.kind == "auto"
     assert params.page("fedprox", project) == FedProx()
 
 

@@ -69,7 +69,7 @@ def sent(request, make_problem, make_round):
     page, round = request.param(), make_round(problem, stack=3)
     model = page.model(page.init(problem), problem)
     updates = round.train(local_train.local_train, model)
-    scores = round.each(evaluate_task, model, objective=problem.training.objective, keep_outcomes=True)
+    scores = round.each(evaluate_task, model, training=problem.training, keep_outcomes=True)
     return problem, updates, scores
 
 

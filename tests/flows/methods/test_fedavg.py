@@ -50,7 +50,7 @@ def plain_fedavg(problem, rounds: int, batch: int, epochs: int, optimiser) -> di
     return weights
 
 
-@pytest.mark.parametrize("engine", ["batched", "sequential"])
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -80,6 +80,8 @@ class Quadratic:
     """a / 2 (w - m)^2 of one number w in float64; a row is (a, m)."""
 
     start: float = 3.0
+    dropout = 0.0
+    widest = 2
 
     def init(self, stream):
         return {"w": torch.tensor([self.start], dtype=torch.float64)}
@@ -109,7 +111,7 @@ def quadratic(make_problem):
     return build
 
 
-@pytest.mark.parametrize(("engine", "stack"), [("batched", 1), ("batched", 2), ("sequential", 3)])
+@pytest.mark.parametrize(("engine", "stack"), [("vmap", 1), ("vmap", 2), ("sequential", 3)])
 @pytest.mark.parametrize(
     ("epochs", "rounds", "printed"), [(1, 130, 1.625), (2, 66, 1.496503), (5, 30, 1.228288), (20, 12, 0.862419)]
 )
