@@ -13,7 +13,7 @@ from models.networks import Network
 from models.streams import client_streams, uniform
 from silos.cohort import Silos, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Update
+from tasks.messages import StatsMessage, Update
 from tasks.runner import Runner
 
 
@@ -87,6 +87,8 @@ class Round:
         for message in (m for cohort in answers for m in cohort if travels and isinstance(m, Update)):
             self.tally.bytes_up += message.bytes_up
             self.tally.bytes_down += len(message.clients) * model.bytes_down
+        told = [m for cohort in answers for m in cohort if travels and isinstance(m, StatsMessage)]
+        self.tally.bytes_up += sum(m.bytes_up for m in told)
 
 
 def draw(problem: Problem, number: int, fraction: float, dropout: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
