@@ -94,6 +94,10 @@ class Session:
             screen.use(terminal)
             return flow(**parameters)
 
+    def say(self, words: str) -> None:
+        """A line of progress on stderr."""
+        self._errors.print(words, markup=False)
+
     def _settle(self, failed: bool) -> None:
         """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""
         runner = sys.modules.get("tasks.runner")
