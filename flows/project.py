@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.params import Params, read
-from flows.round import Problem
-from models import objectives, optimisers
-from models.cohort import Training
-from models.networks import build
 from silos import version
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.store import MANIFEST, Manifest, write
 from tasks.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from flows.round import Problem
+    from models.cohort import Training
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,11 @@ class Project:
         """What the data folder says of itself."""
         return self.silos.manifest
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> "Problem":
         """What every method of a seed is given."""
+        from flows.round import Problem
+        from models.networks import build
+
         params, manifest = self.params, self.manifest
         if manifest.task != "classification":
             raise UserError(
@@ -95,7 +98,10 @@ class Project:
             raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
 
-    def _training(self) -> Training:
+    def _training(self) -> "Training":
+        from models import objectives, optimisers
+        from models.cohort import Training
+
         training = self.params.training
         options = training.optimiser.model_dump(exclude={"kind"})
         optimiser: optimisers.Optimiser
