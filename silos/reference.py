@@ -49,7 +49,7 @@ class Silos:
 
     def role(self, client: str) -> Role:
         """Whether a client is federated, fresh (a known law, never trained on) or unseen (a law nobody trained on)."""
-        return self.entries(client)[0].role
+        return self._roles[client] if client in self._roles else self.entries(client)[0].role
 
     def federated(self) -> "Silos":
         """The clients that take part in training."""
@@ -80,6 +80,10 @@ class Silos:
     @cached_property
     def _chosen(self) -> frozenset[str]:
         return frozenset(self.clients)
+
+    @cached_property
+    def _roles(self) -> dict[str, Role]:
+        return {name: self.entries(name)[0].role for name in self.clients}
 
 
 @lru_cache(maxsize=16)
