@@ -92,11 +92,11 @@ def schedule(
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
     with _session(json=False, timings=False, ui=True) as session:
+        numbers = _seeds(seeds)
+        project = session.project(overrides)
         from flows.schedule import cron_schedule, serve
 
         when = cron_schedule(cron)
-        numbers = _seeds(seeds)
-        project = session.project(overrides)
         _plan(project, methods, numbers, None)
         serve(when, session.server_url(), {"methods": methods, "seeds": numbers, "overrides": overrides or []})
 
