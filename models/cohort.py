@@ -106,7 +106,7 @@ def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:
 
 
 _Forward = Callable[[Weights, Weights, Tensor, Tensor | None], Tensor]
-"""Of a stack: weights, context, x (clients, rows, *shape), streams (clients,) or None to logits (clients, rows, classes)."""
+"""Of a stack: weights, context, x (clients, rows, *shape), streams (clients,) or None to logits (clients, rows, outputs)."""
 
 
 class _Batch(NamedTuple):
@@ -138,7 +138,7 @@ class _Plan:
         state = self.training.optimiser.init(weights, len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
             if fused:
-                loss = self._descend(weights, anchor, batch)
+                loss = self._descend(weights, context, anchor, batch)
             else:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
             seen += loss * batch.rows
@@ -169,7 +169,7 @@ class _Plan:
         active = batch.rows > 0
         return freeze(active, new, weights), freeze(active, new_state, state), loss.detach()
 
-    def _descend(self, weights: dict[str, Tensor], anchor: Weights, batch: _Batch) -> Tensor:
+    def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: _Batch) -> Tensor:
         """The same step of plain gradient descent, in place."""
         optimiser, network = cast(SGD, self.training.optimiser), cast(Fused, self.network)
         losses = []
@@ -184,7 +184,7 @@ class _Plan:
         done = None if batch.full or not pull else batch.rows == 0
         kept = {} if done is None else {name: w[done] for name, w in weights.items()}
         rate = optimiser.learning_rate
-        network.descend(weights, batch.x, batch.streams, slopes_of, rate, 1 - rate * pull)
+        network.descend(weights, context, batch.x, batch.streams, slopes_of, rate, 1 - rate * pull)
         if self.proximal:
             for name, w in weights.items():
                 w.add_(anchor[name], alpha=rate * self.proximal)

@@ -9,32 +9,37 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from models.join import join
 from models.state import Weights
 from models.streams import fold, uniform
 
 
 @dataclass(frozen=True)
 class MLP:
-    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic regression."""
+    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
+
+    `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.
+    """
 
     inputs: int
     hidden: tuple[int, ...]
-    classes: int
+    outputs: int
     dropout: float = 0.0
+    statistics: int = 0
 
     @classmethod
-    def for_rows(cls, shape: Sequence[int], classes: int, **options: Any) -> Self:
+    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
         """For rows of this shape."""
-        return cls(inputs=math.prod(shape), classes=classes, **options)
+        return cls(inputs=math.prod(shape), outputs=outputs, **options)
 
     @property
     def widest(self) -> int:
         """Numbers of one row in its largest layer."""
-        return max(self.inputs, *self.hidden, self.classes)
+        return max(self.inputs + self.statistics, *self.hidden, self.outputs)
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Uniform in ±1/√fan_in, weights and biases, as torch.nn.Linear starts."""
-        widths = (self.inputs, *self.hidden, self.classes)
+        widths = (self.inputs + self.statistics, *self.hidden, self.outputs)
         weights: dict[str, Tensor] = {}
         for layer, sizes in enumerate(pairwise(widths)):
             weights |= dense_weights(fold(stream, layer), layer, *sizes)
@@ -42,7 +47,7 @@ class MLP:
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """Dropout acts on the hidden activations, each kept value scaled by 1 / (1 - rate)."""
-        x = x.flatten(1)
+        x = join(x.flatten(1), context, self.statistics)
         for layer in range(len(self.hidden) + 1):
             if layer:
                 x = drop(torch.relu(x), self.dropout, stream, layer)
@@ -50,8 +55,8 @@ class MLP:
         return x
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, classes)."""
-        x = x.flatten(2)
+        """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
+        x = join(x.flatten(2), context, self.statistics)
         for layer in range(len(self.hidden) + 1):
             if layer:
                 x = drop(torch.relu(x), self.dropout, streams, layer)
@@ -61,6 +66,7 @@ class MLP:
     def descend(
         self,
         weights: Weights,
+        context: Weights,
         x: Tensor,
         streams: Tensor,
         slopes: Callable[[Tensor], Tensor],
@@ -69,10 +75,10 @@ class MLP:
     ) -> None:
         """One step of gradient descent for a stack, in place: w <- keep w - rate dL/dw.
 
-        slopes: logits to dL/dlogits, both (clients, rows, classes). The weights' gradient, as large as they are, is never
+        slopes: logits to dL/dlogits, both (clients, rows, outputs). The weights' gradient, as large as they are, is never
         written: its product is added to them as it is computed.
         """
-        inputs, slope_of = [x.flatten(2)], []
+        inputs, slope_of = [join(x.flatten(2), context, self.statistics)], []
         for layer in range(len(self.hidden)):
             out = dense(weights, layer, inputs[-1]).relu_()
             slope_of.append((out > 0).to(out.dtype))

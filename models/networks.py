@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
 from models.dense import MLP
 from models.state import Weights
@@ -29,14 +30,14 @@ class Network(Protocol):
         """Fresh weights, names to float32 tensors."""
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) float32 to logits (rows, classes); a stream switches dropout on."""
+        """x: (rows, *shape) float32 to logits (rows, outputs); a stream switches dropout on."""
 
 
 class Stacked(Protocol):
     """What a network may offer where it pays: a whole stack at once, written by hand; equal to `apply` of each client."""
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to (clients, rows, classes)."""
+        """x: (clients, rows, *shape) to (clients, rows, outputs)."""
 
 
 class Fused(Protocol):
@@ -45,22 +46,23 @@ class Fused(Protocol):
     def descend(
         self,
         weights: Weights,
+        context: Weights,
         x: Tensor,
         streams: Tensor,
         slopes: Callable[[Tensor], Tensor],
         rate: float,
         keep: float,
     ) -> None:
-        """In place, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, both (clients, rows, classes)."""
+        """In place, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, both (clients, rows, outputs)."""
 
 
-KINDS: Mapping[str, Any] = {"mlp": MLP, "cnn": CNN}
+KINDS: Mapping[str, Any] = {"mlp": MLP, "cnn": CNN, "bilinear": Bilinear, "ensemble": Ensemble}
 
 
-def build(kind: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> Network:
+def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
     """The network of this kind for rows of this shape."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    network: Network = KINDS[kind].for_rows(shape, classes, **options)
+    network: Network = KINDS[kind].for_rows(shape, outputs, **options)
     return network
 
 

@@ -14,7 +14,7 @@ class Objective(Protocol):
 
 
 def slopes(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's loss (rows,), and its gradient in that row's logits (rows, classes).
+    """Each row's loss (rows,), and its gradient in that row's logits (rows, outputs).
 
     In closed form where the objective offers one (`slopes`), which spares a fifth of a small network's step.
     """

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from models.cohort import Rows, Training, outcomes, stacked, train
+from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
 from models.dense import MLP
 from models.objectives import CrossEntropy, Focal
@@ -37,7 +38,24 @@ NETWORKS = {
     "mlp": MLP(100, (7, 6), 3),
     "cnn": CNN((10, 10), (3, 4), (6,), 3, kernel=3),
     "wide cnn": CNN((10, 10), (4,), (), 3, kernel=3, padding=True),
+    "conditional mlp": MLP(100, (7,), 3, statistics=4),
+    "conditional cnn": CNN((10, 10), (3, 4), (6,), 3, kernel=3, statistics=4),
+    "cnn of planes": CNN((10, 10), (3, 4), (6,), 3, kernel=3, statistics=206, planes=2),
+    "bilinear": Bilinear(100, 3, 4),
+    "bilinear with a constant": Bilinear(100, 3, 4, constant=True),
+    "ensemble": Ensemble(100, 3, 4, experts=2),
 }
+
+
+def statistics(network) -> dict[str, Tensor]:
+    """Each client's own, where the network takes any."""
+    length = network.statistics
+    return {"statistics": torch.linspace(-1, 1, 5 * length).sin().view(5, length)} if length else {}
+
+
+def forms(network) -> list[str]:
+    """What there is besides the reference."""
+    return ["batched", "vmap"] if hasattr(network, "apply_stack") else ["vmap"]
 
 
 def images(make_rows) -> Rows:
@@ -47,37 +65,71 @@ def images(make_rows) -> Rows:
     return rows._replace(x=x.view(*rows.x.shape[:2], 10, 10))
 
 
-@pytest.mark.parametrize("engine", ["batched", "vmap"])
 @pytest.mark.parametrize("proximal", [0.0, 0.5])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dropout, proximal, engine, make_rows):
+def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dropout, proximal, make_rows):
     """In float64, where rounding is out of sight; the optimisers' own amplification of it stays below the tolerance."""
     network = replace(network, dropout=dropout)
     weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
     rows = images(make_rows)
     rows = rows._replace(x=rows.x.double())
-    first, second = (
-        train(network, weights, {}, rows, training(optimiser, engine=kind), streams(), proximal)
-        for kind in (engine, "sequential")
+    context = {n: t.double() for n, t in statistics(network).items()}
+    expected, losses = train(
+        network, weights, context, rows, training(optimiser, engine="sequential"), streams(), proximal
     )
-    for name in weights:
-        torch.testing.assert_close(first[0][name], second[0][name], rtol=0, atol=1e-10)
-        assert not torch.equal(first[0][name][0], weights[name][0])
-    torch.testing.assert_close(first[1], second[1], rtol=1e-6, atol=1e-7)
+    for engine in forms(network):
+        found, theirs = train(network, weights, context, rows, training(optimiser, engine=engine), streams(), proximal)
+        for name in weights:
+            torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-10)
+            assert not torch.equal(found[name][0], weights[name][0])
+        torch.testing.assert_close(theirs, losses, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-@pytest.mark.parametrize("engine", ["batched", "vmap"])
-def test_in_float32_they_differ_by_rounding_only(network, engine, make_rows):
-    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
-    rows = images(make_rows)
-    first, second = (
-        train(network, weights, {}, rows, training(engine=kind), streams())[0] for kind in (engine, "sequential")
+def test_in_float32_they_differ_by_rounding_only(network, make_rows):
+    weights, rows = stacked(network.init(server_stream(0, 0, "init")), 5), images(make_rows)
+    expected, *others = (
+        train(network, weights, statistics(network), rows, training(engine=engine), streams())[0]
+        for engine in ("sequential", *forms(network))
     )
-    for name in weights:
-        torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-6)
+    for found in others:
+        for name in weights:
+            torch.testing.assert_close(found[name], expected[name], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_outcomes_of_a_stack_are_those_of_one_client_after_another(network, make_rows):
+    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    weights = {n: w + torch.arange(5).view(5, *[1] * (w.dim() - 1)) / 50 for n, w in weights.items()}
+    rows, context = images(make_rows), statistics(network)
+    expected, *others = (
+        outcomes(network, weights, context, rows, CrossEntropy(), engine) for engine in ("sequential", *forms(network))
+    )
+    for found in others:
+        torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.entropy, expected.entropy, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [n for n in NETWORKS if "conditional" in n or n in ("bilinear", "ensemble")])
+def test_other_statistics_give_other_answers_and_a_wrong_number_of_them_is_refused(name, make_rows):
+    network = NETWORKS[name]
+    weights, x = network.init(server_stream(0, 0, "init")), images(make_rows).x[0]
+    found = [network.apply(weights, {"statistics": torch.full((4,), v)}, x, None) for v in (0.0, 1.0)]
+    assert not torch.allclose(*found)
+    assert torch.equal(network.apply(weights, {}, x, None), found[0])
+    with pytest.raises(ValueError, match="takes 4 statistics of a client, and was given 3"):
+        network.apply(weights, {"statistics": torch.ones(3)}, x, None)
+
+
+def test_statistics_row_by_row_are_the_clients_own_repeated(make_rows):
+    x = images(make_rows).x[0]
+    own = torch.linspace(0, 1, 4)
+    for network in (n for n in NETWORKS.values() if n.statistics == 4):
+        weights = network.init(server_stream(0, 0, "init"))
+        once, each = (network.apply(weights, {"statistics": s}, x, None) for s in (own, own.expand(len(x), 4)))
+        torch.testing.assert_close(once, each)
 
 
 @pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])

@@ -14,7 +14,7 @@ from models.streams import client_streams, server_stream
 
 def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = [torch.nn.Flatten()]
-    widths = (network.inputs, *network.hidden, network.classes)
+    widths = (network.inputs, *network.hidden, network.outputs)
     for at, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if at:
             layers.append(torch.nn.ReLU())
