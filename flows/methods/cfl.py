@@ -23,7 +23,7 @@ from tasks.split import bipartition, lengths, nearer
 
 
 class CFL(Method):
-    """`mean_below` is the paper's e1, `longest_above` its e2; null is .1 and .4 of the longest update of the first round."""
+    """`mean_below` is the paper's e1, `longest_above` its e2; null is .1 and .2 of the longest update of the first round."""
 
     tests = "personal"
 
@@ -96,7 +96,7 @@ class CFL(Method):
     def _stuck(self, mean: float, longest: float, first: float) -> bool:
         """Whether the cluster stands still (e1) while a client does not (e2)."""
         below = 0.1 * first if self.mean_below is None else self.mean_below
-        above = 0.4 * first if self.longest_above is None else self.longest_above
+        above = 0.2 * first if self.longest_above is None else self.longest_above
         return mean < below and longest > above
 
 

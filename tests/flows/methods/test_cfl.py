@@ -77,7 +77,7 @@ def test_both_bounds_must_be_passed(below, above, splits, quadratic, play):
 
 
 def test_bounds_that_are_not_given_are_shares_of_the_first_rounds_longest_update(quadratic, play):
-    """At first the mean is above a tenth of it; near the stationary point it is below, and the longest above .4 of it."""
+    """At first the mean is above a tenth of it; near the stationary point it is below, and the longest above .2 of it."""
     problem = quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 6), "d": (4, 1, 2)})  # mean 3.5, start 3
     played = play(CFL(), problem, range(1, 30))
     counts = [r.numbers["clusters"] for r in played.reports]
