@@ -56,6 +56,13 @@ def test_two_groups_with_opposite_gradients_split_exactly_in_one_step(quadratic,
     assert tree.tensors["toward"]["w"][2].item() == pytest.approx(1)
 
 
+def test_a_cluster_that_was_split_keeps_the_weights_that_the_updates_left_from(quadratic, play):
+    """Its children go on from the average: 3 less 0.1 times the mean of 3 - m."""
+    played = play(CFL(**ALWAYS), quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 9)}), [1])
+    assert played.state.tensors["weights"]["w"][:, 0].tolist() == pytest.approx([3, 3.2, 3.2], abs=1e-12)
+    assert played.state.tensors["weights"]["w"][0].item() == 3
+
+
 def test_after_a_split_each_part_goes_on_as_fedavg_among_its_clients(quadratic, play):
     problem = quadratic(OPPOSED)
     page = CFL(mean_below=0.01, longest_above=0.15)
