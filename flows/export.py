@@ -12,8 +12,9 @@ from flows.method import Method
 from flows.params import flat
 from flows.project import Project, experiment
 from flows.round import Problem
+from models.model import Model
 from models.networks import to_json
-from models.state import Private, State
+from models.state import Private
 from silos.private import PrivateStore
 from silos.store import open_client
 from tasks.report import write_client_table
@@ -55,13 +56,13 @@ def finish(
     page: Method,
     problem: Problem,
     private: PrivateStore,
-    state: State,
+    model: Model,
     folder: RunFolder,
     records: list[dict[str, Any]],
 ) -> Finish:
     """The table of clients and rounds, the model, and the data that it was trained on."""
     clients = write_client_table(folder.path / "clients.csv", records)
-    return Finish((clients,), _model(project, page, problem, private, state), _data(project, problem))
+    return Finish((clients,), _model(project, page, problem, private, model), _data(project, problem))
 
 
 def git_commit(root: Path) -> str:
@@ -75,11 +76,10 @@ def git_commit(root: Path) -> str:
 
 
 def _model(
-    project: Project, page: Method, problem: Problem, private: PrivateStore, state: State
+    project: Project, page: Method, problem: Problem, private: PrivateStore, model: Model
 ) -> dict[str, Any] | None:
     """What tasks.served logs; None where that would be personal weights that nobody asked for."""
-    model, manifest = page.model(state, problem), problem.silos.manifest
-    personal, clients = model.personal, model.clients
+    manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
     if isinstance(personal, Private):
         if not project.params.tracking.personal_models:
             return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flows.round import Problem, Round
     from models.model import Model
     from models.state import State
+    from silos.cohort import Silos
     from tasks.messages import Update
 
 
@@ -47,7 +48,6 @@ class Method(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     tests: ClassVar[Literal["global", "personal"]] = "global"
-    answers_fresh: ClassVar[bool] = True  # whether clients that never trained have a model too
 
     @abstractmethod
     def init(self, problem: "Problem") -> "State":
@@ -59,7 +59,18 @@ class Method(BaseModel, ABC):
 
     @abstractmethod
     def model(self, state: "State", problem: "Problem") -> "Model":
-        """What every client would use today, for evaluation and export."""
+        """What every client would use today, as far as the server knows it."""
+
+    def answers(self, silos: "Silos") -> "Silos":
+        """The clients, of all roles, that have a model: everybody, unless a page says otherwise."""
+        return silos
+
+    def answer(self, state: "State", round: "Round") -> "Model":
+        """The model that is scored and logged, in a round in which every client of the problem takes part.
+
+        `model`, unless clients have a say in it: here a page may run tasks, which open their training rows only.
+        """
+        return self.model(state, round.problem)
 
 
 def names(extra: Mapping[str, str] | None = None) -> list[str]:

@@ -13,7 +13,7 @@ from models.networks import Network
 from models.streams import client_streams, uniform
 from silos.cohort import Silos, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import StatsMessage, Update
+from tasks.messages import Choices, StatsMessage, Update
 from tasks.runner import Runner
 
 
@@ -58,17 +58,20 @@ class Round:
         """The silos of the clients that take part."""
         return self.problem.silos.select(self.clients)
 
-    def each(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Any]:
+    def each(
+        self, task: Task, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
+    ) -> list[Any]:
         """The task on every stack of the silos (those that take part, unless others are named), in stack order.
 
         Deals whole stacks to the runner's workers; every task gets the part of the model that is its clients' own.
+        `received`: the clients have the model from an earlier task of this round, so it is not counted again.
         """
         silos = silos or self.silos
         stacks = make_stacks(silos, even(len(silos.clients), self.problem.stack))
         cohorts = deal(silos, stacks, self.runner.workers)
         calls = [(cohort, model.select(cohort.clients)) for cohort in cohorts]
         answers = self.runner.each(task, calls, private=self.private, device=self.device, **options)
-        self._count(task.name, model, answers, travels=not silos.pooled)
+        self._count(task.name, 0 if received else model.bytes_down, answers, travels=not silos.pooled)
         return [message for cohort in answers for message in cohort]
 
     def train(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
@@ -80,13 +83,13 @@ class Round:
         """The task once, on the server."""
         return self.runner.once(task, *args)
 
-    def _count(self, name: str, model: Model, answers: list[list[Any]], travels: bool) -> None:
+    def _count(self, name: str, bytes_down: int, answers: list[list[Any]], travels: bool) -> None:
         """Pooled rows are in one place, and no weights travel."""
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
-        for message in (m for cohort in answers for m in cohort if travels and isinstance(m, Update)):
+        for message in (m for cohort in answers for m in cohort if travels and isinstance(m, Update | Choices)):
             self.tally.bytes_up += message.bytes_up
-            self.tally.bytes_down += len(message.clients) * model.bytes_down
+            self.tally.bytes_down += len(message.clients) * bytes_down
         told = [m for cohort in answers for m in cohort if travels and isinstance(m, StatsMessage)]
         self.tally.bytes_up += sum(m.bytes_up for m in told)
 

@@ -13,7 +13,8 @@ from flows.export import finish, ticket
 from flows.folder import RunFolder, run_name
 from flows.method import Method, Report
 from flows.project import Project, alone, new_experiment, newest_experiment
-from flows.round import Problem, Round, draw
+from flows.round import Problem, Round, Tally, draw
+from models.model import Model
 from models.state import State
 from silos.cohort import Silos
 from silos.private import PrivateStore
@@ -114,7 +115,8 @@ class _Run:
             round = self._round(problem, private, number, clients, dropped)
             state, report = self.page.one_round(state, round) if clients else (state, Report())
             last = number == params.training.rounds or bool(state.finished)
-            scores = self._evaluate(state, round) if last or number % params.evaluation.every == 0 else []
+            score = last or number % params.evaluation.every == 0
+            scores = self._evaluate(self._answer(state, round), round) if score else []
             record = _record(round, report, scores, self.project.silos)
             validation = record["metrics"].get("validation/accuracy/mean", -1.0)
             if keep_best and validation > best[0]:
@@ -136,7 +138,8 @@ class _Run:
         if self.project.params.evaluation.report == "best":
             state, reported = self.folder.load_best(last) or (state, last)
         round = self._round(problem, private, reported, problem.silos.clients, ())
-        scores = self._evaluate(state, round, keep_outcomes=True)
+        model = self._answer(state, round)
+        scores = self._evaluate(model, round, keep_outcomes=True)
         write_json(self.folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
         table = by_client(scores)
         silos = self.project.silos
@@ -159,7 +162,7 @@ class _Run:
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(self.project.root)),
         }
-        once = finish(self.project, self.page, problem, private, state, self.folder, records)
+        once = finish(self.project, self.page, problem, private, model, self.folder, records)
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **_seconds(records)}
         write_json(self.folder.result, result)
@@ -185,15 +188,21 @@ class _Run:
     ) -> Round:
         return Round(number, problem, clients, dropped, self.runner, private, self.project.device)
 
-    def _evaluate(self, state: State, round: Round, keep_outcomes: bool = False) -> list[Scores]:
-        """Every client is scored, also those that did not take part; the fresh and the unseen if the method has a model.
+    def _answer(self, state: State, round: Round) -> Model:
+        """What every client would use, also those that did not take part; fresh and unseen ones if the method has a model.
 
-        One model on common rows is scored once and counts for every client.
+        The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
         """
-        silos = self.project.silos if self.page.answers_fresh else round.problem.silos
-        model = self.page.model(state, replace(round.problem, silos=silos))
+        silos = self.page.answers(self.project.silos)
+        problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
+        asked = replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally)
+        return self.page.answer(state, asked)
+
+    def _evaluate(self, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:
+        """Every client of the model is scored; one model on common rows is scored once and counts for every client."""
+        silos = self.project.silos.select(model.clients)
         once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
-        options = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
+        options: dict[str, Any] = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
         scores: list[Scores] = []
         if len(once) < len(SPLITS):
             each = tuple(s for s in SPLITS if s not in once)

@@ -53,6 +53,10 @@ class Silos:
         """Whether a client is federated, fresh (a known law, never trained on) or unseen (a law nobody trained on)."""
         return self._roles[client] if client in self._roles else self.entries(client)[0].role
 
+    def domain(self, client: str) -> str:
+        """The client's law, by the name that the partition gave it; empty where the partition made no differences."""
+        return self.entries(client)[0].domain
+
     def federated(self) -> "Silos":
         """The clients that take part in training."""
         return replace(self, clients=tuple(name for name in self.clients if self.role(name) == "federated"))

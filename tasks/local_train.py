@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from models.cohort import Training, train
+from models.cohort import Training, stacked, train
 from models.model import Model
-from models.state import Private
+from models.state import Private, Weights
 from models.streams import client_streams
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
@@ -29,8 +29,14 @@ def local_train(
     round: int,
     device: str = "cpu",
     proximal: float = 0.0,
+    anchor: Weights | None = None,
+    each: bool = False,
 ) -> list[Update]:
-    """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client."""
+    """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client.
+
+    The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
+    `each` the shared weights also leave client by client.
+    """
     start = time.perf_counter()
     updates = []
     for stack in cohort.stacks:
@@ -38,9 +44,12 @@ def local_train(
         weights, context = open_weights(model, stack, private, device)
         dummies = [""] * (stack.size - len(stack.clients))
         streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
-        trained, loss = train(model.network, weights, context, rows, training, streams, proximal)
+        held = None if anchor is None else {n: t.to(device) for n, t in stacked(anchor, stack.size).items()}
+        trained, loss = train(model.network, weights, context, rows, training, streams, proximal, held)
         trained = {name: t.cpu() for name, t in trained.items()}
-        updates.append(_update(stack, model, trained, rows.counts.cpu(), loss.cpu(), private))
+        update = _update(stack, model, trained, rows.counts.cpu(), loss.cpu(), private)
+        own = {name: trained[name][: len(stack.clients)] for name in model.shared} if each else {}
+        updates.append(replace(update, each=own))
     updates[0] = replace(updates[0], seconds=time.perf_counter() - start)
     return updates
 

@@ -27,12 +27,32 @@ class Update:
     sums: Weights
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     seconds: float = 0.0  # inside the task, for the whole cohort; on its first stack only
+    each: Weights = field(default_factory=dict)  # (clients, ...), where the method asks for every client's own weights
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own: float32 weights, its row count and its loss."""
+        """Bytes that these clients send if each sends its own: float32 weights, its row count and its loss.
+
+        `each` are those weights, before they are added; they cost nothing more.
+        """
         weights = sum(t.numel() for t in self.sums.values())
         return len(self.clients) * _FLOAT_BYTES * (weights + 2)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Which model each client of one stack takes, out of every set of models that it was offered."""
+
+    clients: tuple[str, ...]
+    rows: Tensor  # (clients,) int64
+    choice: Tensor  # (clients, sets) int64, the model's place in its set
+    loss: Tensor  # (clients, sets) float64, that model's mean loss over the client's training rows
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send: a row count, and a number and a loss for each set."""
+        return len(self.clients) * _FLOAT_BYTES * (1 + 2 * self.choice.shape[1])
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     """Writes clients with so many training rows each (and as many validation and test rows as asked).
 
     Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
-    rows all have label 0. `x` and `y` replace the rows by ones of the test's own.
+    rows all have label 0. `rows_of` replaces the rows by ones of the test's own, `domains` names each client's law, and
+    `roles` are the scheme's steps that keep clients out of training.
     """
 
     def build(
@@ -62,6 +63,8 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
         one_class: str | None = None,
         rows_of: Callable[[str, int], tuple[np.ndarray, np.ndarray]] | None = None,
         name: str = "small",
+        domains: Mapping[str, str] | None = None,
+        roles: Sequence[Mapping[str, Any]] = (),
     ) -> Silos:
         parts = []
         for client, count in train.items():
@@ -71,13 +74,14 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
             split = np.repeat(list(sizes), list(sizes.values()))
             parts.append((x.astype(np.float32), y, np.repeat(client, total), split))
         x, y, clients, split = (np.concatenate(p) for p in zip(*parts, strict=True))
-        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=clients, split=split)
+        named = {"domain": np.array([domains[c] for c in clients])} if domains else {}
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=clients, split=split, **named)
         data = DataParams.model_validate(
             {
                 "name": name,
                 "seed": 0,
                 "source": {"kind": "npz", "path": f"{name}.npz"},
-                "scheme": [{"kind": "column", "column": "client"}],
+                "scheme": [{"kind": "column", "column": "client"}, *roles],
                 "split": {"validation": 0.0, "test": 0.0},
             }
         )

@@ -8,6 +8,7 @@ from flows.round import Problem, Round
 from models.model import Model
 from models.state import Private, State
 from models.streams import server_stream
+from silos.cohort import Silos
 from tasks.local_train import local_train
 
 
@@ -15,7 +16,6 @@ class LocalOnly(Method):
     """No options of its own; the weights stay with the clients, the server knows their hashes."""
 
     tests = "personal"
-    answers_fresh = False
 
     def init(self, problem: Problem) -> State:
         """Nobody has stored weights yet."""
@@ -33,3 +33,7 @@ class LocalOnly(Method):
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
         personal = Private("weights", state.private["weights"], start)
         return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)
+
+    def answers(self, silos: Silos) -> Silos:
+        """A client that never trains has no model."""
+        return silos.federated()

@@ -14,7 +14,7 @@ from torch import Tensor
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from silos.cohort import Cohort, Stack, open_stack
-from tasks import aggregate, client_stats, evaluate, local_train, messages, pair
+from tasks import aggregate, client_stats, evaluate, local_train, messages, pair, regroup, split
 from tasks.evaluate import evaluate as evaluate_task
 from tasks.messages import Scores, Update
 
@@ -23,7 +23,7 @@ TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17}
 VALIDATION, TEST = 31, 37
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
-PER_CLIENT = {"rows", "loss", "correct", "entropy", "norm"}
+PER_CLIENT = {"rows", "loss", "correct", "entropy", "norm", "choice"}
 PER_STATISTIC = {"ok", "gap"}
 SUMS_OVER_ROWS = {"sums", "told"}  # told by clients with ten rows or more: see test_client_stats.py
 WORDS = {
@@ -44,11 +44,11 @@ def message_types() -> list[type]:
 
 @pytest.mark.parametrize("message", message_types())
 def test_no_message_type_can_hold_a_row(message):
-    """A field is a word, a number, one number a client and statistic, or summed over clients or many rows."""
+    """A field is a word, a number, one number a client and statistic or set of models, a sum over rows, or weights."""
     for name, kind in typing.get_type_hints(message).items():
         if kind is Tensor:
             assert name in PER_CLIENT | PER_STATISTIC
-        elif name in SUMS_OVER_ROWS:
+        elif name in {*SUMS_OVER_ROWS, "each"}:
             assert kind == Mapping[str, Tensor]
         else:
             assert kind in WORDS, f"{message.__name__}.{name} is {kind}"
@@ -56,10 +56,10 @@ def test_no_message_type_can_hold_a_row(message):
 
 
 def test_the_servers_tasks_do_not_take_a_cohort():
-    for module in (aggregate, client_stats, evaluate, local_train, pair):
+    for module in (aggregate, client_stats, evaluate, local_train, pair, regroup, split):
         for step in (v for v in vars(module).values() if isinstance(v, Task)):
             kinds = set(typing.get_type_hints(step.fn).values())
-            opens_rows = step.name in ("client_stats", "evaluate", "local_train", "tell_stats")
+            opens_rows = step.name in ("client_stats", "evaluate", "local_train", "regroup", "tell_stats")
             assert (Cohort in kinds) == opens_rows, step.name
     assert list(inspect.signature(aggregate.aggregate.fn).parameters) == ["updates", "current"]
 

@@ -6,10 +6,10 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 from silos.errors import UserError
-from tasks import aggregate, client_stats, evaluate, local_train, pair
+from tasks import aggregate, client_stats, evaluate, local_train, pair, regroup, split
 from tasks.step import step
 
-MODULES = (aggregate, client_stats, evaluate, local_train, pair)
+MODULES = (aggregate, client_stats, evaluate, local_train, pair, regroup, split)
 STEPS = [v for m in MODULES for v in vars(m).values() if isinstance(v, Task)]
 
 

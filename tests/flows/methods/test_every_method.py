@@ -39,7 +39,9 @@ def test_one_round_runs_and_teaches_something(page, problem, play):
 def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem, make_problem):
     assert page.init(problem).sha256() == page.init(problem).sha256()
     first, second = (page.model(page.init(p), p) for p in (problem, make_problem(CLIENTS, seed=1, silos=ROWS)))
-    start = [m.personal.start if isinstance(m.personal, Private) else m.shared for m in (first, second)]
+    start = [
+        m.personal.start if isinstance(m.personal, Private) else {**m.shared, **m.personal} for m in (first, second)
+    ]
     assert not all(torch.equal(start[0][n], start[1][n]) for n in start[0])
 
 

@@ -1,7 +1,6 @@
 """FedAvg and its reductions: against plain PyTorch, and against a closed form."""
 
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -75,40 +74,8 @@ def test_adam_starts_fresh_in_every_round_as_in_plain_pytorch(make_problem, play
         torch.testing.assert_close(weights[name], w, rtol=0, atol=2e-4)
 
 
-@dataclass(frozen=True)
-class Quadratic:
-    """a / 2 (w - m)^2 of one number w in float64; a row is (a, m)."""
-
-    start: float = 3.0
-    dropout = 0.0
-    widest = 2
-
-    def init(self, stream):
-        return {"w": torch.tensor([self.start], dtype=torch.float64)}
-
-    def apply(self, weights, context, x, stream):
-        return x[:, :1] / 2 * (weights["w"] - x[:, 1:]) ** 2
-
-
-def itself(logits, y):
-    return logits.sum(-1)
-
-
 CURVES = {"a": (6, 1, 0), "b": (3, 2, 1), "c": (1, 4, 5)}  # rows, a_k, m_k: p = 0.6, 0.3, 0.1
-
-
-@pytest.fixture
-def quadratic(make_problem):
-    def build(curves=CURVES, epochs=1, **training):
-        def rows_of(client, total):
-            _, a, m = curves[client]
-            return np.tile([[a, m]], (total, 1)), np.zeros(total, np.int64)
-
-        sizes = {client: rows for client, (rows, _, _) in curves.items()}
-        usual = {"objective": itself, "optimiser": SGD(0.1), "epochs": epochs, "batch": 100}
-        return make_problem(sizes, network=Quadratic(), silos={"rows_of": rows_of}, **{**usual, **training})
-
-    return build
+START = 3.0
 
 
 @pytest.mark.parametrize(("engine", "stack"), [("vmap", 1), ("vmap", 2), ("sequential", 3)])
@@ -122,7 +89,7 @@ def test_more_local_epochs_move_the_fixed_point_as_the_closed_form_says(
     p, a, m = (np.array(v) for v in zip(*((n / 10, a, m) for n, a, m in CURVES.values()), strict=True))
     q = 1 - (1 - 0.1 * a) ** epochs
     closed = (p * q * m).sum() / (p * q).sum()
-    played = play(FedAvg(), quadratic(epochs=epochs, engine=engine), range(1, rounds + 1), stack=stack)
+    played = play(FedAvg(), quadratic(CURVES, epochs=epochs, engine=engine), range(1, rounds + 1), stack=stack)
     found = float(played.state.tensors["weights"]["w"])
     assert found == pytest.approx(closed, abs=1e-9)
     assert found == pytest.approx(printed, abs=1e-6)
@@ -132,14 +99,14 @@ def test_more_local_epochs_move_the_fixed_point_as_the_closed_form_says(
 def test_fedprox_solved_exactly_is_the_weighted_mean_of_minimum_and_start(a, m, mu, quadratic, play):
     problem = quadratic({"a": (3, a, m)}, epochs=400)
     found = float(play(FedProx(proximal=mu), problem, [1]).state.tensors["weights"]["w"])
-    assert found == pytest.approx((a * m + mu * Quadratic.start) / (a + mu), abs=1e-9)
+    assert found == pytest.approx((a * m + mu * START) / (a + mu), abs=1e-9)
 
 
 def test_fedprox_pulls_towards_this_rounds_weights(quadratic, play):
     """Each exact round halves the way to the minimum: the anchor moves along."""
     problem = quadratic({"a": (3, 2, 0)}, epochs=400)
     found = float(play(FedProx(proximal=2), problem, [1, 2, 3]).state.tensors["weights"]["w"])
-    assert found == pytest.approx(Quadratic.start / 8, abs=1e-9)
+    assert found == pytest.approx(START / 8, abs=1e-9)
 
 
 def test_fedprox_without_a_proximal_term_is_fedavg_to_the_bit(make_problem, play):

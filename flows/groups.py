@@ -1,0 +1,95 @@
+"""Several models side by side, one for each group of clients: what the pages of clustered methods share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import State, Weights
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+from tasks.messages import Update
+
+
+def of_group(weights: Weights, group: int) -> Weights:
+    """One group's weights out of (groups, ...)."""
+    return {name: w[group] for name, w in weights.items()}
+
+
+def together(groups: Sequence[Weights]) -> Weights:
+    """Weights side by side: (groups, ...)."""
+    return {name: torch.stack([weights[name] for weights in groups]) for name in groups[0]}
+
+
+def members(clients: Sequence[str], group_of: Mapping[str, int], groups: int) -> list[list[str]]:
+    """The clients of each group, in the order given."""
+    return [[client for client in clients if group_of[client] == group] for group in range(groups)]
+
+
+def train_groups(
+    round: Round, weights: Weights, members: Sequence[Sequence[str]], received: bool = False
+) -> tuple[Weights, list[Update]]:
+    """One round of FedAvg within every group; a group of whom nobody takes part keeps its weights.
+
+    weights: (groups, ...), before and after. `received`: the clients have these weights already.
+    """
+    after: list[Weights] = []
+    updates: list[Update] = []
+    for group, clients in enumerate(members):
+        current = of_group(weights, group)
+        if clients:
+            model = Model(round.problem.network, shared=current, clients=tuple(clients))
+            mine = round.train(local_train, model, round.silos.select(clients), received=received)
+            current = round.once(aggregate, mine, current)
+            updates += mine
+        after.append(current)
+    return together(after), updates
+
+
+def model_of_groups(problem: Problem, weights: Weights, group_of: Mapping[str, int]) -> Model:
+    """Every client with its group's weights, out of (groups, ...)."""
+    clients = problem.silos.clients
+    place = [group_of[client] for client in clients]
+    return Model(problem.network, shared={}, personal={n: w[place] for n, w in weights.items()}, clients=clients)
+
+
+@dataclass
+class Tree:
+    """Clusters as nodes in order of birth; one that was split keeps the weights that its clients' updates left from."""
+
+    weights: list[Weights]
+    toward: list[Weights]  # mean direction of the clients' updates at the split that made the node
+    parent: list[int | None]
+    cluster: dict[str, int]
+
+    @classmethod
+    def of(cls, state: State) -> "Tree":
+        """The tree that `state` wrote."""
+        parent, cluster = state.numbers["parent"], state.numbers["cluster"]
+        weights, toward = (
+            [of_group(state.tensors[section], node) for node in range(len(parent))] for section in ("weights", "toward")
+        )
+        return cls(weights, toward, list(parent), dict(cluster))
+
+    def split(
+        self,
+        node: int,
+        before: Weights,
+        after: Weights,
+        clients: tuple[tuple[str, ...], ...],
+        toward: tuple[Weights, ...],
+    ) -> None:
+        """Both children go on from the cluster's new weights."""
+        self.weights[node] = before
+        for names, direction in zip(clients, toward, strict=True):
+            self.cluster |= dict.fromkeys(names, len(self.parent))
+            self.weights.append(after)
+            self.toward.append(direction)
+            self.parent.append(node)
+
+    def state(self, **numbers: float | None) -> State:
+        """The tree and some numbers, as a state."""
+        sections = {"weights": together(self.weights), "toward": together(self.toward)}
+        return State(sections, {"parent": self.parent, "cluster": self.cluster, **numbers})

@@ -1,0 +1,108 @@
+"""CFL: FedAvg in one cluster of all clients, which parts in two wherever its clients pull apart (Sattler et al. 2019).
+
+cluster C with clients' updates D_i:  w_C <- w_C + D, the mean D = sum n_i D_i / sum n_i, which is FedAvg
+if ||D|| < e1 and max_i ||D_i|| > e2:  C becomes c1 and c2, which minimise  max_{i in c1, j in c2} cos(D_i, D_j)
+"""
+
+import math
+
+import torch
+from pydantic import Field
+
+from flows.groups import Tree, model_of_groups, together
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.clustering import Linkage
+from models.model import Model
+from models.state import State, Weights
+from models.streams import server_stream
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+from tasks.messages import Update
+from tasks.split import bipartition, lengths, nearer
+
+
+class CFL(Method):
+    """`mean_below` is the paper's e1, `longest_above` its e2; null is .1 and .2 of the longest update of the first round."""
+
+    tests = "personal"
+
+    mean_below: float | None = Field(None, ge=0)
+    longest_above: float | None = Field(None, ge=0)
+    after_round: int = Field(0, ge=0)
+    separation: float = Field(0.0, ge=0, le=1)
+    linkage: Linkage = "single"
+
+    def init(self, problem: Problem) -> State:
+        """One cluster, the root of the tree, with FedAvg's start."""
+        start = problem.network.init(server_stream(problem.seed, 0, "init"))
+        nowhere = {name: torch.zeros_like(w) for name, w in start.items()}
+        everybody = dict.fromkeys(problem.silos.clients, 0)
+        numbers = {"parent": [None], "cluster": everybody, "first": None}
+        return State({"weights": together([start]), "toward": together([nowhere])}, numbers)
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """FedAvg in every cluster, then the split of those that stand still while their clients do not."""
+        tree, first = Tree.of(state), state.numbers["first"]
+        updates: list[Update] = []
+        norms: dict[str, float] = {}
+        steps: list[float] = []
+        for node in sorted(set(tree.cluster.values())):
+            clients = [client for client in round.clients if tree.cluster[client] == node]
+            if not clients:
+                continue
+            current = tree.weights[node]
+            sent = round.train(local_train, _model(current, round, clients), round.silos.select(clients), each=True)
+            average = round.once(aggregate, sent, current)
+            length = round.once(lengths, sent, current)
+            step = _length(average, current)
+            longest = max(length.values())
+            first = longest if first is None else first
+            tree.weights[node] = average
+            whole = sum(held == node for held in tree.cluster.values()) == len(clients)
+            if whole and len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first):
+                parts = round.once(bipartition, sent, current, self.linkage)
+                if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
+                    tree.split(node, current, average, parts.clients, parts.toward)
+            updates += sent
+            norms |= length
+            steps.append(step)
+        report = Report.of(updates)
+        clusters = {c: float(tree.cluster[c]) for c in round.clients}
+        numbers = {"clusters": float(len(set(tree.cluster.values()))), "update/mean": max(steps)}
+        numbers |= {**report.numbers, "update/longest": max(norms.values())}
+        return tree.state(first=first), Report(numbers, {**report.rows, "cluster": clusters, "update": norms})
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client has its cluster's weights; a fresh one has the root's, where it has not been asked."""
+        cluster = state.numbers["cluster"]
+        return model_of_groups(problem, state.tensors["weights"], {c: cluster.get(c, 0) for c in problem.silos.clients})
+
+    def answer(self, state: State, round: Round) -> Model:
+        """A fresh client goes down the tree: it trains from the parent's weights and takes the part that it is like."""
+        tree = Tree.of(state)
+        cluster = {client: tree.cluster.get(client, 0) for client in round.clients}
+        for node in range(len(tree.parent)):  # parents come before their children
+            children = [child for child, parent in enumerate(tree.parent) if parent == node]
+            fresh = [c for c in round.clients if c not in tree.cluster and cluster[c] == node]
+            if not children or not fresh:
+                continue
+            current = tree.weights[node]
+            sent = round.train(local_train, _model(current, round, fresh), round.silos.select(fresh), each=True)
+            chosen = round.once(nearer, sent, current, [tree.toward[child] for child in children])
+            cluster |= {client: children[at] for client, at in chosen.items()}
+        return model_of_groups(round.problem, state.tensors["weights"], cluster)
+
+    def _stuck(self, mean: float, longest: float, first: float) -> bool:
+        """Whether the cluster stands still (e1) while a client does not (e2)."""
+        below = 0.1 * first if self.mean_below is None else self.mean_below
+        above = 0.2 * first if self.longest_above is None else self.longest_above
+        return mean < below and longest > above
+
+
+def _model(current: Weights, round: Round, clients: list[str]) -> Model:
+    return Model(round.problem.network, shared=current, clients=tuple(clients))
+
+
+def _length(after: Weights, before: Weights) -> float:
+    return math.sqrt(sum(float(((after[name].double() - before[name].double()) ** 2).sum()) for name in before))

@@ -1,0 +1,50 @@
+"""Cluster oracle: one FedAvg for each true group of clients, which no method is told; the ceiling of clustered methods.
+
+the groups are the domains that the partition wrote down; every group g:  w_g <- a round of FedAvg among its clients
+"""
+
+from flows.groups import members, model_of_groups, together, train_groups
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import State
+from models.streams import server_stream
+from silos.cohort import Silos
+
+
+class ClusterOracle(Method):
+    """No options of its own."""
+
+    tests = "personal"
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's start for every group."""
+        start = problem.network.init(server_stream(problem.seed, 0, "init"))
+        groups = _groups(problem.silos)
+        return State({"weights": together([start] * len(groups))}, {"groups": groups})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """FedAvg, group by group."""
+        names = state.numbers["groups"]
+        groups = members(round.clients, _group_of(round.problem.silos, names), len(names))
+        weights, updates = train_groups(round, state.tensors["weights"], groups)
+        return state.with_tensors(weights=weights), Report.of(updates)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client has its group's weights."""
+        return model_of_groups(problem, state.tensors["weights"], _group_of(problem.silos, state.numbers["groups"]))
+
+    def answers(self, silos: Silos) -> Silos:
+        """A client of a group that nobody trained on has no model."""
+        known = _groups(silos)
+        return silos.select([client for client in silos.clients if silos.domain(client) in known])
+
+
+def _groups(silos: Silos) -> list[str]:
+    """The domains of the clients that train, sorted."""
+    federated = silos.federated()
+    return sorted({federated.domain(client) for client in federated.clients})
+
+
+def _group_of(silos: Silos, groups: list[str]) -> dict[str, int]:
+    return {client: groups.index(silos.domain(client)) for client in silos.clients}

@@ -1,0 +1,46 @@
+"""Ditto: FedAvg, and beside it every client's own weights, held near the shared ones (Li et al. 2021).
+
+w is FedAvg's; every client k that takes part also trains its own v_k, which stays with it:
+minimise  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as it was received; lambda = 0 is local_only
+"""
+
+from pydantic import Field
+
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import Private, State
+from models.streams import server_stream
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+
+class Ditto(fedavg.FedAvg):
+    """`personal_weight` is the paper's lambda; it tries .1, 1 and 2."""
+
+    tests = "personal"
+
+    personal_weight: float = Field(1.0, ge=0)
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's start; nobody has stored weights yet."""
+        return super().init(problem).with_private("personal", {})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """FedAvg; then, on the same batches, every client's own weights."""
+        problem, w = round.problem, state.tensors["weights"]
+        updates = round.train(local_train, super().model(state, problem))
+        start = problem.network.init(server_stream(problem.seed, 0, "init"))
+        own = Model(problem.network, {}, Private("personal", state.private["personal"], start), clients=round.clients)
+        kept = round.train(local_train, own, proximal=self.personal_weight, anchor=w)
+        for update in kept:
+            state = state.with_private("personal", update.private["personal"])
+        report, shared = Report.of(kept), Report.of(updates).numbers["loss/train"]
+        weights = round.once(aggregate, updates, w)
+        return state.with_tensors(weights=weights), Report({**report.numbers, "loss/train_shared": shared}, report.rows)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client's own weights; one that has not trained has the shared ones."""
+        personal = Private("personal", state.private["personal"], state.tensors["weights"])
+        return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)

@@ -1,0 +1,102 @@
+"""IFCA: every client trains that one of K models that fits its training rows best (Ghosh et al. 2020).
+
+w_1 .. w_K <- init, each its own
+repeat: every client i takes  k_i = argmin_k F_i(w_k), F_i its training loss, and trains from w_{k_i} for E local epochs
+        w_k <- sum n_i w_i / sum n_i over the clients that took k
+"""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+
+from flows.groups import members, model_of_groups, of_group, together, train_groups
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import State, Weights
+from models.streams import server_stream
+from tasks.messages import Choices
+from tasks.regroup import regroup
+
+Choice = dict[str, list[int]]
+"""Each client's model in every set."""
+
+
+class IFCA(Method):
+    """`clusters` is the paper's K; `restarts` such sets train side by side for `trial` rounds, then the best alone."""
+
+    tests = "personal"
+
+    clusters: int = Field(3, ge=1)
+    restarts: int = Field(1, ge=1)
+    trial: int = Field(10, ge=1)
+    start_scale: float = Field(1.0, gt=0)
+
+    def init(self, problem: Problem) -> State:
+        """A draw for every model of every set; the first of them is FedAvg's."""
+        sets = [
+            [self._draw(problem, i * self.clusters + k) for k in range(self.clusters)] for i in range(self.restarts)
+        ]
+        return State({"weights": together([together(models) for models in sets])}, {"choice": {}, "best": 0})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Every client chooses, every cluster averages."""
+        sets = state.tensors["weights"]  # (sets, clusters, ...)
+        chosen = _choose(sets, round)
+        choice, best = _choices(chosen), _best(chosen)
+        after, updates = [], []
+        for at in range(len(chosen[0].loss[0])):
+            group_of = {client: models[at] for client, models in choice.items()}
+            groups = members(round.clients, group_of, self.clusters)
+            weights, sent = train_groups(round, of_group(sets, at), groups, received=True)
+            after.append(weights)
+            updates.append(sent)
+        known = state.numbers["choice"]
+        report = self._report(Report.of(updates[best]), choice, known, best)
+        known = {**known, **choice}
+        if round.number >= self.trial and len(after) > 1:
+            after, known, best = [after[best]], {client: [models[best]] for client, models in known.items()}, 0
+        return State({"weights": together(after)}, {"choice": known, "best": best}), report
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client has the model that it chose last; one that was never asked has the first."""
+        best, choice = state.numbers["best"], state.numbers["choice"]
+        group_of = {c: choice[c][best] if c in choice else 0 for c in problem.silos.clients}
+        return model_of_groups(problem, of_group(state.tensors["weights"], best), group_of)
+
+    def answer(self, state: State, round: Round) -> Model:
+        """Every client chooses among today's models, also the fresh and the unseen."""
+        best = state.numbers["best"]
+        weights = of_group(state.tensors["weights"], best)
+        choice = _choices(_choose(together([weights]), round))
+        return model_of_groups(round.problem, weights, {client: model for client, (model,) in choice.items()})
+
+    def _draw(self, problem: Problem, number: int) -> Weights:
+        purpose = f"init {number}" if number else "init"
+        drawn = problem.network.init(server_stream(problem.seed, 0, purpose))
+        return {name: w * self.start_scale for name, w in drawn.items()}
+
+    def _report(self, report: Report, choice: Choice, before: Choice, best: int) -> Report:
+        """Who took which model of the best set, how many took each, and how many took another one than before."""
+        taken = {client: models[best] for client, models in choice.items()}
+        sizes = {f"clients/cluster{k}": float(list(taken.values()).count(k)) for k in range(self.clusters)}
+        changed = sum(client in before and before[client][best] != k for client, k in taken.items())
+        numbers = {**report.numbers, **sizes, "clients/changed": float(changed)}
+        return Report(numbers, {**report.rows, "cluster": {client: float(k) for client, k in taken.items()}})
+
+
+def _choose(sets: Weights, round: Round) -> list[Choices]:
+    problem = round.problem
+    model = Model(problem.network, shared=sets, clients=round.clients)
+    return round.each(regroup, model, training=problem.training)
+
+
+def _choices(chosen: Sequence[Choices]) -> Choice:
+    return {c: models for m in chosen for c, models in zip(m.clients, m.choice.tolist(), strict=True)}
+
+
+def _best(chosen: Sequence[Choices]) -> int:
+    """The set with the smallest loss over all training rows, the first of equals."""
+    total = torch.stack([(m.loss * m.rows[:, None]).nan_to_num(posinf=torch.inf).sum(0) for m in chosen]).sum(0)
+    return int(total.numpy().argmin())

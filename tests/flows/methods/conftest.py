@@ -1,0 +1,42 @@
+"""A problem with a closed form for the tests of methods."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from models.optimisers import SGD
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """a / 2 (w - m)^2 of one number w in float64; a row is (a, m)."""
+
+    start: float = 3.0
+    dropout = 0.0
+    widest = 2
+
+    def init(self, stream):
+        return {"w": torch.tensor([self.start], dtype=torch.float64)}
+
+    def apply(self, weights, context, x, stream):
+        return x[:, :1] / 2 * (weights["w"] - x[:, 1:]) ** 2
+
+
+def itself(logits, y):
+    return logits.sum(-1)
+
+
+@pytest.fixture
+def quadratic(make_problem):
+    def build(curves, epochs=1, **training):
+        def rows_of(client, total):
+            _, a, m = curves[client]
+            return np.tile([[a, m]], (total, 1)), np.zeros(total, np.int64)
+
+        sizes = {client: rows for client, (rows, _, _) in curves.items()}
+        usual = {"objective": itself, "optimiser": SGD(0.1), "epochs": epochs, "batch": 100}
+        return make_problem(sizes, network=Quadratic(), silos={"rows_of": rows_of}, **{**usual, **training})
+
+    return build

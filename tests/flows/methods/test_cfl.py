@@ -1,0 +1,169 @@
+"""CFL and its reductions (Sattler et al. 2019)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from flows.methods.cfl import CFL
+from flows.methods.fedavg import FedAvg
+from models.optimisers import SGD
+
+SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
+OPPOSED = {"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 4), "d": (4, 1, 2), "e": (4, 1, 5), "f": (4, 1, 1)}  # start 3
+LOW, HIGH = {"a", "d", "f"}, {"b", "c", "e"}
+ALWAYS = {"mean_below": 1e9, "longest_above": 0.0}
+
+
+def clusters(played) -> list[set[str]]:
+    held: dict[int, set[str]] = {}
+    for client, node in played.state.numbers["cluster"].items():
+        held.setdefault(node, set()).add(client)
+    return sorted(held.values(), key=min)
+
+
+def test_a_bound_of_0_on_the_mean_is_fedavg_to_the_bit(make_problem, play):
+    problem, absent = make_problem(SIZES), {2: ["b", "e"]}
+    cfl, fedavg = (play(page, problem, [1, 2, 3], absent=absent) for page in (CFL(mean_below=0), FedAvg()))
+    for name, w in fedavg.state.tensors["weights"].items():
+        assert torch.equal(cfl.state.tensors["weights"][name], w[None])
+    for ours, theirs in zip(cfl.reports, fedavg.reports, strict=True):
+        assert ours.numbers["loss/train"] == theirs.numbers["loss/train"]
+    for ours, theirs in zip(cfl.rounds, fedavg.rounds, strict=True):
+        assert (ours.tally.bytes_up, ours.tally.bytes_down) == (theirs.tally.bytes_up, theirs.tally.bytes_down)
+
+
+@pytest.mark.parametrize("linkage", ["single", "complete"])
+def test_without_bounds_every_round_splits_down_to_clusters_of_two_at_most(linkage, make_problem, play):
+    problem = make_problem({f"c{i}": 6 + i for i in range(7)})
+    page = CFL(**ALWAYS, linkage=linkage)
+    counts = [r.numbers["clusters"] for r in play(page, problem, range(1, 8)).reports]
+    assert counts[:3] == sorted(set(counts[:3]))  # at least one more a round
+    final = clusters(play(page, problem, range(1, 8)))
+    assert max(len(c) for c in final) <= 2
+    assert sorted(c for cluster in final for c in cluster) == sorted(problem.silos.clients)
+
+
+def test_two_groups_with_opposite_gradients_split_exactly_in_one_step(quadratic, play):
+    played = play(CFL(mean_below=0.01, longest_above=0.05), quadratic(OPPOSED), [1])
+    assert clusters(played) == [LOW, HIGH]
+    tree = played.state
+    assert tree.numbers["parent"] == [None, 0, 0]
+    assert tree.tensors["weights"]["w"][0].item() == 3  # where the updates left from
+    assert torch.equal(tree.tensors["weights"]["w"][1], tree.tensors["weights"]["w"][2])
+    assert tree.tensors["toward"]["w"][1].item() == pytest.approx(-1)  # a, the first by name, goes down
+    assert tree.tensors["toward"]["w"][2].item() == pytest.approx(1)
+
+
+def test_a_cluster_that_was_split_keeps_the_weights_that_the_updates_left_from(quadratic, play):
+    """Its children go on from the average: 3 less 0.1 times the mean of 3 - m."""
+    played = play(CFL(**ALWAYS), quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 9)}), [1])
+    assert played.state.tensors["weights"]["w"][:, 0].tolist() == pytest.approx([3, 3.2, 3.2], abs=1e-12)
+    assert played.state.tensors["weights"]["w"][0].item() == 3
+
+
+def test_after_a_split_each_part_goes_on_as_fedavg_among_its_clients(quadratic, play):
+    problem = quadratic(OPPOSED)
+    page = CFL(mean_below=0.01, longest_above=0.15)
+    played = play(page, problem, range(1, 61))
+    ends = [played.state.tensors["weights"]["w"][node].item() for node in (1, 2)]
+    assert ends == pytest.approx([(2 + 2 + 1) / 3, (4 + 4 + 5) / 3], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "splits"),
+    [(0.0, 0.05, False), (0.01, 0.3, False), (0.01, 0.19, True), (0.01, 0.201, False), (1e-9, 0.0, True)],
+)
+def test_both_bounds_must_be_passed(below, above, splits, quadratic, play):
+    """The mean update is 0, the longest 0.1 * 2."""
+    played = play(CFL(mean_below=below, longest_above=above), quadratic(OPPOSED), [1])
+    assert (len(clusters(played)) == 2) == splits
+    assert played.reports[0].numbers["update/mean"] == pytest.approx(0, abs=1e-12)
+    assert played.reports[0].numbers["update/longest"] == pytest.approx(0.2)
+
+
+def test_bounds_that_are_not_given_are_shares_of_the_first_rounds_longest_update(quadratic, play):
+    """At first the mean is above a tenth of it; near the stationary point it is below, and the longest above .2 of it."""
+    problem = quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 6), "d": (4, 1, 2)})  # mean 3.5, start 3
+    played = play(CFL(), problem, range(1, 30))
+    counts = [r.numbers["clusters"] for r in played.reports]
+    assert counts[0] == 1
+    assert counts[-1] > 1
+    parted = counts.index(2)
+    means = [r.numbers["update/mean"] for r in played.reports]
+    assert means[parted] < 0.03 <= means[parted - 1]  # the first longest update is 0.1 * 3
+
+
+@pytest.mark.parametrize("bound", [0.001, 0.1, 1e9])
+def test_clients_that_are_alike_never_split(bound, make_problem, play):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 5)), rng.integers(0, 3, 60)
+    problem = make_problem(
+        dict.fromkeys("abcd", 12), batch=100, silos={"rows_of": lambda _, total: (x[:total], y[:total])}
+    )
+    played = play(CFL(mean_below=bound, longest_above=bound), problem, range(1, 6))
+    assert clusters(played) == [{"a", "b", "c", "d"}]
+    guarded = play(CFL(**ALWAYS, separation=0.1), problem, range(1, 4))
+    assert clusters(guarded) == [{"a", "b", "c", "d"}]
+    assert len(clusters(play(CFL(**ALWAYS), problem, [1]))) == 2
+
+
+def test_clients_that_pull_apart_pass_the_separation(quadratic, play):
+    page = CFL(mean_below=0.01, longest_above=0.05, separation=0.999)  # cosine -1 across
+    assert clusters(play(page, quadratic(OPPOSED), [1])) == [LOW, HIGH]
+
+
+def test_the_order_of_the_clients_is_nothing(quadratic, play):
+    problem, page = quadratic(OPPOSED), CFL(mean_below=0.01, longest_above=0.05)
+    turned = replace(problem, silos=problem.silos.select(problem.silos.clients[::-1]))
+    one, other = (play(page, p, range(1, 6)) for p in (problem, turned))
+    assert one.state.sha256() == other.state.sha256()
+
+
+def test_a_cluster_splits_only_in_a_round_in_which_all_of_it_takes_part(quadratic, play):
+    page = CFL(**ALWAYS)
+    played = play(page, quadratic(OPPOSED), [1, 2, 3], absent={1: ["a"], 2: ["e"]})
+    assert [r.numbers["clusters"] for r in played.reports] == [1, 1, 2]
+
+
+def test_the_first_rounds_can_be_left_to_fedavg(quadratic, play):
+    played = play(CFL(**ALWAYS, after_round=2), quadratic(OPPOSED), [1, 2, 3])
+    assert [r.numbers["clusters"] for r in played.reports] == [1, 1, 2]
+
+
+def test_a_fresh_client_goes_down_the_tree_to_the_part_whose_direction_is_its_own(quadratic, make_round, play):
+    everybody = quadratic({**OPPOSED, "x": (3, 1, -4), "y": (2, 1, 9)})
+    problem = replace(everybody, silos=everybody.silos.select(list(OPPOSED)))
+    page = CFL(mean_below=0.01, longest_above=0.05)
+    played = play(page, problem, range(1, 10))
+    low, high = (played.state.tensors["weights"]["w"][node].item() for node in (1, 2))
+    before = played.state.sha256()
+    model = page.answer(played.state, make_round(everybody))
+    answers = dict(zip(model.clients, model.personal["w"][:, 0].tolist(), strict=True))
+    assert answers == {**dict.fromkeys(LOW | {"x"}, low), **dict.fromkeys(HIGH | {"y"}, high)}
+    assert played.state.sha256() == before
+
+
+def test_two_levels_of_the_tree_are_gone_down(make_problem, make_round, play):
+    """Four laws, each client on one of four axes; a fresh client of each law ends beside its fellows."""
+
+    def rows_of(client, total):
+        law = int(client[1])
+        y = np.arange(total) % 4
+        x = np.zeros((total, 5))
+        x[np.arange(total), y] = 3.0
+        return x, (y + law) % 4
+
+    names = [f"l{law}{i}" for law in range(4) for i in range(4)]
+    everybody = make_problem(dict.fromkeys(names, 16), batch=100, optimiser=SGD(0.5), silos={"rows_of": rows_of})
+    everybody = replace(everybody, network=type(everybody.network)(5, (), 4))
+    problem = replace(everybody, silos=everybody.silos.select([n for n in names if not n.endswith("3")]))
+    page = CFL(mean_below=0.2, longest_above=0.2)
+    played = play(page, problem, range(1, 12))
+    assert clusters(played) == [{f"l{law}{i}" for i in range(3)} for law in range(4)]
+    model = page.answer(played.state, make_round(everybody))
+    at = {client: place for place, client in enumerate(model.clients)}
+    for law in range(4):
+        for w in model.personal.values():
+            assert torch.equal(w[at[f"l{law}3"]], w[at[f"l{law}0"]])
