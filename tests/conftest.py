@@ -52,7 +52,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     """Writes clients with so many training rows each (and as many validation and test rows as asked).
 
     Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
-    rows all have label 0. `x` and `y` replace the rows by ones of the test's own.
+    rows all have label 0. `rows_of` replaces the rows by ones of the test's own, of this `task`.
     """
 
     def build(
@@ -62,6 +62,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
         one_class: str | None = None,
         rows_of: Callable[[str, int], tuple[np.ndarray, np.ndarray]] | None = None,
         name: str = "small",
+        task: str = "classification",
     ) -> Silos:
         parts = []
         for client, count in train.items():
@@ -76,7 +77,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
             {
                 "name": name,
                 "seed": 0,
-                "source": {"kind": "npz", "path": f"{name}.npz"},
+                "source": {"kind": "npz", "path": f"{name}.npz", "task": task},
                 "scheme": [{"kind": "column", "column": "client"}],
                 "split": {"validation": 0.0, "test": 0.0},
             }
