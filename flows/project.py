@@ -17,6 +17,7 @@ from flows.round import Problem
 from models import objectives, optimisers
 from models.cohort import Training
 from models.networks import build
+from models.quantities import QUANTITIES, Quantity
 from silos import version
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -72,13 +73,16 @@ class Project:
     def problem(self, seed: int) -> Problem:
         """What every method of a seed is given."""
         params, manifest = self.params, self.manifest
-        if manifest.task != "classification":
-            raise UserError(
-                f"data/{params.data.name} is a {manifest.task}, and siloflow trains classifiers only, so far."
-            )
+        training = self._training()
+        self._suits(training.objective)
         options = params.model.model_dump(exclude={"kind"})
-        network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
-        return Problem(self.silos.federated(), network, self._training(), seed)
+        network = build(params.model.kind, manifest.shape, len(manifest.classes) if manifest.classes else 1, options)
+        return Problem(self.silos.federated(), network, training, seed)
+
+    @property
+    def quantity(self) -> Quantity:
+        """What runs are judged by; `problem` has checked that objective and data are of one task."""
+        return QUANTITIES[self._training().objective.task]
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
@@ -95,6 +99,16 @@ class Project:
             raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
 
+    def _suits(self, objective: objectives.Objective) -> None:
+        """UserError if the data are of another task than the objective."""
+        task, kind = self.manifest.task, self.params.training.objective.kind
+        if task == objective.task:
+            return
+        ours = "squared_error" if task == "regression" else "cross_entropy or focal"
+        raise UserError(
+            f"params.yaml: training.objective.kind is {kind}, and data/{self.params.data.name} is a {task}; use {ours}."
+        )
+
     def _training(self) -> Training:
         training = self.params.training
         options = training.optimiser.model_dump(exclude={"kind"})
@@ -106,6 +120,8 @@ class Project:
         objective: objectives.Objective = objectives.CrossEntropy()
         if training.objective.kind == "focal":
             objective = objectives.Focal(training.objective.gamma)
+        elif training.objective.kind == "squared_error":
+            objective = objectives.SquaredError()
         return Training(objective, optimiser, training.epochs, training.batch, self.params.engine.kind)
 
 

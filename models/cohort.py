@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.networks import Network
-from models.objectives import Objective
+from models.objectives import Objective, measures
 from models.optimisers import Optimiser, freeze
 from models.state import Weights
 from models.streams import fold, shuffle
@@ -36,20 +36,12 @@ class Training:
 
 
 class Rows(NamedTuple):
-    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, counts (clients,) int64."""
+    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, or float32 of a regression;
+    counts (clients,) int64."""
 
     x: Tensor
     y: Tensor
     counts: Tensor
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """What a model did on each row, (clients, width): right 0/1, loss in nats, entropy in nats; padding is 0."""
-
-    correct: Tensor
-    loss: Tensor
-    entropy: Tensor
 
 
 def train(
@@ -129,14 +121,16 @@ def train(
     )
 
 
-def outcomes(network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective) -> Outcomes:
-    """Every row of every client under its own weights, dropout off; weights and context: (clients, ...)."""
+def outcomes(
+    network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective
+) -> dict[str, Tensor]:
+    """What the model of each client did on its rows, dropout off: the names of `measures` to (clients, width).
 
-    def of_one(weights: Weights, context: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = network.apply(weights, context, x, None)
-        log_p = torch.log_softmax(logits, -1)
-        right = (logits.argmax(-1) == y) & torch.isfinite(logits).all(-1)
-        return right, objective(logits, y), -(log_p.exp() * log_p).sum(-1)
+    weights and context: (clients, ...). Padding is 0.
+    """
+
+    def of_one(weights: Weights, context: Weights, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return measures(objective, network.apply(weights, context, x, None), y)
 
     clients, width = rows.y.shape
     chunk = max(256, _ROWS_AT_ONCE // clients)
@@ -145,10 +139,8 @@ def outcomes(network: Network, weights: Weights, context: Weights, rows: Rows, o
             torch.func.vmap(of_one)(weights, context, rows.x[:, at : at + chunk], rows.y[:, at : at + chunk])
             for at in range(0, width, chunk)
         ]
-    right, loss, entropy = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     used = torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]
-    zero = torch.zeros((), device=loss.device)
-    return Outcomes(right & used, torch.where(used, loss, zero), torch.where(used, entropy, zero))
+    return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~used, 0) for name in parts[0]}
 
 
 def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:

@@ -23,16 +23,19 @@ class Network(Protocol):
         """Fresh weights, names to float32 tensors."""
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) float32 to logits (rows, classes); a stream switches dropout on."""
+        """x: (rows, *shape) float32 to logits (rows, outputs); a stream switches dropout on."""
 
 
 @dataclass(frozen=True)
 class MLP:
-    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic regression."""
+    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
+
+    `outputs` is the number of classes; a regression has 1.
+    """
 
     inputs: int
     hidden: tuple[int, ...]
-    classes: int
+    outputs: int
     dropout: float = 0.0
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
@@ -58,17 +61,17 @@ class MLP:
         return x
 
     def _sizes(self) -> list[tuple[int, int]]:
-        widths = (self.inputs, *self.hidden, self.classes)
+        widths = (self.inputs, *self.hidden, self.outputs)
         return list(pairwise(widths))
 
 
 KINDS: Mapping[str, type] = {"mlp": MLP}
 
 
-def build(kind: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> Network:
+def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
     """The network of this kind for rows of this shape."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    network: Network = KINDS[kind](inputs=math.prod(shape), classes=classes, **options)
+    network: Network = KINDS[kind](inputs=math.prod(shape), outputs=outputs, **options)
     return network
 
 

@@ -11,7 +11,7 @@ from silos.files import write_bytes
 
 def write_json(path: Path, content: Any) -> None:
     """As `write_bytes`, in a fixed order of keys; NaN and infinity, which JSON does not have, become null."""
-    write_bytes(path, (json.dumps(_finite(content), indent=1, sort_keys=True) + "\n").encode())
+    write_bytes(path, (json.dumps(finite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -40,9 +40,10 @@ _UNWRITABLE = {
 }
 
 
-def _finite(content: Any) -> Any:
+def finite(content: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
     if isinstance(content, dict):
-        return {k: _finite(v) for k, v in content.items()}
+        return {k: finite(v) for k, v in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(v) for v in content]
+        return [finite(v) for v in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -12,7 +12,7 @@ from models.streams import client_streams, server_stream
 
 def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = [torch.nn.Flatten()]
-    widths = (network.inputs, *network.hidden, network.classes)
+    widths = (network.inputs, *network.hidden, network.outputs)
     for at, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if at:
             layers.append(torch.nn.ReLU())
@@ -81,3 +81,10 @@ def test_dropout_is_the_same_inside_vmap():
     alone = torch.stack([network.apply(weights, {}, a, s) for a, s in zip(x, streams, strict=True)])
     mapped = torch.func.vmap(lambda a, s: network.apply(weights, {}, a, s))(x, streams)
     torch.testing.assert_close(mapped, alone)
+
+
+def test_with_one_output_and_no_hidden_layer_it_is_linear_regression_with_an_intercept():
+    network = build("mlp", (2, 3), 1, {"hidden": []})
+    weights = {"dense0.weight": torch.arange(6.0)[:, None], "dense0.bias": torch.tensor([0.5])}
+    x = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network.apply(weights, {}, x, None), x.flatten(1) @ torch.arange(6.0)[:, None] + 0.5)
