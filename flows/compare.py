@@ -14,7 +14,7 @@ from flows.interrupt import interruption
 from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import run
 from flows.words import headline, spread
-from models.paired import Stratum, difference, in_words
+from models.paired import Stratum, better, difference, in_words
 from silos.errors import UserError
 from tasks.files import read_json, unwritable, write_json
 from tasks.pair import Kept, pair
@@ -50,20 +50,21 @@ def compare(
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
+        "task": project.manifest.task,
         "runs": list(results.values()),
         "failed": failed,
         **_conclusions(project, wanted, results),
     }
     folder = project.runs / name
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
-    draw_comparison(folder / "comparison.png", comparison, _curves(project, results))
+    draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
     _tell_mlflow(project, name, comparison)
     return comparison
 
 
 def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> dict[str, Any]:
-    """What will be run; UserError for an unknown method or a bad option, before anything starts."""
+    """What will be run; UserError for what cannot be run, before anything starts."""
     defaults = project.params.comparison
     methods = list(dict.fromkeys(methods or defaults.methods))
     reference = reference or defaults.reference
@@ -72,6 +73,7 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     if reference not in methods:
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
+    project.problem(seeds[0])
     return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
 
 
@@ -100,7 +102,7 @@ def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[
 
 def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> dict[str, Any]:
     """The table's rows, and each method against the reference on the seeds that both finished."""
-    reference = wanted["reference"]
+    reference, quantity = wanted["reference"], project.quantity
     paired = []
     for method in wanted["methods"]:
         seeds = [s for s in wanted["seeds"] if (method, s) in results and (reference, s) in results]
@@ -110,7 +112,8 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         sums = PrefectRunner().once(pair, project.silos.federated(), first, second)
         if not sums:
             continue
-        found = difference([Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums])
+        strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums]
+        found = difference(strata, bound=quantity.bound, alike=quantity.alike)
         paired.append(
             {
                 "method": method,
@@ -120,10 +123,11 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
                 "low": found.low,
                 "high": found.high,
                 "distinguishable": found.distinguishable,
-                "words": in_words(method, reference, found),
+                "better": better(method, reference, found, quantity),
+                "words": in_words(method, reference, found, quantity),
             }
         )
-    return {"table": table_rows(list(results.values())), "paired": paired}
+    return {"table": table_rows(list(results.values()), quantity), "paired": paired}
 
 
 def _kept(project: Project, result: dict[str, Any]) -> Kept:
@@ -132,11 +136,11 @@ def _kept(project: Project, result: dict[str, Any]) -> Kept:
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
-    """method to one curve a seed of (round, mean test accuracy)."""
+    """method to one curve a seed of (round, test accuracy or rmse)."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for (method, _), result in results.items():
         records = RunFolder(project.root / result["folder"]).journal.all(result["rounds"])
-        found = [(r["round"], r["metrics"].get("accuracy/mean")) for r in records]
+        found = [(r["round"], r["metrics"].get(project.quantity.headline)) for r in records]
         curves.setdefault(method, []).append([(n, a) for n, a in found if a is not None])
     return curves
 
@@ -166,9 +170,11 @@ def _tell_prefect(name: str) -> None:
 def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> None:
     """The table and the sentences become the experiment's note; a store that is away is no reason to fail."""
     lines = [headline(comparison["paired"]), ""]  # all that the page shows of a folded note
-    lines += ["| method | model tested | accuracy | worst client | entropy, nats |", "|---|---|---|---|---|"]
+    quantity = project.quantity
+    titles = ["method", "model tested", *quantity.columns.values()]
+    lines += [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in comparison["table"]:
-        numbers = " | ".join(spread(row, name) for name in ("accuracy/mean", "accuracy/worst", "entropy/mean"))
+        numbers = " | ".join(spread(row, name, quantity) for name in quantity.columns)
         lines.append(f"| {row['method']} | {row['model']} | {numbers} |")
     lines += [
         "",

@@ -41,6 +41,7 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
         },
         params=_params(identity),
         about=about.get("about", ""),
+        quantity=project.quantity,
     )
 
 
@@ -90,6 +91,7 @@ def _model(
     card = {
         "method": page.__class__.__name__,
         "network": to_json(problem.network),
+        "task": manifest.task,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
         "personal": model.is_personal,

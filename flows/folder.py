@@ -1,11 +1,13 @@
 """A run's folder: who the run is, its journal and checkpoints, its result."""
 
+import math
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.params import differences
+from models.quantities import Quantity
 from models.state import State
 from silos.errors import UserError
 from silos.private import PrivateStore
@@ -73,15 +75,15 @@ class RunFolder:
         """The state of the best round so far, before that round counts."""
         save_state(self._best(number), state, number)
 
-    def load_best(self, last: int) -> tuple[State, int] | None:
+    def load_best(self, last: int, quantity: Quantity) -> tuple[State, int] | None:
         """The state of the best of the rounds up to `last`, and its number."""
-        return load_state(self._best(self.best_round(last)[1]))
+        return load_state(self._best(self.best_round(last, quantity)[1]))
 
-    def best_round(self, last: int) -> tuple[float, int]:
-        """The best mean validation accuracy up to round `last` and its number, the first of equals; (-1, 0) if none."""
-        scored = [(r["metrics"].get("validation/accuracy/mean"), r["round"]) for r in self.journal.all(last)]
-        found = [(accuracy, number) for accuracy, number in scored if accuracy is not None]
-        return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-1.0, 0))
+    def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:
+        """The best score on validation rows up to round `last` and its number, the first of equals; (-inf, 0) if none."""
+        scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.all(last)]
+        found = [(score, number) for score, number in scored if score > -math.inf]
+        return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
 
     def forget(self, private: PrivateStore, state: State, best: int) -> None:
         """Deletes best states that were beaten, and private state that no checkpoint names any more."""

@@ -20,7 +20,7 @@ class Section(BaseModel):
 
 
 class MLPParams(Section):
-    """Dense layers; no hidden one is logistic regression."""
+    """Dense layers; no hidden one is logistic or linear regression."""
 
     kind: Literal["mlp"]
     hidden: list[Annotated[int, Field(ge=1)]] = [64]
@@ -51,6 +51,12 @@ class FocalParams(Section):
     gamma: float = Field(default=2.0, ge=0)
 
 
+class SquaredErrorParams(Section):
+    """(prediction - y)^2, of a regression."""
+
+    kind: Literal["squared_error"]
+
+
 class SGDParams(Section):
     """Stochastic gradient descent."""
 
@@ -75,7 +81,7 @@ class TrainingParams(Section):
     epochs: int = Field(ge=1)
     batch: int = Field(ge=1)
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
-    objective: Annotated[CrossEntropyParams | FocalParams, Field(discriminator="kind")]
+    objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
 
 
 class ClientsParams(Section):
@@ -90,7 +96,7 @@ class EvaluationParams(Section):
 
     every: int = Field(default=1, ge=1)
     report: Literal["last", "best"] = "last"
-    stop_at: float | None = Field(default=None, gt=0, le=1)
+    stop_at: float | None = Field(default=None, gt=0)
 
 
 class ComparisonParams(Section):
@@ -190,6 +196,11 @@ def validate(raw: dict[str, Any]) -> Params:
         params = Params.model_validate(raw)
     except ValidationError as error:
         raise UserError(_explain(error, Params)) from None
+    stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
+    if stop_at is not None and stop_at > 1 and objective != "squared_error":
+        raise UserError(
+            f"params.yaml: evaluation.stop_at is {stop_at:g}; it must be at most 1, since it is an accuracy."
+        )
     known = methods.names(params.extra_methods)
     named = [("method", name) for name in params.method]
     named += [("comparison.methods", name) for name in params.comparison.methods]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.params import Params, read
+from models.quantities import QUANTITIES, Quantity
 from silos import version
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -73,6 +74,12 @@ class Project:
         from flows.problem import problem
 
         return problem(self.params, self.silos, self.device, seed)
+
+    @property
+    def quantity(self) -> Quantity:
+        """What runs are judged by; `problem` has checked that objective and data are of one task."""
+        regression = self.params.training.objective.kind == "squared_error"
+        return QUANTITIES["regression" if regression else "classification"]
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""

@@ -21,6 +21,7 @@ from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.project import Project
 from flows.run import run
+from models.quantities import Quantity, lower_is_better
 from silos.errors import UserError
 from tasks.files import read_json, write_json
 from tasks.report import draw_curves
@@ -105,7 +106,8 @@ class _Sweep:
                 self._one(cell, seed, choice)
         rows = self._rows()
         figure = self.root / "runs" / self.experiment / "curves.png"
-        draw_curves(figure, self._curves(), self.page["measure"].get("rounds_to"), self.page["title"])
+        target, title = self.page["measure"].get("rounds_to"), self.page["title"]
+        draw_curves(figure, self._curves(), target, title, self._quantity())
         return {
             "paper": self.paper,
             "table": self.table,
@@ -143,7 +145,8 @@ class _Sweep:
         scored = [(value, choice) for value, choice in found if value is not None]
         if not scored:
             return choices[0]
-        better = min if "rounds_to" in self.page["measure"] else max
+        measure = self.page["measure"]
+        better = min if "rounds_to" in measure or lower_is_better(measure["metric"]) else max
         return better(scored, key=lambda pair: pair[0])[1]
 
     def _choices(self, cell: str) -> list[str | None]:
@@ -159,10 +162,11 @@ class _Sweep:
             if {key: record[key] for key in asked} == asked:
                 return dict(record)
         found = self._run(cell, seed, choice, [], self.experiment)
+        quantity = self._quantity()
         record = {
             **asked,
             "value": self._measured(found),
-            "accuracy": found["metrics"]["accuracy/mean"],
+            quantity.name: found["metrics"][quantity.headline],
             "rounds": found["rounds"],
             "seconds": round(found["seconds"]["total"], 1),
             "data_version": found["data_version"],
@@ -200,6 +204,9 @@ class _Sweep:
     def _rounds(self, cell: str) -> int:
         return Project.open(self._overrides(cell, None)).params.training.rounds
 
+    def _quantity(self) -> Quantity:
+        return Project.open(self._overrides(next(iter(self.page["cells"])), None)).quantity
+
     def _measured(self, found: dict[str, Any]) -> float | None:
         """The cell's number: rounds to the target (None if it was not reached), or a metric."""
         measure = self.page["measure"]
@@ -234,6 +241,7 @@ class _Sweep:
     def _curves(self) -> dict[str, list[list[tuple[int, float]]]]:
         """Cell to one curve a seed, of the runs whose folders are on this machine."""
         curves: dict[str, list[list[tuple[int, float]]]] = {}
+        headline = self._quantity().headline
         for cell in self.page["cells"]:
             choice = self._choose(cell)
             for seed in self.seeds:
@@ -241,8 +249,6 @@ class _Sweep:
                 folder = RunFolder(self.root / "runs" / self.experiment / name)
                 result = read_json(folder.result)
                 if result is not None:
-                    found = [
-                        (r["round"], r["metrics"].get("accuracy/mean")) for r in folder.journal.all(result["rounds"])
-                    ]
+                    found = [(r["round"], r["metrics"].get(headline)) for r in folder.journal.all(result["rounds"])]
                     curves.setdefault(cell, []).append([(n, a) for n, a in found if a is not None])
         return curves

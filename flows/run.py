@@ -15,6 +15,7 @@ from flows.method import Method, Report
 from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
 from models.model import Model
+from models.quantities import Quantity
 from models.state import State
 from silos.cohort import Silos
 from silos.private import PrivateStore
@@ -89,6 +90,11 @@ class _Run:
             delivery.abandon()
             raise
 
+    @property
+    def quantity(self) -> Quantity:
+        """What the run is judged by."""
+        return self.project.quantity
+
     def _asked(self, problem: Problem) -> dict[str, Any]:
         """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
         elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
@@ -107,7 +113,7 @@ class _Run:
         """Rounds until the budget is spent or the method ends itself; each is on disk before it counts."""
         params = self.project.params
         keep_best = params.evaluation.report == "best"
-        best = self.folder.best_round(number) if keep_best else (-1.0, 0)
+        best = self.folder.best_round(number, self.quantity) if keep_best else (-math.inf, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
         while number < params.training.rounds and not state.finished and not reached:
             start, number = time.perf_counter(), number + 1
@@ -117,8 +123,8 @@ class _Run:
             last = number == params.training.rounds or bool(state.finished)
             score = last or number % params.evaluation.every == 0
             scores = self._evaluate(self._answer(state, round), round) if score else []
-            record = _record(round, report, scores, self.project.silos)
-            validation = record["metrics"].get("validation/accuracy/mean", -1.0)
+            record = _record(round, report, scores, self.project.silos, self.quantity)
+            validation = self.quantity.score(record["metrics"], "validation/")
             if keep_best and validation > best[0]:
                 best = (validation, number)
                 self.folder.save_best(state, number)
@@ -127,7 +133,7 @@ class _Run:
             self.folder.commit(record, state)
             self.folder.forget(private, state, best[1])
             delivery.round_done(number)
-            screen.current().round(number, record["metrics"].get("accuracy/mean"))
+            screen.current().round(number, self.quantity.said(record["metrics"]))
         return state, number
 
     def _conclude(
@@ -136,21 +142,19 @@ class _Run:
         """The reported model is scored once more, each client keeping its outcomes, and everything is written down."""
         records, reported = self.folder.journal.all(last), last
         if self.project.params.evaluation.report == "best":
-            state, reported = self.folder.load_best(last) or (state, last)
+            state, reported = self.folder.load_best(last, self.quantity) or (state, last)
         round = self._round(problem, private, reported, problem.silos.clients, ())
         model = self._answer(state, round)
         scores = self._evaluate(model, round, keep_outcomes=True)
         write_json(self.folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
-        table = by_client(scores)
-        silos = self.project.silos
-        accuracies = [
-            {"client": c, "role": silos.role(c), "accuracy": table.get(c, {}).get("test/accuracy")}
-            for c in silos.clients
-        ]
+        table = by_client(scores, self.quantity)
+        silos, name = self.project.silos, self.quantity.name
+        each = [{"client": c, "role": silos.role(c), name: table.get(c, {}).get(f"test/{name}")} for c in silos.clients]
         result: dict[str, Any] = {
             "method": self.method,
             "seed": self.seed,
             "model": self.page.tests,
+            "task": silos.manifest.task,
             "data_version": problem.silos.version,
             "rounds": last,
             "reported_round": reported,
@@ -158,7 +162,7 @@ class _Run:
             "resumed_from_round": resumed_from,
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
             "dropped_out": sum(len(r["dropped"]) for r in records),
-            "metrics": {**_metrics(table, silos), "accuracy/by_client": accuracies},
+            "metrics": {**_metrics(table, silos, self.quantity), f"{name}/by_client": each},
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(self.project.root)),
         }
@@ -166,7 +170,7 @@ class _Run:
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **_seconds(records)}
         write_json(self.folder.result, result)
-        screen.current().end(self.folder.name, result["metrics"].get("accuracy/mean"), result["seconds"]["total"])
+        screen.current().end(self.folder.name, self.quantity.said(result["metrics"]), result["seconds"]["total"])
         if delivery.problem:
             screen.current().say(
                 f"{self.folder.name}: {delivery.problem}; its metrics are kept in {result['folder']}, "
@@ -180,8 +184,7 @@ class _Run:
 
     def _reached(self, record: dict[str, Any]) -> bool:
         target = self.project.params.evaluation.stop_at
-        found = record["metrics"].get("accuracy/mean") or 0.0
-        return target is not None and found >= target - 1e-9  # the mean of equal numbers may round down
+        return target is not None and self.quantity.reaches(record["metrics"], target)
 
     def _round(
         self, problem: Problem, private: PrivateStore, number: int, clients: tuple[str, ...], dropped: tuple[str, ...]
@@ -213,16 +216,16 @@ class _Run:
         return scores
 
 
-def _record(round: Round, report: Report, scores: list[Scores], silos: Silos) -> dict[str, Any]:
+def _record(round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity) -> dict[str, Any]:
     """What the journal keeps of a round: metrics with their time, and a row for each client."""
     table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in silos.clients}
     for column, values in report.rows.items():
         for client in table.keys() & values.keys():
             table[client][column] = values[client]
-    scored = by_client(scores)
+    scored = by_client(scores, quantity)
     for client, row in scored.items():
         table[client].update(row)
-    metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | _metrics(scored, silos)
+    metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | _metrics(scored, silos, quantity)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
     return {
@@ -234,15 +237,15 @@ def _record(round: Round, report: Report, scores: list[Scores], silos: Silos) ->
     }
 
 
-def _metrics(table: dict[str, dict[str, Any]], silos: Silos) -> dict[str, Any]:
+def _metrics(table: dict[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> dict[str, Any]:
     """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
     found: dict[str, Any] = {}
     for role in ("federated", "fresh", "unseen"):
         rows = {client: row for client, row in table.items() if silos.role(client) == role}
         before = "" if role == "federated" else f"{role}/"
-        found |= {f"{before}{k}": v for k, v in summary(rows, "test").items()}
+        found |= {f"{before}{k}": v for k, v in summary(rows, "test", quantity).items()}
         if role == "federated":
-            found |= {f"validation/{k}": v for k, v in summary(rows, "validation").items()}
+            found |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
     return found
 
 

@@ -10,11 +10,11 @@ class Screen:
     def begin(self, run: str, done: int, rounds: int) -> None:
         """A run starts, or goes on after `done` of its rounds."""
 
-    def round(self, number: int, accuracy: float | None) -> None:
-        """A round is done."""
+    def round(self, number: int, score: str | None) -> None:
+        """A round is done; `accuracy 0.912` if it was scored."""
 
-    def end(self, run: str, accuracy: float | None, seconds: float) -> None:
-        """A run is done; without test rows there is no accuracy."""
+    def end(self, run: str, score: str | None, seconds: float) -> None:
+        """A run is done; without test rows there is no score."""
 
     def fail(self, run: str, words: str) -> None:
         """A run ended with an error; others go on."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from flows.interrupt import interruption
 from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
-from tasks.files import unwritable
+from tasks.files import finite, unwritable
 
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 
@@ -106,7 +106,7 @@ class Session:
     def answer(self, content: Any, words: str, failed: bool = False) -> None:
         """The result on stdout, as JSON or as the words of flows/words.py; a failed run sets the exit code."""
         if self._json:
-            sys.stdout.write(json.dumps(content) + "\n")
+            sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:
             from flows import words as wording
 

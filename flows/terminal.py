@@ -46,18 +46,17 @@ class Terminal(Screen):
         name = f"{self._count()}{run}"
         self._bar.reset(self._task, total=rounds, completed=done, description=name, news="", visible=True)
 
-    def round(self, number: int, accuracy: float | None) -> None:
+    def round(self, number: int, score: str | None) -> None:
         """A round is done."""
         self._bar.update(self._task, completed=number)
         if number == self._rounds:
             self._bar.update(self._task, news="writing down")  # for a few seconds nothing moves
-        elif accuracy is not None:
-            self._bar.update(self._task, news=f"accuracy {accuracy:.3f}")
+        elif score is not None:
+            self._bar.update(self._task, news=score)
 
-    def end(self, run: str, accuracy: float | None, seconds: float) -> None:
+    def end(self, run: str, score: str | None, seconds: float) -> None:
         """A run is done."""
-        score = "no test rows  " if accuracy is None else f"accuracy {accuracy:.3f}"
-        self.say(f"{self._count()}{run:<20} {score}  {seconds:5.1f} s")
+        self.say(f"{self._count()}{run:<20} {score or 'no test rows':<14}  {seconds:5.1f} s")
         self._ended += 1
 
     def fail(self, run: str, words: str) -> None:

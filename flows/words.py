@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from models.quantities import QUANTITIES, Quantity
+
 _OPEN = "siloflow ui opens MLflow's and Prefect's pages"
 
 
@@ -21,18 +23,13 @@ def partition(made: dict[str, Any], console: Console) -> None:
 
 def run(result: dict[str, Any], console: Console) -> None:
     """Metrics of one run."""
-    metrics = result["metrics"]
+    metrics, quantity = result["metrics"], QUANTITIES[result["task"]]
     console.print(
         f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
         f"{result['model']} model"
     )
-    if "accuracy/mean" in metrics:
-        console.print(
-            f"test accuracy {metrics['accuracy/mean']:.3f} ± {metrics['accuracy/sd']:.3f} over clients, "
-            f"worst {metrics['accuracy/worst']:.3f}"
-        )
-        loss, entropy = (_number(metrics.get(name)) for name in ("loss/mean", "entropy/mean"))
-        console.print(f"loss {loss} nats, entropy {entropy} nats")
+    if quantity.headline in metrics:
+        console.print(f"test {quantity.in_words(metrics)}")
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
     console.print(f"files         {result['folder']}")
@@ -41,14 +38,13 @@ def run(result: dict[str, Any], console: Console) -> None:
 
 def compare(found: dict[str, Any], console: Console) -> None:
     """The table, the sentences, and where to look."""
-    table = _table("method", "model tested", "accuracy", "worst client", "entropy, nats", "seconds")
+    quantity = QUANTITIES[found["task"]]
+    table = _table("method", "model tested", *quantity.columns.values(), "seconds")
     for row in found["table"]:
         table.add_row(
             row["method"],
             row["model"],
-            spread(row, "accuracy/mean"),
-            spread(row, "accuracy/worst"),
-            spread(row, "entropy/mean"),
+            *(spread(row, name, quantity) for name in quantity.columns),
             f"{row['seconds']:.1f}",
         )
     console.print(table)
@@ -70,14 +66,15 @@ def compare(found: dict[str, Any], console: Console) -> None:
 
 def show(found: dict[str, Any], console: Console) -> None:
     """A row a client, and how far apart they are."""
-    table = _table("client", "domain", "train", "validation", "test", "labels", "x mean", "x sd")
+    labels = ["labels"] if found["classes"] else ["y mean", "y sd"]
+    table = _table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
     for client in found["clients"][:60]:
-        rows, shares = client["rows"], client["label_shares"]
+        rows, target = client["rows"], client["target"]
         table.add_row(
             client["name"],
             client["domain"] or "",
             *(str(rows[split]) for split in ("train", "validation", "test")),
-            _bars(list(shares.values())),
+            *([f"{v:.4g}" for v in target.values()] if target else [_bars(list(client["label_shares"].values()))]),
             f"{client['mean']:.3f}",
             f"{client['standard_deviation']:.3f}",
         )
@@ -85,10 +82,13 @@ def show(found: dict[str, Any], console: Console) -> None:
     if len(found["clients"]) > 60:
         console.print(f"… and {len(found['clients']) - 60} more clients; --json has them all")
     feature = found["feature_spread"]
-    console.print(f"classes         {', '.join(found['classes'][:30])}")
-    console.print(
-        f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
-    )
+    if found["classes"]:
+        console.print(f"classes         {', '.join(found['classes'][:30])}")
+        console.print(
+            f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+        )
+    if found["target_spread"] is not None:
+        console.print(f"target spread   {found['target_spread']:.3f}  (as feature spread, of y)")
     if feature is not None:
         console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
     console.print(f"data version    {found['data_version']}")
@@ -162,22 +162,16 @@ def headline(paired: list[dict[str, Any]]) -> str:
         return "Nothing to compare."
     verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
     for p in paired:
-        real = "better" if p["difference"] > 0 else "worse"
-        verdicts[real if p["distinguishable"] else "not distinguishable"].append(p["method"])
+        real = "better" if p["better"] == p["method"] else "worse"
+        verdicts[real if p["better"] else "not distinguishable"].append(p["method"])
     said = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
     return f"Against {paired[0]['reference']}: {'; '.join(said)}."
 
 
-def spread(row: dict[str, Any], name: str) -> str:
+def spread(row: dict[str, Any], name: str, quantity: Quantity) -> str:
     """Mean ± standard deviation over seeds; one seed has none."""
-    if row[name] is None:
-        return "-"
-    return f"{row[name]:.3f}" + (f" ± {row[name + '/sd']:.3f}" if row["seeds"] > 1 else "")
-
-
-def _number(value: float | None) -> str:
-    """A diverged run has none."""
-    return "-" if value is None else f"{value:.3f}"
+    mean = quantity.number(row[name])
+    return f"{mean} ± {quantity.number(row[name + '/sd'], 2)}" if row["seeds"] > 1 and mean != "-" else mean
 
 
 def _bars(shares: list[float]) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.networks import Fused, Network, Stacked
-from models.objectives import Objective, slopes
+from models.objectives import Objective, measures, slopes
 from models.optimisers import SGD, Optimiser, OptimiserState, freeze
 from models.state import Weights
 from models.streams import fold, shuffle
@@ -37,20 +37,12 @@ class Training:
 
 
 class Rows(NamedTuple):
-    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, counts (clients,) int64."""
+    """Rows of a stack, padded: x (clients, width, *shape) float32, y (clients, width) int64, or float32 of a regression;
+    counts (clients,) int64."""
 
     x: Tensor
     y: Tensor
     counts: Tensor
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """What a model did on each row, (clients, width): right 0/1, loss in nats, entropy in nats; padding is 0."""
-
-    correct: Tensor
-    loss: Tensor
-    entropy: Tensor
 
 
 def train(
@@ -78,8 +70,11 @@ def train(
 
 def outcomes(
     network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind = "vmap"
-) -> Outcomes:
-    """Every row of every client under its own weights, dropout off; weights and context: (clients, ...)."""
+) -> dict[str, Tensor]:
+    """What the model of each client did on its rows, dropout off: the names of `measures` to (clients, width).
+
+    weights and context: (clients, ...). Padding is 0.
+    """
     clients, width = rows.y.shape
     chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * clients))
     forward = _forward(network, engine)
@@ -90,14 +85,10 @@ def outcomes(
         for at in range(0, width, chunk):
             y = rows.y[:, at : at + chunk]
             logits = forward(weights, context, rows.x[:, at : at + chunk], None)
-            log_p = torch.log_softmax(logits, -1)
-            right = (logits.argmax(-1) == y) & torch.isfinite(logits).all(-1)
-            loss = objective(logits.flatten(0, 1), y.flatten()).view(y.shape)
-            parts.append((right, loss, -(log_p.exp() * log_p).sum(-1)))
-    right, loss, entropy = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+            found = measures(objective, logits.flatten(0, 1), y.flatten())
+            parts.append({name: value.view(y.shape) for name, value in found.items()})
     used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
-    zero = torch.zeros((), device=loss.device)
-    return Outcomes(right & used, torch.where(used, loss, zero), torch.where(used, entropy, zero))
+    return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~used, 0) for name in parts[0]}
 
 
 def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ class Npz(Section):
 
     kind: Literal["npz"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
+    task: Literal["classification", "regression"] = Field(default="classification", description="what y holds")
 
 
 class RowLimits(Section):

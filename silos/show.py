@@ -22,14 +22,16 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
       c, m the mean of all N rows, and s² = (1/N) Σ_c Σ_(x in c) |x − m_c|² the variance within clients.
       So it is 0 where all clients have the same mean, and 1 where client means lie as far from the common one
       as rows lie from their client's. None where rows do not vary within clients but clients differ.
+    - `target_spread`: the same of y, where the targets are numbers; else None.
     """
     shares, means, counts, within = [], [], [], 0.0
-    clients = []
+    clients, targets = [], []
     for entry in manifest.clients:
-        x, share = _opened(manifest, folder, entry)
-        mean = x.mean(axis=0)
+        x, y = _opened(manifest, folder, entry)
+        mean, share = x.mean(axis=0), _shares(manifest, y)
         within += float(((x - mean) ** 2).sum())
         shares.append(share)
+        targets.append(y)
         means.append(mean)
         counts.append(len(x))
         clients.append(
@@ -39,6 +41,7 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
                 "role": entry.role,
                 "rows": dict(entry.rows),
                 "label_shares": dict(zip(manifest.classes, share.tolist(), strict=True)),
+                "target": None if manifest.classes else {"mean": float(y.mean()), "standard_deviation": float(y.std())},
                 "mean": float(x.mean()),
                 "standard_deviation": float(x.std()),
             }
@@ -59,18 +62,31 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "label_shares": dict(zip(manifest.classes, pooled_share.tolist(), strict=True)),
         "label_spread": label_spread if manifest.classes else None,
         "feature_spread": _relative(between, within / sum(counts)),
+        "target_spread": None if manifest.classes else _target_spread(targets),
     }
 
 
 def _opened(manifest: Manifest, folder: Path, entry: ClientEntry) -> tuple[np.ndarray, np.ndarray]:
-    """A client's rows, (rows, features) float64, and its share of each class."""
+    """A client's rows, (rows, features) float64, and their labels or targets."""
     parts = [open_client(folder, entry, split) for split in SPLITS if entry.rows[split]]
     x = np.concatenate([part[0] for part in parts]).astype(np.float64)
     x = x.reshape(len(x), -1) / (255 if manifest.dtype == "uint8" else 1)
+    return x, np.concatenate([part[1] for part in parts])
+
+
+def _shares(manifest: Manifest, labels: np.ndarray) -> np.ndarray:
+    """Of each class; none where the targets are numbers."""
     if not manifest.classes:
-        return x, np.empty(0)
-    labels = np.concatenate([part[1] for part in parts])
-    return x, np.bincount(labels, minlength=len(manifest.classes)) / len(labels)
+        return np.empty(0)
+    return np.bincount(labels, minlength=len(manifest.classes)) / len(labels)
+
+
+def _target_spread(targets: list[np.ndarray]) -> float | None:
+    """See `overview`; targets: (rows,) of each client."""
+    means = np.array([y.mean(dtype=float) for y in targets])
+    everything = np.concatenate(targets).astype(float)
+    within = sum(float(((y - m) ** 2).sum()) for y, m in zip(targets, means, strict=True))
+    return _relative(float(((means - everything.mean()) ** 2).mean()), within / len(everything))
 
 
 def _relative(between: float, within: float) -> float | None:

@@ -31,14 +31,15 @@ def npz(source: Npz, root: Path) -> Rows:
                 f"{name}: x has {len(x)} rows and {key} has {len(array)}; every array needs one entry a row."
             )
     client = _names(name, "client", arrays.get("client"))
-    classes, codes = _labels(name, y)
+    classes, targets = _labels(name, y) if source.task == "classification" else ([], _numbers(name, y))
     return Rows(
         x=_features(name, x, client),
-        y=codes,
+        y=targets,
         classes=classes,
         client=client,
         domain=_names(name, "domain", arrays.get("domain")),
         split=_splits(name, arrays.get("split")),
+        task=source.task,
     )
 
 
@@ -111,14 +112,28 @@ def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
         if not (y == np.floor(y)).all():
             row = int((y != np.floor(y)).argmax())
             raise UserError(
-                f"{name}: y looks like regression (row {row} is {y[row]}), which is not supported yet; "
-                "give whole numbers or strings as classes."
+                f"{name}: y looks like a regression (row {row} is {y[row]}); add `task: regression` to "
+                "data.source in params.yaml, or give whole numbers or strings as classes."
             )
         y = y.astype(np.int64)
     if y.dtype.kind not in "iubU":
         raise UserError(f"{name}: y holds {y.dtype}, and must hold whole numbers or strings as classes.")
     values, codes = np.unique(y, return_inverse=True)
     return [str(value) for value in values.tolist()], codes.astype(np.int64)
+
+
+def _numbers(name: str, y: np.ndarray) -> np.ndarray:
+    """y as finite float32: (n,)."""
+    if y.dtype.kind not in "fiu":
+        raise UserError(
+            f"{name}: y holds {y.dtype}, and a regression needs numbers; drop `task: regression` for classes."
+        )
+    with np.errstate(over="ignore"):
+        y = np.ascontiguousarray(y, dtype=np.float32)
+    if not np.isfinite(y).all():
+        row = int((~np.isfinite(y)).argmax())
+        raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
+    return y
 
 
 def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:

@@ -1,13 +1,16 @@
 """A model is scored on each client's own rows, there."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from models.cohort import Outcomes, Training, outcomes
+from models.cohort import Training, outcomes
 from models.model import Model
+from models.objectives import Objective
+from models.quantities import QUANTITIES
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Scores
@@ -15,6 +18,7 @@ from tasks.opening import open_rows, open_weights
 from tasks.step import step
 
 OUTCOMES = "outcomes"
+Measures = Mapping[str, Tensor]
 
 
 @step
@@ -27,7 +31,7 @@ def evaluate(
     device: str = "cpu",
     keep_outcomes: bool = False,
 ) -> list[Scores]:
-    """One record a stack and split; `keep_outcomes` lets each client keep which rows were right, for paired comparisons."""
+    """One record a stack and split; `keep_outcomes` lets each client keep each row's outcome, for paired comparisons."""
     start = time.perf_counter()
     scores = []
     for stack in cohort.stacks:
@@ -35,26 +39,20 @@ def evaluate(
         for split in splits:
             rows = open_rows(cohort.silos, stack, split, device)
             found = outcomes(model.network, weights, context, rows, training.objective, training.engine)
-            kept = _keep(stack, found.correct, private) if keep_outcomes else {}
+            kept = _keep(stack, found, training.objective, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, found, kept))
     scores[0] = replace(scores[0], seconds=time.perf_counter() - start)
     return scores
 
 
-def _keep(stack: Stack, correct: Tensor, private: PrivateStore) -> dict[str, str]:
-    right = correct[: len(stack.clients)].to(torch.uint8).cpu().numpy()
-    return private.save(OUTCOMES, stack.clients, {"correct": right})
+def _keep(stack: Stack, found: Measures, objective: Objective, private: PrivateStore) -> dict[str, str]:
+    """Right or wrong as a byte a row, a squared error as it was computed."""
+    name = QUANTITIES[objective.task].outcome
+    kept = found[name][: len(stack.clients)].cpu()
+    return private.save(OUTCOMES, stack.clients, {name: (kept.byte() if kept.dtype == torch.bool else kept).numpy()})
 
 
-def _scores(stack: Stack, split: str, count: Tensor, found: Outcomes, kept: dict[str, str]) -> Scores:
+def _scores(stack: Stack, split: str, count: Tensor, found: Measures, kept: dict[str, str]) -> Scores:
     own = slice(len(stack.clients))
-    correct, loss, entropy = found.correct.sum(1)[own].cpu(), found.loss.double(), found.entropy.double()
-    return Scores(
-        stack.clients,
-        split,
-        count[own].cpu(),
-        correct,
-        loss.sum(1)[own].cpu(),
-        entropy.sum(1)[own].cpu(),
-        kept,
-    )
+    sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[own].cpu() for name, t in found.items()}
+    return Scores(stack.clients, split, count[own].cpu(), sums, kept)

@@ -11,7 +11,7 @@ from silos.files import write_bytes
 
 def write_json(path: Path, content: Any) -> None:
     """As `write_bytes`, in a fixed order of keys; NaN and infinity, which JSON does not have, become null."""
-    write_bytes(path, (json.dumps(_finite(content), indent=1, sort_keys=True) + "\n").encode())
+    write_bytes(path, (json.dumps(finite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
 def write_compact(path: Path, content: Any) -> None:
@@ -19,7 +19,7 @@ def write_compact(path: Path, content: Any) -> None:
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(content), sort_keys=True)
+        text = json.dumps(finite(content), sort_keys=True)
     write_bytes(path, f"{text}\n".encode())
 
 
@@ -49,9 +49,10 @@ _UNWRITABLE = {
 }
 
 
-def _finite(content: Any) -> Any:
+def finite(content: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
     if isinstance(content, dict):
-        return {k: _finite(v) for k, v in content.items()}
+        return {k: finite(v) for k, v in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(v) for v in content]
+        return [finite(v) for v in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content

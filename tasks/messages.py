@@ -23,7 +23,7 @@ class Update:
 
     clients: tuple[str, ...]
     rows: Tensor  # (clients,) int64
-    loss: Tensor  # (clients,) mean training loss in nats
+    loss: Tensor  # (clients,) mean training loss, in the units of the objective
     sums: Weights
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     seconds: float = 0.0  # inside the task, for the whole cohort; on its first stack only
@@ -57,30 +57,32 @@ class Choices:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the clients of one stack report of a model on one split: counts and sums over that client's rows."""
+    """What the clients of one stack report of a model on one split: counts and sums over that client's rows.
+
+    `sums` are those of models.objectives.measures: right answers, loss and entropy, or squared error and loss.
+    """
 
     clients: tuple[str, ...]
     split: str
     rows: Tensor  # (clients,) int64
-    correct: Tensor  # (clients,) int64
-    loss: Tensor  # (clients,) float64, sum over rows, nats
-    entropy: Tensor  # (clients,) float64, sum over rows, nats
-    outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the right/wrong record it keeps
+    sums: Mapping[str, Tensor]  # measure, (clients,); counts int64, the others float64
+    outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it keeps
     seconds: float = 0.0
 
     def for_all(self, clients: Sequence[str]) -> "Scores":
         """One client's scores on common rows, which are every client's where the model is the same for all."""
         kept = {client: ref for ref in self.outcomes.values() for client in clients}
-        counts = {n: getattr(self, n).expand(len(clients)) for n in ("rows", "correct", "loss", "entropy")}
-        return replace(self, clients=tuple(clients), outcomes=kept, **counts)
+        sums = {name: total.expand(len(clients)) for name, total in self.sums.items()}
+        return replace(self, clients=tuple(clients), rows=self.rows.expand(len(clients)), sums=sums, outcomes=kept)
 
 
 @dataclass(frozen=True)
 class PairedSums:
     """What one client reports of the row-by-row difference of two methods over the same seeds and rows.
 
-    The difference on a row is +1, 0 or -1 in each seed: whether the first method was right less whether the second was.
-    Over common test rows it is the mean of that over clients.
+    The difference on a row is +1, 0 or -1 in each seed: whether the first method was right less whether the second was;
+    of a regression it is the first method's squared error less the second's. Over common test rows it is the mean of
+    that over clients.
     """
 
     client: str

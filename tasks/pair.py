@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from models.quantities import QUANTITIES
 from silos.cohort import Silos
 from silos.private import PrivateStore
 from tasks.evaluate import OUTCOMES
@@ -24,13 +25,14 @@ def pair(silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Pa
     if common:
         return [_sums("common", _mean_over_clients(silos, common, first, second))]
     rows = silos.rows("test")
-    return [_sums(c, _right(first, c, n) - _right(second, c, n)) for c, n in rows.items() if n]
+    name = QUANTITIES[silos.manifest.task].outcome
+    return [_sums(c, _difference(first, second, name, c, n)) for c, n in rows.items() if n]
 
 
 def _mean_over_clients(silos: Silos, rows: int, first: Sequence[Kept], second: Sequence[Kept]) -> np.ndarray:
-    difference = np.zeros((len(first), rows))
+    difference, name = np.zeros((len(first), rows)), QUANTITIES[silos.manifest.task].outcome
     for client in silos.clients:
-        difference += _right(first, client, rows) - _right(second, client, rows)
+        difference += _difference(first, second, name, client, rows)
     return difference / len(silos.clients)
 
 
@@ -40,7 +42,13 @@ def _sums(client: str, d: np.ndarray) -> PairedSums:
     return PairedSums(client, d.shape[1], by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
 
 
-def _right(runs: Sequence[Kept], client: str, rows: int) -> np.ndarray:
-    """(seeds, rows), 1 where that seed's model was right."""
-    found = [store.load(OUTCOMES, refs, client)["correct"][:rows] for store, refs in runs]
+def _difference(first: Sequence[Kept], second: Sequence[Kept], name: str, client: str, rows: int) -> np.ndarray:
+    """(seeds, rows); NaN where both methods' squared errors are infinite."""
+    with np.errstate(invalid="ignore"):
+        return _outcomes(first, name, client, rows) - _outcomes(second, name, client, rows)
+
+
+def _outcomes(runs: Sequence[Kept], name: str, client: str, rows: int) -> np.ndarray:
+    """(seeds, rows): 1 where that seed's model was right, or its squared error."""
+    found = [store.load(OUTCOMES, refs, client)[name][:rows] for store, refs in runs]
     return np.stack(found).astype(float)

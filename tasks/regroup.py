@@ -33,12 +33,8 @@ def regroup(
         loss = np.zeros((len(stack.clients), *offered))
         for place in np.ndindex(*offered):
             weights = {n: t.to(device) for n, t in stacked(_one(model, place), stack.size).items()}
-            sums = (
-                outcomes(model.network, weights, context, rows, training.objective, training.engine)
-                .loss.double()
-                .sum(1)
-            )
-            mean = (sums / rows.counts.clamp_min(1)).cpu().numpy()
+            per_row = outcomes(model.network, weights, context, rows, training.objective, training.engine)["loss"]
+            mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
             loss[(slice(None), *place)] = mean[: len(stack.clients)]
         loss = np.where(np.isnan(loss), np.inf, loss)
         choice = loss.argmin(2)  # numpy promises the first of equals, torch does not

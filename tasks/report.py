@@ -9,7 +9,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from models.quantities import QUANTITIES, Quantity
 from silos.files import write_bytes
+
+ACCURACY = QUANTITIES["classification"]
 
 
 def write_client_table(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
@@ -26,18 +29,16 @@ def write_client_table(path: Path, records: Sequence[Mapping[str, Any]]) -> Path
     return path
 
 
-_OTHER_CLIENTS = ("fresh/accuracy/mean", "unseen/accuracy/mean")  # a column where the data have such clients
-
-
-def table_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> list[dict[str, Any]]:
     """One row a method: means over seeds, `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
     rows = []
+    others = tuple(f"{role}/{quantity.headline}" for role in ("fresh", "unseen"))  # where the data have such clients
     for method in dict.fromkeys(r["method"] for r in results):
         runs = [r for r in results if r["method"] == method]
         row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
-        for name in ("accuracy/mean", "accuracy/worst", "entropy/mean", "loss/mean", *_OTHER_CLIENTS):
+        for name in (*quantity.columns, "loss/mean", *others):
             found = [r["metrics"].get(name) for r in runs]
-            if name in _OTHER_CLIENTS and found == [None] * len(runs):
+            if name in others and found == [None] * len(runs):
                 continue
             values = [v for v in found if v is not None and math.isfinite(v)]  # a run may have diverged
             row[name] = statistics.fmean(values) if values else None
@@ -55,44 +56,48 @@ _GREY = "#666666"
 
 
 def draw_comparison(
-    path: Path, comparison: Mapping[str, Any], curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]]
+    path: Path,
+    comparison: Mapping[str, Any],
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    quantity: Quantity = ACCURACY,
 ) -> None:
-    """Learning curves by method, every client's accuracy, and the paired differences with their intervals."""
+    """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
     figure, (left, middle, right) = _figure(15, 4.6, 3)
     colours = {m: _COLOURS[i % len(_COLOURS)] for i, m in enumerate(curves)}
     for method, seeds in curves.items():
         for curve in seeds:
             left.plot(*zip(*curve, strict=True), color=colours[method], alpha=0.25, linewidth=1)
         left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2, label=method)
-    _title(left, "Mean test accuracy over clients")
-    left.set(xlabel="round", ylabel="accuracy")
+    _title(left, quantity.title)
+    left.set(xlabel="round", ylabel=quantity.name)
     if curves:
-        left.legend(frameon=False, loc="lower right")
+        left.legend(frameon=False, loc="lower right" if quantity.higher_is_better else "upper right")
 
     methods = list(curves)
     for at, method in enumerate(methods):
         runs = [r for r in comparison["runs"] if r["method"] == method]
-        by_client = zip(*(r["metrics"]["accuracy/by_client"] for r in runs), strict=True)
-        scored = [[row["accuracy"] for row in rows if row["accuracy"] is not None] for rows in by_client]
-        means = [statistics.fmean(found) for found in scored if found]
+        by_client = zip(*(r["metrics"][f"{quantity.name}/by_client"] for r in runs), strict=True)
+        found = [[row[quantity.name] for row in rows] for rows in by_client]
+        scored = [[v for v in values if v is not None and math.isfinite(v)] for values in found]
+        means = [statistics.fmean(values) for values in scored if values]
         offsets = [at + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
         middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)
         if means:
-            middle.hlines(statistics.fmean(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
+            middle.hlines(quantity.over_clients(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
     _title(middle, "Each client (dot: mean over seeds)")
-    middle.set(ylabel="test accuracy")
+    middle.set(ylabel=f"test {quantity.name}")
     middle.set_xticks(range(len(methods)), methods)
 
     paired = comparison["paired"]
     right.axvline(0, color=_GREY, linewidth=1)
     for at, p in enumerate(paired):
         colour = colours[p["method"]]
-        right.plot([100 * p["low"], 100 * p["high"]], [at, at], color=colour, linewidth=2.2)
-        right.plot(100 * p["difference"], at, "o", color=colour)
+        right.plot([quantity.axis(p["low"]), quantity.axis(p["high"])], [at, at], color=colour, linewidth=2.2)
+        right.plot(quantity.axis(p["difference"]), at, "o", color=colour)
     right.set_yticks(range(len(paired)), [p["method"] for p in paired])
     right.set_ylim(max(len(paired), 1) - 0.5, -0.5)
     _title(right, f"Difference to {paired[0]['reference']}, 95 % interval" if paired else "")
-    right.set(xlabel="points of accuracy, right of 0 is better")
+    right.set(xlabel=quantity.difference_axis)
     _write(figure, path)
 
 
@@ -127,19 +132,23 @@ def _write(figure: Any, path: Path) -> None:
 
 
 def draw_curves(
-    path: Path, curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]], target: float | None, title: str
+    path: Path,
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    target: float | None,
+    title: str,
+    quantity: Quantity = ACCURACY,
 ) -> None:
     """The running best of every seed's curve, by cell, on a logarithmic axis of rounds, and the target."""
     figure, axes = _figure(8, 4.6, 1)
     for (cell, seeds), colour in zip(curves.items(), _COLOURS, strict=False):
         for at, curve in enumerate(seeds):
             rounds = [number for number, _ in curve]
-            best = list(accumulate((accuracy for _, accuracy in curve), max))
+            best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))
             axes.plot(rounds, best, color=colour, linewidth=1.5, label=cell if at == 0 else None)
     if target is not None:
         axes.axhline(target, color=_GREY, linewidth=1, linestyle="--")
     _title(axes, title)
-    axes.set(xlabel="round", ylabel="test accuracy, running best", xscale="log")
+    axes.set(xlabel="round", ylabel=f"test {quantity.name}, running best", xscale="log")
     if curves:
         axes.legend(frameon=False)
     _write(figure, path)
@@ -150,12 +159,11 @@ Examples = Mapping[str, Sequence[Any | None]]
 
 
 def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> None:
-    """Rows of each client, its label shares where there are classes, and where rows are images one of each class."""
+    """Rows of each client, its label shares or its targets, and where rows are images one of each class."""
     clients, classes = overview["clients"], overview["classes"]
     height = min(max(3.2, 0.34 * len(clients) + 1.4), 14)
-    panels = 1 + bool(classes) + bool(examples)
+    panels = 2 + bool(examples)
     figure, axes = _figure(4.5 * panels, height, panels)
-    axes = list(axes) if panels > 1 else [axes]
     _draw_rows(axes[0], clients)
     if classes:
         shares = [list(c["label_shares"].values()) for c in clients]
@@ -166,6 +174,8 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         if len(classes) <= 30:
             axes[1].set_xticks(range(len(classes)), classes)
         figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02)
+    else:
+        _draw_targets(axes[1], clients)
     if examples:
         sheet, step = _contact_sheet(list(examples.values()))
         columns = len(next(iter(examples.values())))
@@ -198,6 +208,14 @@ def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
         names = [" ".join(filter(None, (c["name"], c["domain"], role))) for c, role in zip(clients, roles, strict=True)]
         ax.set_yticks(range(len(clients)), names)
     ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
+
+
+def _draw_targets(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
+    """Each client's mean of y, and a standard deviation to both sides."""
+    means, spreads = ([c["target"][name] for c in clients] for name in ("mean", "standard_deviation"))
+    ax.errorbar(means, range(len(clients)), xerr=spreads, fmt="o", color=_COLOURS[0], markersize=4, linewidth=1)
+    _title(ax, "y, mean ± standard deviation")
+    ax.set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
 
 
 def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:

@@ -21,7 +21,7 @@ from models.networks import from_json
 
 
 class Answering:
-    """Rows, as they were partitioned, to label, probability and entropy (nats) of every row.
+    """Rows, as they were partitioned, to label, probability and entropy (nats) of every row; of a regression to prediction.
 
     `params={"client": name}` chooses that client's weights; the empty name, or an unknown one, gets the rule for fresh
     clients: the global model where the method has one, else a refusal.
@@ -44,7 +44,10 @@ class Answering:
         if tuple(x.shape[1:]) != shape:
             raise ValueError(f"rows have shape {tuple(x.shape[1:])}, and this model takes {shape}")
         with torch.no_grad():
-            log_p = torch.log_softmax(self.network.apply(weights, {}, x, None), -1)
+            output = self.network.apply(weights, {}, x, None)
+        if self.card["task"] == "regression":
+            return pd.DataFrame({"prediction": output[:, 0].numpy()})
+        log_p = torch.log_softmax(output, -1)
         best = log_p.argmax(-1)
         return pd.DataFrame(
             {
@@ -73,6 +76,12 @@ class Served(Answering, PythonModel):
     """`predict` is inherited: of a class that defines it MLflow demands type hints, and has none for an array."""
 
 
+_ANSWERS = {
+    "classification": {"label": "string", "probability": "float", "entropy": "float"},
+    "regression": {"prediction": "float"},
+}
+
+
 def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
     """Logs the model to its run unless it is there; `model`: uri, card, shared, personal, example."""
     experiment = client.get_run(run_id).info.experiment_id
@@ -87,7 +96,7 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
     card, example = model["card"], model["example"]
     signature = ModelSignature(
         inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
-        outputs=Schema([ColSpec("string", "label"), ColSpec("float", "probability"), ColSpec("float", "entropy")]),
+        outputs=Schema([ColSpec(kind, name) for name, kind in _ANSWERS[card["task"]].items()]),
         params=ParamSchema([ParamSpec("client", "string", "")]),
     )
     tensors = {f"shared/{k}": t for k, t in model["shared"].items()}

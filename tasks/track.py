@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from models.quantities import QUANTITIES, Quantity
 from tasks.checkpoint import Journal
 from tasks.files import read_json, write_json
 
@@ -36,18 +37,19 @@ _QUIET = {
 
 
 VIEW = "siloflow"
-_RUNS = {  # how MLflow's page shows the runs of an experiment when its address names this view
-    "orderByKey": "metrics.`accuracy/mean`",
-    "orderByAsc": False,
-    "selectedColumns": [
-        "attributes.`Created`",
-        "metrics.`accuracy/mean`",
-        "metrics.`accuracy/worst`",
-        "metrics.`entropy/mean`",
-        "metrics.`loss/train`",
-        "tags.`model tested`",
-    ],
-}
+
+
+def _view(quantity: Quantity) -> dict[str, Any]:
+    """How MLflow's page shows the runs of an experiment when its address names this view: the best first."""
+    return {
+        "orderByKey": f"metrics.`{quantity.headline}`",
+        "orderByAsc": not quantity.higher_is_better,
+        "selectedColumns": [
+            "attributes.`Created`",
+            *(f"metrics.`{name}`" for name in (*quantity.columns, "loss/train")),
+            "tags.`model tested`",
+        ],
+    }
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Ticket:
     tags: Mapping[str, str]
     params: Mapping[str, Any]
     about: str = ""  # the experiment's note, shown above its runs
+    quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ class Delivery:
         if number is None:
             about = {
                 "mlflow.experimentKind": "custom_model_development",
-                f"mlflow.sharedViewState.{VIEW}": json.dumps(_RUNS),
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(ticket.quantity)),
                 **({"mlflow.note.content": ticket.about} if ticket.about else {}),
             }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None

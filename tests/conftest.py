@@ -52,8 +52,8 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     """Writes clients with so many training rows each (and as many validation and test rows as asked).
 
     Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
-    rows all have label 0. `rows_of` replaces the rows by ones of the test's own, `domains` names each client's law, and
-    `roles` are the scheme's steps that keep clients out of training.
+    rows all have label 0. `rows_of` replaces the rows by ones of the test's own, of this `task`; `domains` names each
+    client's law, and `roles` are the scheme's steps that keep clients out of training.
     """
 
     def build(
@@ -65,6 +65,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
         name: str = "small",
         domains: Mapping[str, str] | None = None,
         roles: Sequence[Mapping[str, Any]] = (),
+        task: str = "classification",
     ) -> Silos:
         parts = []
         for client, count in train.items():
@@ -80,7 +81,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
             {
                 "name": name,
                 "seed": 0,
-                "source": {"kind": "npz", "path": f"{name}.npz"},
+                "source": {"kind": "npz", "path": f"{name}.npz", "task": task},
                 "scheme": [{"kind": "column", "column": "client"}, *roles],
                 "split": {"validation": 0.0, "test": 0.0},
             }

@@ -97,6 +97,18 @@ def broken_yaml(folder: Path) -> None:
     (folder / "params.yaml").write_text("data: [1,\ntraining: {")
 
 
+LINEAR = "{kind: synthetic, task: linear, clusters: 1, clients_per_cluster: 2, rows: 9, features: 2}"
+COLUMN = "data.scheme=[{kind: column, column: client}]"
+LINES = ("--set", "data.name=lines", "--set", f"data.source={LINEAR}", "--set", COLUMN)
+
+
+def a_regression(folder: Path) -> None:
+    from flows.partition import make
+    from flows.project import Project
+
+    make(Project.open(LINES[1::2], folder))
+
+
 NPZ = ("--set", "data.source={kind: npz, path: my.npz}", "--set", "data.scheme=[{kind: column, column: client}]")
 
 
@@ -126,6 +138,21 @@ MISTAKES = {
     "value out of bounds": Mistake(
         ("run", "fedavg", "--set", "clients.dropout=1.5"),
         r"params\.yaml: clients\.dropout is 1\.5; it must be less than 1\.",
+    ),
+    "squared error of classes": Mistake(
+        ("compare", "--set", "training.objective={kind: squared_error}"),
+        r"params\.yaml: training\.objective\.kind is squared_error, and data/digits is a classification; "
+        r"use cross_entropy or focal\.",
+    ),
+    "cross-entropy of numbers": Mistake(
+        ("compare", *LINES),
+        r"params\.yaml: training\.objective\.kind is cross_entropy, and data/lines is a regression; "
+        r"use squared_error\.",
+        a_regression,
+    ),
+    "accuracy above one": Mistake(
+        ("run", "fedavg", "--set", "evaluation.stop_at=2"),
+        r"params\.yaml: evaluation\.stop_at is 2; it must be at most 1, since it is an accuracy\.",
     ),
     "override without a value": Mistake(
         ("run", "fedavg", "--set", "training.rounds"),

@@ -28,6 +28,8 @@ MISTAKES = {
     "training.objective={kind: focal, gama: 1}": "training.objective.gama: there is no such key; did you mean gamma?",
     "clients.fraction=1.5": "clients.fraction is 1.5; it must be at most 1.",
     "clients=5": "clients is 5; it must be a section with keys of its own.",
+    "evaluation.stop_at=0": "evaluation.stop_at is 0; it must be greater than 0.",
+    "evaluation.stop_at=1.5": "evaluation.stop_at is 1.5; it must be at most 1, since it is an accuracy.",
     "evaluation.report=worst": "evaluation.report is 'worst'; it must be 'last' or 'best'.",
     "engine.device=gpu": "engine.device is 'gpu'; it must be 'auto', 'cpu' or 'cuda'.",
     "tracking.personal_models=maybe": "tracking.personal_models is 'maybe'; it must be true or false.",
@@ -217,3 +219,8 @@ def test_params_come_back_from_their_json(project):
     params = read(project)
     (project / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json")))
     assert read(project) == params
+
+
+def test_a_regression_may_stop_at_any_rmse(project):
+    params = read(project, ["training.objective={kind: squared_error}", "evaluation.stop_at=14.9"])
+    assert params.evaluation.stop_at == 14.9

@@ -10,7 +10,7 @@ from models.cohort import Rows, Training, outcomes, stacked, train
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
 from models.dense import MLP
-from models.objectives import CrossEntropy, Focal
+from models.objectives import CrossEntropy, Focal, SquaredError
 from models.optimisers import SGD, Adam
 from models.streams import client_streams, fold, server_stream, shuffle
 
@@ -108,8 +108,8 @@ def test_outcomes_of_a_stack_are_those_of_one_client_after_another(network, make
         outcomes(network, weights, context, rows, CrossEntropy(), engine) for engine in ("sequential", *forms(network))
     )
     for found in others:
-        torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-5)
-        torch.testing.assert_close(found.entropy, expected.entropy, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found["loss"], expected["loss"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(found["entropy"], expected["entropy"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [n for n in NETWORKS if "conditional" in n or n in ("bilinear", "ensemble")])
@@ -319,10 +319,10 @@ def test_outcomes_are_those_of_each_client_by_itself(objective, network, make_ro
     for at, count in enumerate(SIZES):
         logits = network.apply(each[at], {}, rows.x[at, :count], None)
         p = torch.softmax(logits, -1)
-        assert torch.equal(found.correct[at, :count], logits.argmax(-1) == rows.y[at, :count])
-        torch.testing.assert_close(found.loss[at, :count], objective(logits, rows.y[at, :count]))
-        torch.testing.assert_close(found.entropy[at, :count], torch.special.entr(p).sum(-1))
-        for padding in (found.correct, found.loss, found.entropy):
+        assert torch.equal(found["correct"][at, :count], logits.argmax(-1) == rows.y[at, :count])
+        torch.testing.assert_close(found["loss"][at, :count], objective(logits, rows.y[at, :count]))
+        torch.testing.assert_close(found["entropy"][at, :count], torch.special.entr(p).sum(-1))
+        for padding in (found["correct"], found["loss"], found["entropy"]):
             assert not padding[at, count:].any()
 
 
@@ -330,13 +330,13 @@ def test_no_answer_of_a_broken_model_counts_as_right(network, make_rows, start):
     rows = make_rows([6])
     rows = rows._replace(y=torch.zeros_like(rows.y))  # argmax of NaN is 0: it would be right by luck
     broken = {n: w * torch.nan for n, w in start(1).items()}
-    assert not outcomes(network, broken, {}, rows, CrossEntropy()).correct.any()
+    assert not outcomes(network, broken, {}, rows, CrossEntropy())["correct"].any()
 
 
 def test_outcomes_have_no_dropout(make_rows, start):
     dropped, plain = MLP(5, (7,), 3, 0.9), MLP(5, (7,), 3)
     rows = make_rows(SIZES)
-    found = [outcomes(n, start(5), {}, rows, CrossEntropy()).loss for n in (dropped, plain)]
+    found = [outcomes(n, start(5), {}, rows, CrossEntropy())["loss"] for n in (dropped, plain)]
     assert torch.equal(*found)
 
 
@@ -344,4 +344,34 @@ def test_a_certain_model_has_no_entropy_rather_than_none(make_rows):
     network = MLP(5, (), 3)
     weights = {"dense0.weight": torch.zeros(1, 5, 3), "dense0.bias": torch.tensor([[500.0, 0.0, -500.0]])}
     found = outcomes(network, weights, {}, make_rows([4]), CrossEntropy())
-    assert found.entropy.ravel().tolist() == [0.0] * 4
+    assert found["entropy"].ravel().tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("engine", ["batched", "sequential"])
+def test_a_regression_takes_the_step_of_the_mean_squared_errors_gradient(engine, make_rows):
+    """One full batch: w - rate 2 X'(Xw - y)/n, for each client by hand."""
+    network, rows = MLP(5, (), 1), make_rows(SIZES)
+    rows = rows._replace(y=rows.x.sum(-1) + 0.5 * rows.y)
+    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    once = training(objective=SquaredError(), epochs=1, batch=11, engine=engine)
+    trained, loss = train(network, weights, {}, rows, once, streams())
+    for at, count in enumerate(SIZES):
+        x, y, w = rows.x[at, :count], rows.y[at, :count, None], weights["dense0.weight"][at]
+        error = x @ w + weights["dense0.bias"][at] - y
+        share = 2 / max(count, 1)
+        torch.testing.assert_close(trained["dense0.weight"][at], w - 0.1 * share * x.T @ error)
+        torch.testing.assert_close(trained["dense0.bias"][at], weights["dense0.bias"][at] - 0.1 * share * error.sum(0))
+        assert float(loss[at]) == pytest.approx(float((error**2).sum()) / max(count, 1), rel=1e-5)
+
+
+def test_outcomes_of_a_regression_are_squared_errors_and_padding_is_none(make_rows):
+    network, rows = MLP(5, (7,), 1), make_rows(SIZES)
+    rows = rows._replace(y=rows.y + 3.25)  # padding has targets that a prediction misses
+    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    found = outcomes(network, weights, {}, rows, SquaredError())
+    assert set(found) == {"squared_error", "loss"}
+    one = {name: w[0] for name, w in weights.items()}
+    for at, count in enumerate(SIZES):
+        error = network.apply(one, {}, rows.x[at, :count], None)[:, 0] - rows.y[at, :count]
+        torch.testing.assert_close(found["squared_error"][at, :count], error**2)
+        assert not found["squared_error"][at, count:].any()

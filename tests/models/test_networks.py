@@ -128,3 +128,10 @@ def test_the_cnn_is_torch_nns_with_the_same_weights(shape, padding):
 def test_convolutions_that_cannot_be_are_refused(shape, channels, sentence):
     with pytest.raises(ValueError, match=sentence):
         build("cnn", shape, 10, {"channels": list(channels), "hidden": [5]})
+
+
+def test_with_one_output_and_no_hidden_layer_it_is_linear_regression_with_an_intercept():
+    network = build("mlp", (2, 3), 1, {"hidden": []})
+    weights = {"dense0.weight": torch.arange(6.0)[:, None], "dense0.bias": torch.tensor([0.5])}
+    x = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(network.apply(weights, {}, x, None), x.flatten(1) @ torch.arange(6.0)[:, None] + 0.5)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.objectives import CrossEntropy, Focal
+from models.objectives import CrossEntropy, Focal, SquaredError, measures
 
 LOGITS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
 LABELS = torch.arange(40) % 6
@@ -53,3 +53,24 @@ def test_an_objective_is_the_same_inside_vmap(objective):
     x, y = LOGITS.reshape(4, 10, 6), LABELS.reshape(4, 10)
     alone = torch.stack([objective(a, b) for a, b in zip(x, y, strict=True)])
     torch.testing.assert_close(torch.func.vmap(objective)(x, y), alone)
+
+
+def test_squared_error_is_torchs_also_inside_vmap():
+    predictions, y = LOGITS[:, :1], LOGITS[:, 1]
+    expected = torch.nn.functional.mse_loss(predictions[:, 0], y, reduction="none")
+    torch.testing.assert_close(SquaredError()(predictions, y), expected)
+    mapped = torch.func.vmap(SquaredError())(predictions.reshape(4, 10, 1), y.reshape(4, 10))
+    torch.testing.assert_close(mapped.ravel(), expected)
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy(), Focal(2.0)])
+def test_of_a_classification_right_answers_and_entropy_are_taken_down(objective):
+    found = measures(objective, LOGITS, LABELS)
+    assert set(found) == {"correct", "loss", "entropy"}
+    assert torch.equal(found["correct"], LOGITS.argmax(-1) == LABELS)
+
+
+def test_of_a_regression_the_squared_error_is_taken_down_and_nothing_of_classes():
+    found = measures(SquaredError(), LOGITS[:, :1], LOGITS[:, 1])
+    assert set(found) == {"squared_error", "loss"}
+    torch.testing.assert_close(found["squared_error"], (LOGITS[:, 0] - LOGITS[:, 1]) ** 2)

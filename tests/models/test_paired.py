@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.paired import Difference, Stratum, difference, in_words
+from models.paired import Difference, Stratum, better, difference, in_words
+from models.quantities import QUANTITIES
+
+RMSE = QUANTITIES["regression"]
 
 
 def strata(differences: list[np.ndarray]) -> list[Stratum]:
@@ -144,3 +147,73 @@ def test_more_seeds_and_more_rows_make_it_narrower():
 )
 def test_the_difference_in_words(found, words):
     assert in_words("fedprox", "fedavg", found) == words
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "winner"),
+    [
+        (Difference(-93.54, -121.2, -65.72), "−93.5 in mean squared error, −121 to −65.7: pooled is better", "pooled"),
+        (
+            Difference(0.0123, 0.01, 0.02),
+            "+0.0123 in mean squared error, +0.0100 to +0.0200: fedavg is better",
+            "fedavg",
+        ),
+        (Difference(0.0, -3.0, 45231.0), "0 in mean squared error, −3.00 to +45231: not distinguishable", None),
+        (Difference(2.0, -np.inf, np.inf), "+2.00 in mean squared error, −∞ to +∞: not distinguishable", None),
+    ],
+)
+def test_less_squared_error_is_better(found, words, winner):
+    assert in_words("pooled", "fedavg", found, RMSE) == f"pooled − fedavg {words}"
+    assert better("pooled", "fedavg", found, RMSE) == winner
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_prediction_that_is_not_finite_leaves_nothing_to_tell(broken):
+    found = difference(strata([np.array([[1.0, 2.0]]), np.array([[broken, 0.0]])]), bound=np.inf, alike=False)
+    assert np.isnan([found.mean, found.low, found.high]).all()
+    assert better("pooled", "fedavg", found, RMSE) is None
+    assert in_words("pooled", "fedavg", found, RMSE) == (
+        "pooled − fedavg: not distinguishable, since predictions of one of them are not finite"
+    )
+
+
+def test_with_a_variance_for_each_client_one_seed_is_welchs_interval():
+    """Two clients: the mean of two independent means, as scipy's t interval without equal variances has it."""
+    rng = np.random.default_rng(0)
+    d = [5 * rng.normal(size=(1, 9)), rng.normal(size=(1, 40))]
+    welch = stats.ttest_ind(d[0][0], -d[1][0], equal_var=False).confidence_interval(0.95)
+    found = difference(strata(d), bound=np.inf, alike=False)
+    assert (found.low, found.high) == pytest.approx((welch.low / 2, welch.high / 2))
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_numbers_on_a_single_row_a_client_prove_nothing(seeds):
+    found = difference(strata([np.full((seeds, 1), 7.5), np.ones((seeds, 1))]), bound=np.inf, alike=False)
+    assert found == Difference(4.25, -np.inf, np.inf)
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize(
+    ("sizes", "scales"),
+    [
+        ([50] * 9, [1] * 9),
+        ([5, 10, 20, 40, 80, 160], [3, 2.5, 2, 1.5, 1, 0.5]),
+        ([5, 10, 20, 40, 80, 160], [0.5, 1, 1.5, 2, 2.5, 3]),
+    ],
+)
+def test_the_interval_of_squared_errors_covers_also_where_clients_differ_in_scale(sizes, scales, seeds):
+    """Errors add up from rows, seeds, seeds by clients and noise; one variance for all would cover 45 to 100 %."""
+    rng, gap, spread, repeats, covered = np.random.default_rng(1), 0.3, 0.1, 400, 0
+    true = np.mean([(scale * gap) ** 2 for scale in scales])
+    for _ in range(repeats):
+        of_seed = rng.normal(0, spread, (2, seeds, 1))
+        tables = []
+        for rows, scale in zip(sizes, scales, strict=True):
+            row, own = rng.normal(size=rows), 0.5 * rng.normal(size=rows)
+            shift = of_seed + rng.normal(0, spread / 2, (2, seeds, 1))
+            noise = rng.normal(0, 0.5, (2, seeds, rows))
+            first, second = gap + row + own + shift[0] + noise[0], row - own + shift[1] + noise[1]
+            tables.append(scale**2 * (first**2 - second**2))
+        found = difference(strata(tables), bound=np.inf, alike=False)
+        covered += found.low <= true <= found.high
+    assert 0.915 <= covered / repeats <= 0.99

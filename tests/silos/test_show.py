@@ -72,6 +72,18 @@ def test_roles_common_rows_and_rows_left_out_are_shown(tmp_path, params):
     assert sum(shown["rows"].values()) + 359 + shown["left_out"] == 1797
 
 
+def test_target_spread_is_the_distance_of_mean_targets_in_standard_deviations(tmp_path, params):
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 1)), y=np.array([-1.0, 1, 5, 7]), client=np.array([0, 0, 1, 1]))
+    source = {"kind": "npz", "path": "own.npz", "task": "regression"}
+    own = params(source=source, scheme=[{"kind": "column", "column": "client"}], split=NO_SPLIT)
+    shown = overview(write(tmp_path / "data", own, tmp_path), tmp_path / "data")
+    assert shown["target_spread"] == pytest.approx(3)
+    assert [c["target"] for c in shown["clients"]] == [
+        {"mean": 0.0, "standard_deviation": 1.0},
+        {"mean": 6.0, "standard_deviation": 1.0},
+    ]
+
+
 def test_targets_that_are_numbers_have_no_label_shares(tmp_path, params):
     source = {"kind": "synthetic", "task": "linear", "clusters": 2, "clients_per_cluster": 2, "rows": 20}
     own = params(source=source, scheme=[{"kind": "column", "column": "client"}])

@@ -92,7 +92,7 @@ def test_a_row_may_be_one_number(read):
         ({"x": X.astype(str), "y": Y}, "x holds <U3, and must hold numbers"),
         ({"x": X.astype(complex), "y": Y}, "x holds complex128"),
         ({"x": np.full((6, 1), 1e300), "y": Y}, "row 0 of x .* 5 more rows"),
-        ({"x": X, "y": Y + 0.5}, "regression .* not supported yet"),
+        ({"x": X, "y": Y + 0.5}, r"a regression \(row 0 is .*add `task: regression` to data.source"),
         ({"x": X, "y": np.where(Y == 2, np.nan, Y)}, "the label of row 2 is nan"),
         ({"x": X, "y": Y.astype("datetime64[D]")}, "y holds datetime64"),
         ({"x": X, "y": Y, "client": Y + 0.5}, "client holds float64"),
@@ -106,6 +106,28 @@ def test_a_fault_is_one_sentence_that_names_the_file(read, arrays, said):
         read(**arrays)
     assert "own.npz" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("y", [Y, Y + 0.25, (Y + 0.25)[:, None]])
+def test_targets_of_a_regression_are_numbers_without_classes(tmp_path, y):
+    np.savez(tmp_path / "own.npz", x=X, y=y)
+    rows = load(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
+    assert (rows.task, rows.classes, rows.y.dtype) == ("regression", [], np.float32)
+    assert rows.y.tolist() == y.ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (np.where(Y == 2, np.nan, Y), "the target of row 2 is not a finite float32"),
+        (np.full(6, 1e300), "the target of row 0 is not a finite float32"),
+        (Y.astype(str), "y holds <U.*a regression needs numbers; drop `task: regression` for classes"),
+    ],
+)
+def test_a_faulty_target_is_told(tmp_path, y, said):
+    np.savez(tmp_path / "own.npz", x=X, y=y)
+    with pytest.raises(UserError, match=f"own.npz: {said}"):
+        load(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

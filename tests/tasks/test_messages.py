@@ -23,7 +23,7 @@ TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17}
 VALIDATION, TEST = 31, 37
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
-PER_CLIENT = {"rows", "loss", "correct", "entropy", "norm", "choice"}
+PER_CLIENT = {"rows", "loss", "norm", "choice"}
 PER_STATISTIC = {"ok", "gap"}
 SUMS_OVER_ROWS = {"sums", "told"}  # told by clients with ten rows or more: see test_client_stats.py
 WORDS = {

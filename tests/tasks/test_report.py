@@ -6,7 +6,10 @@ import statistics
 
 import pytest
 
+from models.quantities import QUANTITIES
 from tasks.report import draw_comparison, table_rows, write_client_table
+
+RMSE = QUANTITIES["regression"]
 
 
 def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) -> dict:
@@ -65,4 +68,26 @@ def test_the_figure_is_a_png_also_if_there_is_nothing_to_compare(tmp_path, paire
     runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75)]
     curves = {"fedavg": [[(1, 0.25), (2, 0.5)]], "pooled": [[(1, 0.5), (2, 0.75)]]}
     draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves)
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def rmse_result(method: str, value: float) -> dict:
+    found = result(method, 1, 0.0)
+    names = ("rmse/pooled", "rmse/worst", "rmse/median", "loss/mean")
+    by_client = [{"client": "a", "rmse": value}, {"client": "b", "rmse": None}]
+    return {**found, "metrics": {**dict.fromkeys(names, value), "rmse/by_client": by_client}}
+
+
+def test_the_table_of_a_regression_has_rmse_and_no_accuracy():
+    (row,) = table_rows([rmse_result("fedavg", 2.0), rmse_result("fedavg", 4.0)], RMSE)
+    assert (row["rmse/pooled"], row["rmse/worst"], row["rmse/median"]) == (3.0, 3.0, 3.0)
+    assert not [name for name in row if "accuracy" in name or "entropy" in name]
+
+
+@pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
+def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
+    runs = [rmse_result("fedavg", 2.0), rmse_result("pooled", end)]
+    paired = [{"method": "pooled", "reference": "fedavg", "difference": end, "low": -end, "high": end}]
+    curves = {"fedavg": [[(1, 4.0), (2, 2.0)]], "pooled": [[(1, end)]]}
+    draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves, RMSE)
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")

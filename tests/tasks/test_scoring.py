@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.quantities import QUANTITIES
 from tasks.messages import Scores
 from tasks.scoring import by_client, summary
 
@@ -18,7 +19,7 @@ def scores(counts: list[tuple[int, int]], split: str = "test", first: int = 0) -
     rows, correct = (torch.tensor(c) for c in zip(*counts, strict=True))
     loss = torch.arange(1.0, len(counts) + 1, dtype=torch.float64) * rows
     names = tuple(f"c{first + i}" for i in range(len(counts)))
-    return Scores(names, split, rows, correct, loss, loss / 4)
+    return Scores(names, split, rows, {"correct": correct, "loss": loss, "entropy": loss / 4})
 
 
 @given(COUNTS)
@@ -65,3 +66,15 @@ def test_the_worst_client_and_its_rows():
     assert found["accuracy/worst"] == 0
     assert found["accuracy/mean"] == 0.45
     assert found["accuracy/over_rows"] == 90 / 101
+
+
+def test_a_regression_has_rmse_and_no_accuracy_or_entropy():
+    rmse = QUANTITIES["regression"]
+    error = torch.tensor([8.0, 0.0, 90.0], dtype=torch.float64)
+    sums = {"squared_error": error, "loss": error}
+    table = by_client([Scores(("a", "b", "c"), "test", torch.tensor([2, 0, 10]), sums)], rmse)
+    assert table["a"] == {"test/rows": 2, "test/rmse": 2.0, "test/loss": 4.0}
+    assert table["b"] == {"test/rows": 0, "test/rmse": None, "test/loss": None}
+    assert summary(table, "test", rmse) == pytest.approx(
+        {"rmse/pooled": 6.5**0.5, "rmse/worst": 3.0, "rmse/median": 2.5, "loss/mean": 6.5}
+    )

@@ -95,7 +95,7 @@ def test_its_model_answers_for_each_client(page, problem, play):
         weights, context = open_weights(model.select([client]), stack, played.private, "cpu")
         rows = open_rows(problem.silos, stack, "test", "cpu")
         found = outcomes(model.network, weights, context, rows, problem.training.objective)
-        assert torch.isfinite(found.loss).all()
+        assert torch.isfinite(found["loss"]).all()
     scores = played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training)
     table = by_client(scores)
     assert set(table) == set(CLIENTS)
