@@ -92,11 +92,11 @@ def schedule(
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
     with _session(json=False, timings=False, ui=True) as session:
+        numbers = _seeds(seeds)
+        project = session.project(overrides)
         from flows.schedule import cron_schedule, serve
 
         when = cron_schedule(cron)
-        numbers = _seeds(seeds)
-        project = session.project(overrides)
         _plan(project, methods, numbers, None)
         serve(when, session.server_url(), {"methods": methods, "seeds": numbers, "overrides": overrides or []})
 
@@ -167,6 +167,32 @@ def reproduce(
         asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers, "estimate": estimate}
         found = session.flow("reproduce", "reproduce", **asked, overrides=overrides or [])
         session.answer(found, "estimate" if estimate else "reproduce")
+
+
+@app.command()
+def bench(
+    workloads: Annotated[list[str] | None, typer.Argument(help="W1, W2, W3, W4; all if none is named.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
+    peer: Annotated[list[str] | None, typer.Option(help="flower, if it is installed.")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Measure this project's engine, and propose its settings.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Time whole rounds beside a plain loop, or tune the engine.
+
+    Example: siloflow bench W1 --repeats 3
+    """
+    with _session(json, timings=False, server=False) as session:
+        if tune:
+            from flows.tune import tune as measure
+
+            session.answer(measure(session.project(overrides), session.say), "tune")
+        else:
+            from flows.bench import bench as contest
+
+            session.answer(contest(workloads or [], repeats, peer or [], session.say), "bench")
 
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of data/: list, compare, go back.")

@@ -1,4 +1,7 @@
-"""What a method is, and how one is found by name."""
+"""What a method is, and how one is found by name.
+
+Pages are imported when they are asked for, and with them torch and Prefect; this module needs neither.
+"""
 
 import importlib
 import importlib.util
@@ -9,16 +12,18 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.round import Problem, Round
-from models.model import Model
-from models.state import State
-from silos.cohort import Silos
 from silos.errors import UserError
-from tasks.messages import Update
+
+if TYPE_CHECKING:
+    from flows.round import Problem, Round
+    from models.model import Model
+    from models.state import State
+    from silos.cohort import Silos
+    from tasks.messages import Update
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,9 @@ class Report:
     rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
 
     @classmethod
-    def of(cls, updates: list[Update]) -> "Report":
+    def of(cls, updates: "list[Update]") -> "Report":
         """Each client's training loss and their mean over rows."""
-        losses = {c: float(v) for u in updates for c, v in zip(u.clients, u.loss, strict=True)}
+        losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
         rows = sum(int(u.rows.sum()) for u in updates)
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
         return cls({"loss/train": mean}, {"train_loss": losses})
@@ -45,22 +50,22 @@ class Method(BaseModel, ABC):
     tests: ClassVar[Literal["global", "personal"]] = "global"
 
     @abstractmethod
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: "Problem") -> "State":
         """The state before the first round."""
 
     @abstractmethod
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def one_round(self, state: "State", round: "Round") -> "tuple[State, Report]":
         """One round, composed of tasks."""
 
     @abstractmethod
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: "State", problem: "Problem") -> "Model":
         """What every client would use today, as far as the server knows it."""
 
-    def answers(self, silos: Silos) -> Silos:
+    def answers(self, silos: "Silos") -> "Silos":
         """The clients, of all roles, that have a model: everybody, unless a page says otherwise."""
         return silos
 
-    def answer(self, state: State, round: Round) -> Model:
+    def answer(self, state: "State", round: "Round") -> "Model":
         """The model that is scored and logged, in a round in which every client of the problem takes part.
 
         `model`, unless clients have a say in it: here a page may run tasks, which open their training rows only.

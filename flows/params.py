@@ -27,6 +27,17 @@ class MLPParams(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
+class CNNParams(Section):
+    """Convolutions with pooling, then dense layers."""
+
+    kind: Literal["cnn"]
+    channels: list[Annotated[int, Field(ge=1)]] = Field(default=[10, 20], min_length=1)
+    kernel: int = Field(default=5, ge=1)
+    padding: bool = False
+    hidden: list[Annotated[int, Field(ge=1)]] = [50]
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
 class CrossEntropyParams(Section):
     """-log p."""
 
@@ -101,8 +112,8 @@ class ComparisonParams(Section):
 class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
-    kind: Literal["batched", "sequential"] = "batched"
-    stack: int = Field(default=16, ge=1)
+    kind: Literal["auto", "batched", "vmap", "sequential"] = "auto"
+    stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -123,7 +134,7 @@ class Params(Section):
     """The whole file."""
 
     data: DataParams
-    model: Annotated[MLPParams, Field()]
+    model: Annotated[MLPParams | CNNParams, Field(discriminator="kind")]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
     evaluation: EvaluationParams = EvaluationParams()
@@ -135,7 +146,14 @@ class Params(Section):
     tracking: TrackingParams = TrackingParams()
 
     def page(self, name: str, root: Path) -> methods.Method:
-        """The method with its own section's options."""
+        """The method with its own section's options.
+
+        The first page costs the import of torch, so all that params name are looked at with it, and none before.
+        """
+        named = [name, *self.method, *self.comparison.methods, self.comparison.reference]
+        return {each: self._page(each, root) for each in dict.fromkeys(named)}[name]
+
+    def _page(self, name: str, root: Path) -> methods.Method:
         cls = methods.find(name, self.extra_methods, root)
         try:
             return cls.model_validate(self.method.get(name, {}))
@@ -144,7 +162,10 @@ class Params(Section):
 
 
 def read(root: Path, overrides: Sequence[str] = ()) -> Params:
-    """params.yaml of this folder with `section.key=value` overrides; UserError says what to change."""
+    """params.yaml of this folder with `section.key=value` overrides; UserError says what to change.
+
+    What a method's own section holds is the method's matter: `Params.page` looks at it.
+    """
     path = root / "params.yaml"
     if not path.is_file():
         raise UserError(f"there is no params.yaml in {root.resolve()}; go to your project's folder, or copy one there.")
@@ -156,10 +177,10 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
         raise UserError("params.yaml holds no sections; the one in siloflow's checkout shows them.")
     for override in overrides:
         _apply(raw, override)
-    return validate(raw, root)
+    return validate(raw)
 
 
-def validate(raw: dict[str, Any], root: Path) -> Params:
+def validate(raw: dict[str, Any]) -> Params:
     """Params from plain JSON; UserError names the key, the value and the nearest right one."""
     # a section whose lines are all commented out is none: YAML reads it as null
     raw = {section: value for section, value in raw.items() if value is not None}
@@ -175,7 +196,6 @@ def validate(raw: dict[str, Any], root: Path) -> Params:
     for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
         if name not in known:
             raise UserError(f"params.yaml: {key}: there is no method {name!r}{_near(name, known)}")
-        params.page(name, root)
     return params
 
 

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.params import Params, read
-from flows.round import Problem
-from models import objectives, optimisers
-from models.cohort import Training
-from models.networks import build
 from silos import version
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.store import MANIFEST, Manifest, write
 from tasks.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from flows.round import Problem
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,11 @@ class Project:
         """What the data folder says of itself."""
         return self.silos.manifest
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> "Problem":
         """What every method of a seed is given."""
-        params, manifest = self.params, self.manifest
-        if manifest.task != "classification":
-            raise UserError(
-                f"data/{params.data.name} is a {manifest.task}, and siloflow trains classifiers only, so far."
-            )
-        options = params.model.model_dump(exclude={"kind"})
-        network = build(params.model.kind, manifest.shape, len(manifest.classes), options)
-        return Problem(self.silos.federated(), network, self._training(), seed)
+        from flows.problem import problem
+
+        return problem(self.params, self.silos, self.device, seed)
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
@@ -94,19 +88,6 @@ class Project:
         if asked == "cuda" and not there:
             raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
-
-    def _training(self) -> Training:
-        training = self.params.training
-        options = training.optimiser.model_dump(exclude={"kind"})
-        optimiser: optimisers.Optimiser
-        if training.optimiser.kind == "sgd":
-            optimiser = optimisers.SGD(**options)
-        else:
-            optimiser = optimisers.Adam(**options, decoupled=training.optimiser.kind == "adamw")
-        objective: objectives.Objective = objectives.CrossEntropy()
-        if training.objective.kind == "focal":
-            objective = objectives.Focal(training.objective.gamma)
-        return Training(objective, optimiser, training.epochs, training.batch, self.params.engine.kind)
 
 
 def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ Every finished run is written there at once, so an interrupted sweep goes on whe
 """
 
 import platform
+import re
 import statistics
 import time
 from hashlib import sha256
@@ -62,6 +63,19 @@ def reproduce(
     sweep = _Sweep(paper, table, scale, seeds, overrides or [])
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         return sweep.estimate() if estimate else sweep.run()
+
+
+def without_places(overrides: list[str]) -> list[str]:
+    """Overrides as the results keep them: they are committed, and where something lies on one machine is nobody's matter.
+
+    A value that holds an absolute path or an address becomes its hash, so that two of them stay two.
+    """
+    kept = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        place = re.search(r"""(^|[\s,:=\[{"'])(/|~)""", value)
+        kept.append(f"{key}=(a place: {sha256(value.encode()).hexdigest()[:6]})" if place else override)
+    return kept
 
 
 class _Sweep:
@@ -140,7 +154,7 @@ class _Sweep:
         """A run's record, from the results if it is there, else run and written down."""
         results = read_json(self.file) or {}
         records = results.setdefault(self.table, {}).setdefault(self.scale, {}).setdefault(cell, [])
-        asked = {"seed": seed, "choice": choice, "set": self.overrides}
+        asked = {"seed": seed, "choice": choice, "set": without_places(self.overrides)}
         for record in records:
             if {key: record[key] for key in asked} == asked:
                 return dict(record)

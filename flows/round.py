@@ -7,12 +7,13 @@ from typing import Any
 from prefect import Task
 
 from models.cohort import Training
+from models.kernels import even
 from models.model import Model
 from models.networks import Network
 from models.streams import client_streams, uniform
 from silos.cohort import Silos, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Choices, Update
+from tasks.messages import Choices, StatsMessage, Update
 from tasks.runner import Runner
 
 
@@ -27,6 +28,7 @@ class Problem:
     network: Network
     training: Training
     seed: int
+    stack: int = 16  # most clients of a stack
 
 
 @dataclass
@@ -48,7 +50,6 @@ class Round:
     dropped: tuple[str, ...]
     runner: Runner
     private: PrivateStore
-    stack: int = 16
     device: str = "cpu"
     tally: Tally = field(default_factory=Tally)
 
@@ -66,7 +67,7 @@ class Round:
         `received`: the clients have the model from an earlier task of this round, so it is not counted again.
         """
         silos = silos or self.silos
-        stacks = make_stacks(silos, min(self.stack, len(silos.clients)))
+        stacks = make_stacks(silos, even(len(silos.clients), self.problem.stack))
         cohorts = deal(silos, stacks, self.runner.workers)
         calls = [(cohort, model.select(cohort.clients)) for cohort in cohorts]
         answers = self.runner.each(task, calls, private=self.private, device=self.device, **options)
@@ -89,6 +90,8 @@ class Round:
         for message in (m for cohort in answers for m in cohort if travels and isinstance(m, Update | Choices)):
             self.tally.bytes_up += message.bytes_up
             self.tally.bytes_down += len(message.clients) * bytes_down
+        told = [m for cohort in answers for m in cohort if travels and isinstance(m, StatsMessage)]
+        self.tally.bytes_up += sum(m.bytes_up for m in told)
 
 
 def draw(problem: Problem, number: int, fraction: float, dropout: float) -> tuple[tuple[str, ...], tuple[str, ...]]:

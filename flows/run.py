@@ -72,11 +72,11 @@ class _Run:
 
     def result(self, resume: bool) -> dict[str, Any]:
         """The finished run's JSON, from disk if it was finished before and is delivered."""
-        identity = self.folder.identify(self._asked(), resume)
+        problem = self.project.problem(self.seed)
+        identity = self.folder.identify(self._asked(problem), resume)
         done = read_json(self.folder.result)
         if done is not None and done["mlflow_run_id"] is not None:
             return dict(done)
-        problem = self.project.problem(self.seed)
         private = self.project.private(self.folder.path)
         state, number = load_state(self.folder.checkpoint) or (self.page.init(problem), 0)
         delivery = Delivery(self.folder.path, ticket(self.project, self.page, identity, self.folder))
@@ -89,14 +89,16 @@ class _Run:
             delivery.abandon()
             raise
 
-    def _asked(self) -> dict[str, Any]:
-        """What decides the run's numbers; where and how fast it is computed does not."""
-        params = self.project.params.model_dump(mode="json", exclude={"runner", "tracking", "comparison", "method"})
+    def _asked(self, problem: Problem) -> dict[str, Any]:
+        """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
+        elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
+        params = self.project.params.model_dump(mode="json", exclude=elsewhere)
+        engine = {"kind": problem.training.engine, "stack": problem.stack, "device": self.project.device}
         return {
             "method": self.method,
             "seed": self.seed,
             "data_version": self.project.silos.version,
-            "params": {**params, "method": self.page.model_dump(mode="json")},
+            "params": {**params, "method": self.page.model_dump(mode="json"), "engine": engine},
         }
 
     def _loop(
@@ -184,8 +186,7 @@ class _Run:
     def _round(
         self, problem: Problem, private: PrivateStore, number: int, clients: tuple[str, ...], dropped: tuple[str, ...]
     ) -> Round:
-        stack = self.project.params.engine.stack
-        return Round(number, problem, clients, dropped, self.runner, private, stack, self.project.device)
+        return Round(number, problem, clients, dropped, self.runner, private, self.project.device)
 
     def _answer(self, state: State, round: Round) -> Model:
         """What every client would use, also those that did not take part; fresh and unseen ones if the method has a model.
@@ -201,7 +202,7 @@ class _Run:
         """Every client of the model is scored; one model on common rows is scored once and counts for every client."""
         silos = self.project.silos.select(model.clients)
         once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
-        options: dict[str, Any] = {"objective": round.problem.training.objective, "keep_outcomes": keep_outcomes}
+        options: dict[str, Any] = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
         scores: list[Scores] = []
         if len(once) < len(SPLITS):
             each = tuple(s for s in SPLITS if s not in once)

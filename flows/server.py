@@ -25,6 +25,7 @@ _SETTINGS = {
     # task runs are recorded without it; it would store every event as well, 20 kB a task
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # no flow here has a block
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 

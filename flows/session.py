@@ -19,7 +19,7 @@ USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 
 
 class Session:
-    """Starts the server before anything heavy is imported; ends it whatever happens."""
+    """Starts the server when params.yaml is read, before anything heavy is imported; ends it whatever happens."""
 
     def __init__(self, json: bool, timings: bool, server: bool = True, ui: bool = False) -> None:
         self._json, self._timings = json, timings
@@ -31,12 +31,6 @@ class Session:
 
     def __enter__(self) -> Self:
         quiet_prefect()
-        if self._wants_server and Path("params.yaml").is_file():
-            try:
-                self._server = PrefectServer(Path(), ui=self._ui)
-            except OSError as error:
-                self._explain(error)
-                raise
         return self
 
     def __exit__(
@@ -60,14 +54,16 @@ class Session:
         return Path().resolve()
 
     def project(self, overrides: list[str] | None) -> Any:
-        """This folder's project.
+        """This folder's project, to be opened before Prefect is imported: the server's address is a setting of it.
 
         Commands look at their input with it before a flow starts: inside one, Prefect would log a traceback.
         """
         from flows.project import Project
 
         project = Project.open(overrides or [])
-        self._mark("imports and params")
+        self._mark("params")
+        if self._wants_server:
+            self._server = PrefectServer(Path(), ui=self._ui)
         return project
 
     def server_url(self) -> str:
@@ -80,7 +76,10 @@ class Session:
     def flow(self, module: str, name: str, **parameters: Any) -> Any:
         """Runs a flow of flows/<module>.py, its progress on stderr."""
         flow = getattr(importlib.import_module(f"flows.{module}"), name)
-        self._mark("imports of the flow")
+        tracking = sys.modules.get("tasks.track")
+        if tracking is not None:  # the server is still starting: later this would take time from training
+            tracking.import_mlflow()
+        self._mark("imports")
         self.server_url()
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
@@ -93,6 +92,10 @@ class Session:
         ):
             screen.use(terminal)
             return flow(**parameters)
+
+    def say(self, words: str) -> None:
+        """A line of progress on stderr."""
+        self._errors.print(words, markup=False)
 
     def _settle(self, failed: bool) -> None:
         """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""

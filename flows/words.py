@@ -104,6 +104,51 @@ def methods(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
+def bench(found: dict[str, Any], console: Console) -> None:
+    """A row a workload: seconds a round, and how often the plain loop's round is as long."""
+    columns = (
+        "workload",
+        "plain loop, s",
+        "siloflow, s",
+        "ratio",
+        "ratio by turn",
+        "training alone",
+        "orchestration",
+        "peak",
+    )
+    peers = [n for n in found["workloads"][0]["seconds_per_round"] if n not in ("plain 1", "plain 2", "siloflow")]
+    table = _table(*columns, *(f"{name}, s" for name in peers))
+    for line in found["workloads"]:
+        seconds = line["seconds_per_round"]
+        table.add_row(
+            f"{line['workload']}  {line['about']}",
+            f"{seconds[line['better_plain']]:.3f}",
+            f"{seconds['siloflow']:.3f}",
+            f"{line['ratio']:.2f}",
+            " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
+            f"{line['local_train_ratio']:.1f}",
+            f"{line['orchestration_share']:.1%}",
+            f"{line['peak_bytes']['siloflow'] / 2**20:.0f} MiB",
+            *(f"{seconds[name]:.3f}" for name in peers),
+        )
+    console.print(table)
+    console.print(
+        f"averages over rounds and {found['repeats']} turns on {found['cores']} cores; the plain loop at the better of one "
+        "and two threads; with orchestration, tracking and checkpoint, and without evaluation but for W4's every 10th"
+    )
+
+
+def tune(found: dict[str, Any], console: Console) -> None:
+    """What was measured, and the block for params.yaml."""
+    table = _table("kind", "stack", "ms a client and epoch")
+    for line in found["measured"]:
+        table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")
+    console.print(table)
+    now, engine = found["now"], found["engine"]
+    console.print(f"now: {now['kind']}, stacks of {now['stack']}. Fastest here, for params.yaml:")
+    console.print(f"engine:\n  kind: {engine['kind']}\n  stack: {engine['stack']}")
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):

@@ -1,27 +1,28 @@
 """The engine: one client's function, run for a whole stack of clients as one batched program.
 
-`batched` maps the function of one client with `torch.func.vmap`; `sequential` runs the same text for one client after
-another and is the reference. A method writes for one client and never sees which. The gradient of the summed loss is each
-client's own gradient, since no client's loss holds another's weights; so autograd runs once for the stack, and
-`torch.func.grad`, whose first call imports a compiler for 1.6 s, is not needed.
+`batched` is the form for a whole stack that a network offers where it pays; `vmap` maps the function of one client and
+works for every network; `sequential` runs that function for one client after another and is the reference. A method writes
+for one client and never sees which. The gradient of the summed loss is each client's own gradient, since no client's loss
+holds another's weights; so autograd runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for
+1.6 s, is not needed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from models.networks import Network
-from models.objectives import Objective
-from models.optimisers import Optimiser, freeze
+from models.networks import Fused, Network, Stacked
+from models.objectives import Objective, slopes
+from models.optimisers import SGD, Optimiser, OptimiserState, freeze
 from models.state import Weights
 from models.streams import fold, shuffle
 
-_ROWS_AT_ONCE = 16384  # of a stack in evaluation; activations of more leave the cache, and then the memory
+_NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
 
-Kind = Literal["batched", "sequential"]
+Kind = Literal["batched", "vmap", "sequential"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Training:
     optimiser: Optimiser
     epochs: int
     batch: int
-    engine: Kind = "batched"
+    engine: Kind = "vmap"
 
 
 class Rows(NamedTuple):
@@ -68,85 +69,33 @@ def train(
     (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given.
     Returns trained weights (clients, ...) and the mean training loss over all rows seen (clients,).
     """
-    anchor = weights if anchor is None else anchor
-
-    def loss_of_one(
-        weights: Weights,
-        context: Weights,
-        anchor: Weights,
-        x: Tensor,
-        y: Tensor,
-        used: Tensor,
-        stream: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        per_row = training.objective(network.apply(weights, context, x, stream), y)
-        loss = (per_row * used).sum() / used.sum().clamp_min(1)
-        total = loss
-        if proximal:
-            total = loss + proximal / 2 * sum(((w - anchor[n]) ** 2).sum() for n, w in weights.items())
-        return total, loss
-
-    def run(mapped: Callable, weights: Weights, context: Weights, anchor: Weights, rows: Rows, streams: Tensor) -> Any:
-        """The whole local training of some clients; `mapped` carries a function of one client over them."""
-        clients, width = rows.y.shape
-        batch = min(training.batch, width)
-        steps = -(-int(rows.counts.max()) // batch)
-        state = training.optimiser.init(weights, clients)
-        seen = torch.zeros(clients, device=rows.x.device)
-        every = torch.arange(clients, device=rows.x.device)[:, None]
-        for epoch in range(training.epochs):
-            epoch_streams = fold(streams, epoch)
-            order = torch.func.vmap(lambda s, n: shuffle(s, width, n))(epoch_streams, rows.counts)
-            for step in range(steps):
-                index = order[:, step * batch : (step + 1) * batch]
-                used = torch.arange(step * batch, step * batch + index.shape[1]) < rows.counts.cpu()[:, None]
-                used = used.to(rows.x.device)
-                weights = {name: w.detach().requires_grad_() for name, w in weights.items()}
-                total, loss = mapped(loss_of_one)(
-                    weights,
-                    context,
-                    anchor,
-                    rows.x[every, index],
-                    rows.y[every, index],
-                    used.to(rows.x.dtype),
-                    fold(epoch_streams, step),
-                )
-                grads = dict(zip(weights, torch.autograd.grad(total.sum(), list(weights.values())), strict=True))
-                weights = {name: w.detach() for name, w in weights.items()}
-                seen += loss.detach() * used.sum(1)
-                new, new_state = training.optimiser.step(weights, grads, state)
-                active = used[:, 0]
-                if bool(active.all()):
-                    weights, state = new, new_state
-                else:
-                    weights, state = freeze(active, new, weights), freeze(active, new_state, state)
-        return dict(weights), seen / (rows.counts * training.epochs).clamp_min(1)
-
-    if training.engine == "batched":
-        return run(torch.func.vmap, weights, context, anchor, rows, streams)
-    return _one_after_another(
-        lambda *stack: run(_alone, *stack), rows.y.shape[0], weights, context, anchor, rows, streams
-    )
+    plan = _Plan(network, training, proximal)
+    stack = (weights, context, weights if anchor is None else anchor, rows, streams)
+    if training.engine == "sequential":
+        return _one_after_another(plan.run, rows.y.shape[0], *stack)
+    return plan.run(*stack)
 
 
-def outcomes(network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective) -> Outcomes:
+def outcomes(
+    network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind = "vmap"
+) -> Outcomes:
     """Every row of every client under its own weights, dropout off; weights and context: (clients, ...)."""
-
-    def of_one(weights: Weights, context: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logits = network.apply(weights, context, x, None)
-        log_p = torch.log_softmax(logits, -1)
-        right = (logits.argmax(-1) == y) & torch.isfinite(logits).all(-1)
-        return right, objective(logits, y), -(log_p.exp() * log_p).sum(-1)
-
     clients, width = rows.y.shape
-    chunk = max(256, _ROWS_AT_ONCE // clients)
+    chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * clients))
+    forward = _forward(network, engine)
+    if not context and all(w.stride(0) == 0 for w in weights.values()):
+        forward = _as_one_client(network)
+    parts = []
     with torch.no_grad():
-        parts = [
-            torch.func.vmap(of_one)(weights, context, rows.x[:, at : at + chunk], rows.y[:, at : at + chunk])
-            for at in range(0, width, chunk)
-        ]
+        for at in range(0, width, chunk):
+            y = rows.y[:, at : at + chunk]
+            logits = forward(weights, context, rows.x[:, at : at + chunk], None)
+            log_p = torch.log_softmax(logits, -1)
+            right = (logits.argmax(-1) == y) & torch.isfinite(logits).all(-1)
+            loss = objective(logits.flatten(0, 1), y.flatten()).view(y.shape)
+            parts.append((right, loss, -(log_p.exp() * log_p).sum(-1)))
     right, loss, entropy = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-    used = torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]
+    used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
     zero = torch.zeros((), device=loss.device)
     return Outcomes(right & used, torch.where(used, loss, zero), torch.where(used, entropy, zero))
 
@@ -156,19 +105,155 @@ def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:
     return {name: w.expand(clients, *w.shape) for name, w in weights.items()}
 
 
-def _alone(function: Callable) -> Callable:
-    """A function of one client over a stack of one, without vmap."""
-
-    def on_stack(*args: Any) -> Any:
-        return torch.utils._pytree.tree_map(lambda t: t[None], function(*_pick(args, 0)))
-
-    return on_stack
+_Forward = Callable[[Weights, Weights, Tensor, Tensor | None], Tensor]
+"""Of a stack: weights, context, x (clients, rows, *shape), streams (clients,) or None to logits (clients, rows, outputs)."""
 
 
-def _one_after_another(function: Callable, clients: int, *args: Any) -> Any:
+class _Batch(NamedTuple):
+    """One step's rows; `used` is 1, and 0 for padding, (clients, rows); `rows` of them are used, (clients,)."""
+
+    x: Tensor
+    y: Tensor
+    used: Tensor
+    rows: Tensor
+    streams: Tensor
+    full: bool  # whether every client has rows left
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The local training of a stack."""
+
+    network: Network
+    training: Training
+    proximal: float
+
+    def run(
+        self, weights: Weights, context: Weights, anchor: Weights, rows: Rows, streams: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """See `train`."""
+        seen = torch.zeros(len(streams), device=rows.x.device)
+        fused = self._fuses()
+        weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
+        state = self.training.optimiser.init(weights, len(streams))
+        for batch in _batches(self.network, self.training, rows, streams):
+            if fused:
+                loss = self._descend(weights, context, anchor, batch)
+            else:
+                weights, state, loss = self._step(weights, context, anchor, state, batch)
+            seen += loss * batch.rows
+        return weights, seen / (rows.counts * self.training.epochs).clamp_min(1)
+
+    def _fuses(self) -> bool:
+        """Plain gradient descent needs no gradient in memory."""
+        optimiser = self.training.optimiser
+        plain = isinstance(optimiser, SGD) and not optimiser.momentum
+        return plain and self.training.engine == "batched" and hasattr(self.network, "descend")
+
+    def _step(
+        self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: _Batch
+    ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
+        """One step of the optimiser; the loss is each client's mean, (clients,)."""
+        leaves = {name: w.requires_grad_() for name, w in weights.items()}
+        logits = _forward(self.network, self.training.engine)(leaves, context, batch.x, batch.streams)
+        per_row = self.training.objective(logits.flatten(0, 1), batch.y.flatten()).view(batch.y.shape)
+        loss = _mean(per_row, batch)
+        total = loss.sum()
+        if self.proximal:
+            total = total + self.proximal / 2 * sum(((w - anchor[n]) ** 2).sum() for n, w in leaves.items())
+        grads = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
+        weights = {name: w.detach() for name, w in leaves.items()}
+        new, new_state = self.training.optimiser.step(weights, grads, state)
+        if batch.full:
+            return new, new_state, loss.detach()
+        active = batch.rows > 0
+        return freeze(active, new, weights), freeze(active, new_state, state), loss.detach()
+
+    def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: _Batch) -> Tensor:
+        """The same step of plain gradient descent, in place."""
+        optimiser, network = cast(SGD, self.training.optimiser), cast(Fused, self.network)
+        losses = []
+
+        def slopes_of(logits: Tensor) -> Tensor:
+            loss, slope = slopes(self.training.objective, logits.flatten(0, 1), batch.y.flatten())
+            losses.append(_mean(loss.view(batch.y.shape), batch))
+            share = batch.used.to(slope.dtype) / batch.rows.clamp_min(1)[:, None]
+            return slope.view(logits.shape).mul_(share.unsqueeze(-1))
+
+        pull = optimiser.weight_decay + self.proximal
+        done = None if batch.full or not pull else batch.rows == 0
+        kept = {} if done is None else {name: w[done] for name, w in weights.items()}
+        rate = optimiser.learning_rate
+        network.descend(weights, context, batch.x, batch.streams, slopes_of, rate, 1 - rate * pull)
+        if self.proximal:
+            for name, w in weights.items():
+                w.add_(anchor[name], alpha=rate * self.proximal)
+        for name, w in kept.items():
+            weights[name][done] = w
+        return losses[0]
+
+
+def _mean(per_row: Tensor, batch: _Batch) -> Tensor:
+    """Each client's mean over its rows of the batch: (clients,)."""
+    return (per_row * batch.used).sum(1) / batch.rows.clamp_min(1)
+
+
+def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[_Batch]:
+    """Every epoch's batches in each client's own order; all have the same clients, also those without rows left."""
+    clients, width = rows.y.shape
+    size = min(training.batch, width)
+    fewest, most = int(rows.counts.min()), int(rows.counts.max())
+    in_order = size == width and not network.dropout  # then an order of its own would change nothing
+    place = torch.arange(width, device=rows.x.device)
+    first = torch.arange(clients, device=rows.x.device)[:, None] * width
+    x, y = rows.x.flatten(0, 1), rows.y.flatten()
+    for epoch in range(training.epochs):
+        epoch_streams = fold(streams, epoch)
+        order = None if in_order else first + shuffle(epoch_streams, width, rows.counts)
+        for number, at in enumerate(range(0, most, size)):
+            used = (place[at : at + size] < rows.counts[:, None]).to(rows.x.dtype)
+            batch_x, batch_y = rows.x, rows.y
+            if order is not None:
+                index = order[:, at : at + size].flatten()
+                batch_x = x.index_select(0, index).view(clients, -1, *rows.x.shape[2:])
+                batch_y = y.index_select(0, index).view(clients, -1)
+            yield _Batch(batch_x, batch_y, used, used.sum(1), fold(epoch_streams, number), at < fewest)
+
+
+def _forward(network: Network, engine: Kind) -> _Forward:
+    """The network on a stack."""
+    if engine == "batched":
+        by_hand = cast(Stacked, network)
+        return by_hand.apply_stack
+    if engine == "vmap":
+        return lambda *stack: torch.func.vmap(network.apply, (0, 0, 0, None if stack[3] is None else 0))(*stack)
+    return _each_by_itself(network)
+
+
+def _each_by_itself(network: Network) -> _Forward:
+    def forward(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        stream_of = [None] * len(x) if streams is None else list(streams)
+        own = (_pick((weights, context, x), i) for i in range(len(x)))
+        return torch.stack([network.apply(w, c, rows, s) for (w, c, rows), s in zip(own, stream_of, strict=True)])
+
+    return forward
+
+
+def _as_one_client(network: Network) -> _Forward:
+    """For clients that share all weights: their rows are one client's."""
+
+    def forward(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        logits = network.apply({n: w[0] for n, w in weights.items()}, context, x.flatten(0, 1), streams)
+        return logits.view(*x.shape[:2], -1)
+
+    return forward
+
+
+def _one_after_another(function: Callable, clients: int, *args: Any) -> tuple[dict[str, Tensor], Tensor]:
     """The function on each client as a stack of one, results joined along the client axis."""
     each = [function(*_pick(args, slice(i, i + 1))) for i in range(clients)]
-    return torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *each)
+    joined: tuple[dict[str, Tensor], Tensor] = torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *each)
+    return joined
 
 
 def _pick(args: Any, index: int | slice) -> Any:

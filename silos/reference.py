@@ -41,7 +41,9 @@ class Silos:
 
     def rows(self, split: str) -> dict[str, int]:
         """The number of rows of each of these clients in a split."""
-        return {name: sum(entry.rows[split] for entry in self.entries(name)) for name in self.clients}
+        if split not in self._rows:
+            self._rows[split] = {n: sum(entry.rows[split] for entry in self.entries(n)) for n in self.clients}
+        return dict(self._rows[split])
 
     def common(self, split: str) -> int:
         """The number of rows of a split that no client owns."""
@@ -49,7 +51,7 @@ class Silos:
 
     def role(self, client: str) -> Role:
         """Whether a client is federated, fresh (a known law, never trained on) or unseen (a law nobody trained on)."""
-        return self.entries(client)[0].role
+        return self._roles[client] if client in self._roles else self.entries(client)[0].role
 
     def domain(self, client: str) -> str:
         """The client's law, by the name that the partition gave it; empty where the partition made no differences."""
@@ -67,6 +69,8 @@ class Silos:
 
     def select(self, clients: Sequence[str]) -> "Silos":
         """These clients only, in this order."""
+        if tuple(clients) == self.clients:
+            return self
         for name in clients:
             self.entries(name)
         return replace(self, clients=tuple(clients))
@@ -84,6 +88,14 @@ class Silos:
     @cached_property
     def _chosen(self) -> frozenset[str]:
         return frozenset(self.clients)
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, int]]:
+        return {}
+
+    @cached_property
+    def _roles(self) -> dict[str, Role]:
+        return {name: self.entries(name)[0].role for name in self.clients}
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from models.state import State
 from silos.errors import UserError
 from silos.files import write_bytes
-from tasks.files import read_json, write_json
+from tasks.files import read_json, write_compact
 
 
 def save_state(path: Path, state: State, round: int) -> None:
@@ -64,7 +64,7 @@ class Journal:
 
     def write(self, record: dict[str, Any]) -> None:
         """The record of its round, replacing what a killed process may have left."""
-        write_json(self._path(record["round"]), record)
+        write_compact(self._path(record["round"]), record)
 
     def read(self, round: int) -> dict[str, Any]:
         """One round's record."""

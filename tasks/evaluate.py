@@ -6,9 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from models.cohort import Outcomes, outcomes
+from models.cohort import Outcomes, Training, outcomes
 from models.model import Model
-from models.objectives import Objective
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Scores
@@ -22,7 +21,7 @@ OUTCOMES = "outcomes"
 def evaluate(
     cohort: Cohort,
     model: Model,
-    objective: Objective,
+    training: Training,
     private: PrivateStore,
     splits: tuple[str, ...] = ("validation", "test"),
     device: str = "cpu",
@@ -35,7 +34,7 @@ def evaluate(
         weights, context = open_weights(model, stack, private, device)
         for split in splits:
             rows = open_rows(cohort.silos, stack, split, device)
-            found = outcomes(model.network, weights, context, rows, objective)
+            found = outcomes(model.network, weights, context, rows, training.objective, training.engine)
             kept = _keep(stack, found.correct, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, found, kept))
     scores[0] = replace(scores[0], seconds=time.perf_counter() - start)

@@ -14,6 +14,15 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(_finite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
+def write_compact(path: Path, content: Any) -> None:
+    """The same on one line, in a fraction of the time: for records of many clients."""
+    try:
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(content), sort_keys=True)
+    write_bytes(path, f"{text}\n".encode())
+
+
 def read_json(path: Path) -> Any:
     """The file's content, None if it is not there."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

@@ -88,3 +88,38 @@ class PairedSums:
     by_seed: tuple[float, ...]  # sum over rows, one number a seed
     mean_squares: float  # sum over rows of the squared mean over seeds
     squares: float  # sum over rows and seeds of the squared difference
+
+
+@dataclass(frozen=True)
+class StatsKept:
+    """What the server learns when the clients of one stack describe their rows: that they did, and how well.
+
+    The statistics themselves stay with each client. Where they are one number, its norm would tell it, and is NaN.
+    """
+
+    clients: tuple[str, ...]
+    refs: Mapping[str, str]  # client, hash
+    norm: Tensor  # (clients,) float64, Euclidean, over all statistics
+    ok: Tensor  # (clients, statistics) bool, whether the rows were enough
+    gap: Tensor  # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StatsMessage:
+    """What the clients of one stack tell of their rows because they were asked for it by name.
+
+    A client that has too few rows tells none of it (see `tasks.client_stats.LEAST_ROWS`) and has zeros here.
+    """
+
+    clients: tuple[str, ...]
+    rows: Tensor  # (clients,) int64
+    told: Mapping[str, Tensor]  # class_counts | mean | variance | eigenvalues to (clients, length) float32
+    silent: tuple[str, ...] = ()  # those with too few rows
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own: its row count, and the numbers if it tells any."""
+        numbers = sum(t.shape[1] for t in self.told.values())
+        return _FLOAT_BYTES * (len(self.clients) + numbers * (len(self.clients) - len(self.silent)))

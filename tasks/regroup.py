@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from models.cohort import outcomes, stacked
+from models.cohort import Training, outcomes, stacked
 from models.model import Model
-from models.objectives import Objective
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.messages import Choices
@@ -18,7 +17,7 @@ from tasks.step import step
 
 @step
 def regroup(
-    cohort: Cohort, model: Model, objective: Objective, private: PrivateStore, device: str = "cpu"
+    cohort: Cohort, model: Model, training: Training, private: PrivateStore, device: str = "cpu"
 ) -> list[Choices]:
     """One record a stack: the smallest mean loss over the training rows, the first of equals, in every set.
 
@@ -34,7 +33,11 @@ def regroup(
         loss = np.zeros((len(stack.clients), *offered))
         for place in np.ndindex(*offered):
             weights = {n: t.to(device) for n, t in stacked(_one(model, place), stack.size).items()}
-            sums = outcomes(model.network, weights, context, rows, objective).loss.double().sum(1)
+            sums = (
+                outcomes(model.network, weights, context, rows, training.objective, training.engine)
+                .loss.double()
+                .sum(1)
+            )
             mean = (sums / rows.counts.clamp_min(1)).cpu().numpy()
             loss[(slice(None), *place)] = mean[: len(stack.clients)]
         loss = np.where(np.isnan(loss), np.inf, loss)

@@ -209,10 +209,15 @@ class Delivery:
 _creating = threading.Lock()
 
 
+def import_mlflow() -> None:
+    """What a delivery to a database imports, quietly; for a moment at which there is nothing else to do."""
+    _be_quiet()
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+
 def connect(uri: str) -> Any:
     """A quiet MLflow client of this store."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    _be_quiet()
     import mlflow
 
     for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
@@ -221,6 +226,11 @@ def connect(uri: str) -> Any:
         with _creating:
             _create_whole(Path(uri.removeprefix("sqlite:///")))
     return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def _be_quiet() -> None:
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
 
 
 def _create_whole(path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import settings
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.cohort import Training
-from models.networks import MLP
+from models.dense import MLP
 from models.objectives import CrossEntropy
 from models.optimisers import SGD
 from models.state import State
@@ -104,8 +104,9 @@ def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
         **training: Any,
     ) -> Problem:
         opened = write_silos(train, **(silos or {}))
-        usual = {"objective": CrossEntropy(), "optimiser": SGD(0.1), "epochs": 2, "batch": 4}
         network = network or MLP(FEATURES, (6,), CLASSES)
+        engine = "batched" if hasattr(network, "apply_stack") else "vmap"
+        usual = {"objective": CrossEntropy(), "optimiser": SGD(0.1), "epochs": 2, "batch": 4, "engine": engine}
         return Problem(opened, network, Training(**{**usual, **training}), seed)
 
     return build
@@ -126,7 +127,8 @@ def make_round(tmp_path: Path) -> Callable[..., Round]:
         clients = problem.silos.clients if clients is None else tuple(clients)
         dropped = tuple(c for c in problem.silos.clients if c not in clients)
         private = private or PrivateStore(str(tmp_path / "private"))
-        return Round(number, problem, clients, dropped, PlainRunner(workers), private, stack)
+        problem = replace(problem, stack=stack)
+        return Round(number, problem, clients, dropped, PlainRunner(workers), private)
 
     return build
 

@@ -89,7 +89,7 @@ class IFCA(Method):
 def _choose(sets: Weights, round: Round) -> list[Choices]:
     problem = round.problem
     model = Model(problem.network, shared=sets, clients=round.clients)
-    return round.each(regroup, model, objective=problem.training.objective)
+    return round.each(regroup, model, training=problem.training)
 
 
 def _choices(chosen: Sequence[Choices]) -> Choice:

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Folder:
-    """A user's folder with a params.yaml."""
+    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started."""
 
     path: Path
+    server: str | None = None
 
-    def type(self, *words: str, code: int = 0, env: dict[str, str] | None = None) -> Answer:
+    def type(self, *words: str, code: int = 0) -> Answer:
         """`siloflow WORDS`, to its end; it must end with this code, and leave no process."""
         start = time.perf_counter()
         done = subprocess.run(
             [COMMAND, *words],
             cwd=self.path,
-            env={**plain_environment(), **(env or {})},
+            env=self._environment(),
             capture_output=True,
             text=True,
             timeout=200,
@@ -67,9 +68,9 @@ class Folder:
             text=True,
         )
 
-    def copy(self, to: Path) -> "Folder":
+    def copy(self, to: Path, server: str | None = None) -> "Folder":
         """This folder as it is, at another place."""
-        return Folder(Path(shutil.copytree(self.path, to, symlinks=True)))
+        return Folder(Path(shutil.copytree(self.path, to, symlinks=True)), server)
 
     def take_databases(self, other: "Folder") -> None:
         """MLflow's and Prefect's, as they are in the other folder: making them new costs seconds."""
@@ -82,6 +83,9 @@ class Folder:
         from tasks.track import connect
 
         return connect(f"sqlite:///{self.path / 'runs' / 'mlflow.db'}")
+
+    def _environment(self) -> dict[str, str]:
+        return {**plain_environment(), **({"PREFECT_API_URL": self.server} if self.server else {})}
 
 
 def plain_environment() -> dict[str, str]:
@@ -126,8 +130,8 @@ def assert_quiet() -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="session")
-def folder_at() -> Callable[[Path], Folder]:
-    """A user's folder at this path."""
+def folder_at() -> Callable[..., Folder]:
+    """See `Folder`."""
     return Folder
 
 
@@ -155,6 +159,20 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, Answe
 
 
 @pytest.fixture(scope="session")
+def server(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one Prefect server for all commands of which no test asks what their own server does."""
+    from flows.server import PrefectServer
+
+    home = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "server").path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", plain_environment())
+        started = PrefectServer(home)
+    started.wait()
+    yield started.url
+    started.stop()
+
+
+@pytest.fixture(scope="session")
 def finished(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two methods with two seeds for four rounds."""
     template, answer = partitioned
@@ -164,7 +182,7 @@ def finished(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
-def unusual(finished: Finished) -> list[Answer]:
+def unusual(finished: Finished, server: str) -> list[Answer]:
     """Stacks of two clients, of which some drop out; the best round is reported, personal models are logged.
 
     Computed by one worker, then by two.
@@ -178,4 +196,5 @@ def unusual(finished: Finished) -> list[Answer]:
     }
     typed = ["compare", "fedavg", "local_only", "--seeds", "0", "--json", "--timings"]
     typed += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return [finished.folder.type(*typed, "--set", f"runner.workers={workers}") for workers in (1, 2)]
+    folder = replace(finished.folder, server=server)
+    return [folder.type(*typed, "--set", f"runner.workers={workers}") for workers in (1, 2)]

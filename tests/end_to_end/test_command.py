@@ -2,10 +2,12 @@
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,13 @@ from flows.cli import app
 app(["--help"], standalone_mode=False)
 assert not {"torch", "prefect", "mlflow", "dvc", "numpy"} & set(sys.modules)
 """
+IMPORTS = """
+import atexit, pathlib, sys
+from flows.cli import main
+heavy = {"torch", "prefect", "mlflow", "dvc", "sklearn", "scipy", "pandas", "matplotlib"}
+atexit.register(lambda: pathlib.Path("imported").write_text(" ".join(heavy & set(sys.modules))))
+main()
+"""
 
 
 def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
@@ -36,6 +45,44 @@ def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", HELP_IMPORTS], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "needed"),
+    [
+        (("run", "fedavg", "--set", "training.epoch=2"), 2, set()),
+        (("compare", "--set", "comparison.methods=[fedavgg]"), 2, set()),
+        (("schedule", "0 6 * * 1", "--set", "runner.workers=0"), 2, set()),
+        (("data", "log"), 2, set()),  # there is no git here
+        (("show",), 0, {"matplotlib"}),
+        (("partition",), 0, {"prefect", "dvc"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_command_imports_only_what_it_needs_and_starts_no_server_for_a_mistake(
+    partitioned: Any,
+    server: str,
+    environment: dict[str, str],
+    tmp_path: Path,
+    typed: tuple[str, ...],
+    code: int,
+    needed: set[str],
+) -> None:
+    folder = partitioned[0].copy(tmp_path / "project").path
+    shutil.rmtree(folder / ".prefect")
+    if code == 0:
+        environment = {**environment, "PREFECT_API_URL": server}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *typed],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert set((folder / "imported").read_text().split()) == needed
+    assert (folder / ".prefect").exists() == ("prefect" in needed)
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

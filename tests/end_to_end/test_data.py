@@ -16,15 +16,15 @@ RUN = ("run", "fedavg", "--set", "training.rounds=3", "--json")
 
 
 @pytest.fixture
-def folder(partitioned: Any, tmp_path: Path) -> Any:
+def folder(partitioned: Any, server: str, tmp_path: Path) -> Any:
     """A partitioned folder of this test's own."""
-    return partitioned[0].copy(tmp_path / "project")
+    return partitioned[0].copy(tmp_path / "project", server)
 
 
 @pytest.fixture(scope="module")
-def once(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def once(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two committed versions of data/: nine silos, then one of them turned by another angle; and a run on the first."""
-    folder = partitioned[0].copy(tmp_path_factory.mktemp("data") / "project")
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("data") / "project", server)
     shutil.rmtree(folder.path / ".dvc")  # made outside of git
     git(folder.path, "init", "-q", "-b", "main")
     (folder.path / ".gitignore").write_text("/data\n/runs/\n/private/\n/.prefect/\n")
@@ -38,9 +38,9 @@ def once(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def history(once: Any, tmp_path: Path) -> Any:
+def history(once: Any, server: str, tmp_path: Path) -> Any:
     """A copy of that, to be spoiled."""
-    return once[0].copy(tmp_path / "history"), once[1]
+    return once[0].copy(tmp_path / "history", server), once[1]
 
 
 def git(folder: Path, *words: str) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,11 @@ def test_a_comparison_killed_twice_ends_as_if_nobody_had(finished: Any, partitio
 
 @pytest.fixture(scope="module")
 def stopped(
-    partitioned: Any, finished: Any, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    partitioned: Any,
+    finished: Any,
+    server: str,
+    environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     """A run that is stopped after its first round, with a second process beside it; then the first is killed."""
     folder = partitioned[0].copy(tmp_path_factory.mktemp("resume") / "project")
@@ -45,7 +50,7 @@ def stopped(
         beside = subprocess.run(
             [*first.args, "--resume"],
             cwd=folder.path,
-            env=environment,
+            env={**environment, "PREFECT_API_URL": server},
             capture_output=True,
             text=True,
             timeout=120,
@@ -54,7 +59,7 @@ def stopped(
     finally:
         first.kill()
         first.communicate()
-    return {"folder": folder, "beside": beside}
+    return {"folder": replace(folder, server=server), "beside": beside}
 
 
 def test_a_second_process_on_the_same_run_is_refused(stopped: dict[str, Any]) -> None:
@@ -84,8 +89,8 @@ def test_a_killed_run_goes_on_with_its_own_settings_only(finished: Any, stopped:
     assert _steps(folder, run["mlflow_run_id"]) == {tuple(range(1, ROUNDS + 1))}
 
 
-def test_a_run_ends_well_without_mlflow_and_delivers_later(finished: Any) -> None:
-    folder = finished.folder
+def test_a_run_ends_well_without_mlflow_and_delivers_later(finished: Any, server: str) -> None:
+    folder = replace(finished.folder, server=server)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, and not listening
         away = folder.type(*TYPED, "--set", f"tracking.uri=http://127.0.0.1:{closed.getsockname()[1]}")

@@ -33,7 +33,7 @@ def measurements(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def answered(
-    tmp_path_factory: pytest.TempPathFactory, finished: Any, folder_at: Callable[[Path], Any]
+    tmp_path_factory: pytest.TempPathFactory, finished: Any, server: str, folder_at: Callable[..., Any]
 ) -> dict[str, dict[str, Any]]:
     """What partition, show and compare say of each."""
     home = tmp_path_factory.mktemp("stranger")
@@ -47,7 +47,7 @@ def answered(
     raw["training"]["optimiser"]["learning_rate"] = 0.1
 
     def commands(arrays: Callable[..., dict[str, np.ndarray]]) -> dict[str, Any]:
-        folder = folder_at(home / arrays.__name__)
+        folder = folder_at(home / arrays.__name__, server)
         (folder.path / "arrays").mkdir(parents=True)
         folder.take_databases(finished.folder)
         np.savez(folder.path / "arrays" / "my.npz", **arrays(np.random.default_rng(0)))

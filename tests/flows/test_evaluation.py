@@ -35,7 +35,7 @@ def score(make_round, play, make_problem):
         from dataclasses import replace
 
         from flows.method import find
-        from models.networks import MLP
+        from models.dense import MLP
 
         problem = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)
         problem = replace(problem, silos=silos.federated())
@@ -43,7 +43,7 @@ def score(make_round, play, make_problem):
         everybody = replace(problem, silos=silos if clients is None else silos.select(clients))
         model = played.page.model(played.state, everybody)
         return model, played.rounds[0].each(
-            evaluate, model, silos=everybody.silos, objective=problem.training.objective, splits=("test",)
+            evaluate, model, silos=everybody.silos, training=problem.training, splits=("test",)
         )
 
     return run

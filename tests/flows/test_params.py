@@ -39,9 +39,6 @@ MISTAKES = {
     "comparison.reference=fedvag": "comparison.reference: there is no method 'fedvag'; did you mean fedavg?",
     "comparison.seeds=[-1]": "comparison.seeds.0 is -1; it must be at least 0.",
     "method.fedporx.proximal=1": "method: there is no method 'fedporx'; did you mean fedprox?",
-    "method.fedprox.proximal=-1": "method.fedprox.proximal is -1; it must be at least 0.",
-    "method.fedprox={proxmal: 1}": "method.fedprox.proxmal: there is no such key; did you mean proximal?",
-    "method.fedavg={proximal: 1}": "method.fedavg.proximal: there is no such key.",
     "data.scheme.1.angels=[0]": "data.scheme.1.angels: there is no such key; did you mean angles?",
     "data.scheme.0={kind: column, column: town}": ("data.scheme.0.column is 'town'; it must be 'client' or 'domain'."),
     "data.scheme.0.kind=eqaul": "data.scheme.0.kind: there is no 'eqaul'; did you mean equal?",
@@ -55,12 +52,27 @@ MISTAKES = {
     ),
 }
 
+MISTAKES_OF_METHODS = {
+    "method.fedprox.proximal=-1": "method.fedprox.proximal is -1; it must be at least 0.",
+    "method.fedprox={proxmal: 1}": "method.fedprox.proxmal: there is no such key; did you mean proximal?",
+    "method.fedavg={proximal: 1}": "method.fedavg.proximal: there is no such key.",
+}
+
 
 @pytest.mark.parametrize("override", MISTAKES)
 def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(project, override):
     with pytest.raises(UserError) as told:
         read(project, [override])
     assert str(told.value) == f"params.yaml: {MISTAKES[override]}"
+
+
+@pytest.mark.parametrize("override", MISTAKES_OF_METHODS)
+@pytest.mark.parametrize("asked", ["local_only", "fedprox"])
+def test_whichever_method_is_asked_for_a_mistake_in_any_methods_section_is_told(project, override, asked):
+    params = read(project, [override])
+    with pytest.raises(UserError) as told:
+        params.page(asked, project)
+    assert str(told.value) == f"params.yaml: {MISTAKES_OF_METHODS[override]}"
 
 
 @pytest.mark.parametrize("override", ["training.rounds", "=3", "", "training..rounds=3", ".rounds=3", "training.=3"])
@@ -112,7 +124,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     (project / "params.yaml").write_text(yaml.safe_dump(empty))
     params = read(project)
     assert params.clients.fraction == 1.0
-    assert params.engine.kind == "batched"
+    assert params.engine.kind == "auto"
     assert params.page("fedprox", project) == FedProx()
 
 
@@ -184,8 +196,9 @@ def test_a_users_own_method_may_be_named_anywhere(project):
     (project / "mine.py").write_text(page)
     params = read(project, ["extra_methods.mine=mine.py", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
     assert params.page("mine", project).x == 4
+    params = read(project, ["extra_methods.mine=mine.py", "method.mine.x=four"])
     with pytest.raises(UserError) as told:
-        read(project, ["extra_methods.mine=mine.py", "method.mine.x=four"])
+        params.page("mine", project)
     assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.cohort import Rows, stacked
-from models.networks import MLP
+from models.dense import MLP
 from models.streams import server_stream
 
 

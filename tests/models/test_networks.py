@@ -6,13 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 
-from models.networks import MLP, build, from_json, parameters, to_json
+from models.convolution import CNN
+from models.dense import MLP
+from models.networks import build, from_json, parameters, to_json
 from models.streams import client_streams, server_stream
 
 
 def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = [torch.nn.Flatten()]
-    widths = (network.inputs, *network.hidden, network.classes)
+    widths = (network.inputs, *network.hidden, network.outputs)
     for at, (fan_in, fan_out) in enumerate(pairwise(widths)):
         if at:
             layers.append(torch.nn.ReLU())
@@ -48,7 +50,9 @@ def test_fresh_weights_lie_within_one_over_root_fan_in_and_spread_over_it():
     assert not torch.equal(weights["dense0.weight"][0, :50], weights["dense1.weight"][0, :50])
 
 
-@pytest.mark.parametrize("network", [MLP(3, (), 2), MLP(64, (5, 6), 10, dropout=0.25)])
+@pytest.mark.parametrize(
+    "network", [MLP(3, (), 2), MLP(64, (5, 6), 10, dropout=0.25), CNN((28, 28), (10, 20), (50,), 10)]
+)
 def test_a_network_comes_back_from_its_json(network):
     assert from_json(json.loads(json.dumps(to_json(network)))) == network
 
@@ -81,3 +85,46 @@ def test_dropout_is_the_same_inside_vmap():
     alone = torch.stack([network.apply(weights, {}, a, s) for a, s in zip(x, streams, strict=True)])
     mapped = torch.func.vmap(lambda a, s: network.apply(weights, {}, a, s))(x, streams)
     torch.testing.assert_close(mapped, alone)
+
+
+@pytest.mark.parametrize("padding", [False, True])
+@pytest.mark.parametrize("shape", [(16, 16), (16, 20, 3)])
+def test_the_cnn_is_torch_nns_with_the_same_weights(shape, padding):
+    network = CNN(shape, (3, 4), (6,), 5, kernel=3, padding=padding)
+    weights = network.init(server_stream(0, 0, "init"))
+    channels = shape[2] if len(shape) == 3 else 1
+    margin = 1 if padding else 0
+    sides = [side // 4 if padding else ((side - 2) // 2 - 2) // 2 for side in shape[:2]]
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(channels, 3, 3, padding=margin),
+        torch.nn.MaxPool2d(2),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(3, 4, 3, padding=margin),
+        torch.nn.MaxPool2d(2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4 * sides[0] * sides[1], 6),
+        torch.nn.ReLU(),
+        torch.nn.Linear(6, 5),
+    )
+    for at, name in ((0, "conv0"), (3, "conv1"), (7, "dense0"), (9, "dense1")):
+        weight = weights[f"{name}.weight"]
+        theirs[at].load_state_dict(
+            {"weight": weight.T if name.startswith("dense") else weight, "bias": weights[f"{name}.bias"]}
+        )
+    x = torch.randn(7, *shape, generator=torch.Generator().manual_seed(1))
+    expected = theirs(x.view(*x.shape[:3], channels).permute(0, 3, 1, 2))
+    torch.testing.assert_close(network.apply(weights, {}, x, None), expected)
+    assert parameters(weights) == sum(p.numel() for p in theirs.parameters())
+    assert network.widest == max(
+        w.numel() for w in (x[0], theirs[0](x.view(*x.shape[:3], channels).permute(0, 3, 1, 2))[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "sentence"),
+    [((64,), (3,), "need images"), ((8, 8), (3, 4), "leave nothing of an image of 8 x 8")],
+)
+def test_convolutions_that_cannot_be_are_refused(shape, channels, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build("cnn", shape, 10, {"channels": list(channels), "hidden": [5]})

@@ -19,7 +19,7 @@ def scored(make_problem, make_round, tmp_path):
     page, store = FedAvg(), PrivateStore(str(tmp_path / "own"))
     model = page.model(page.init(problem), problem)
     round = make_round(problem, stack=2, private=store)
-    scores = round.each(evaluate, model, objective=problem.training.objective, keep_outcomes=True)
+    scores = round.each(evaluate, model, training=problem.training, keep_outcomes=True)
     return problem, model, store, scores
 
 
@@ -58,7 +58,7 @@ def test_without_being_asked_no_client_keeps_outcomes(make_problem, make_round, 
     store = PrivateStore(str(tmp_path / "own"))
     round = make_round(problem, private=store)
     model = page.model(page.init(problem), problem)
-    scores = round.each(evaluate, model, objective=problem.training.objective)
+    scores = round.each(evaluate, model, training=problem.training)
     assert all(s.outcomes == {} for s in scores)
     assert not (tmp_path / "own").exists()
 

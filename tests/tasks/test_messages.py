@@ -14,7 +14,7 @@ from torch import Tensor
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from silos.cohort import Cohort, Stack, open_stack
-from tasks import aggregate, evaluate, local_train, messages, pair, regroup, split
+from tasks import aggregate, client_stats, evaluate, local_train, messages, pair, regroup, split
 from tasks.evaluate import evaluate as evaluate_task
 from tasks.messages import Scores, Update
 
@@ -23,7 +23,9 @@ TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17}
 VALIDATION, TEST = 31, 37
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
-PER_CLIENT = {"rows", "loss", "correct", "entropy", "choice"}
+PER_CLIENT = {"rows", "loss", "correct", "entropy", "norm", "choice"}
+PER_STATISTIC = {"ok", "gap"}
+SUMS_OVER_ROWS = {"sums", "told"}  # told by clients with ten rows or more: see test_client_stats.py
 WORDS = {
     str,
     int,
@@ -42,11 +44,14 @@ def message_types() -> list[type]:
 
 @pytest.mark.parametrize("message", message_types())
 def test_no_message_type_can_hold_a_row(message):
-    """A field is a word, a number, one number a client (or for each set of models), or weights: summed, or each client's."""
+    """A field is a word, a number, one number a client and statistic or set of models, or summed over clients or many rows.
+
+    `each` are shared weights, client by client.
+    """
     for name, kind in typing.get_type_hints(message).items():
         if kind is Tensor:
-            assert name in PER_CLIENT
-        elif name in ("sums", "each"):
+            assert name in PER_CLIENT | PER_STATISTIC
+        elif name in SUMS_OVER_ROWS | {"each"}:
             assert kind == Mapping[str, Tensor]
         else:
             assert kind in WORDS, f"{message.__name__}.{name} is {kind}"
@@ -54,10 +59,10 @@ def test_no_message_type_can_hold_a_row(message):
 
 
 def test_the_servers_tasks_do_not_take_a_cohort():
-    for module in (aggregate, evaluate, local_train, pair, regroup, split):
+    for module in (aggregate, client_stats, evaluate, local_train, pair, regroup, split):
         for step in (v for v in vars(module).values() if isinstance(v, Task)):
             kinds = set(typing.get_type_hints(step.fn).values())
-            opens_rows = step.name in ("evaluate", "local_train", "regroup")
+            opens_rows = step.name in ("client_stats", "evaluate", "local_train", "regroup", "tell_stats")
             assert (Cohort in kinds) == opens_rows, step.name
     assert list(inspect.signature(aggregate.aggregate.fn).parameters) == ["updates", "current"]
 
@@ -69,7 +74,7 @@ def sent(request, make_problem, make_round):
     page, round = request.param(), make_round(problem, stack=3)
     model = page.model(page.init(problem), problem)
     updates = round.train(local_train.local_train, model)
-    scores = round.each(evaluate_task, model, objective=problem.training.objective, keep_outcomes=True)
+    scores = round.each(evaluate_task, model, training=problem.training, keep_outcomes=True)
     return problem, updates, scores
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from models.dense import MLP
 from models.model import Model
-from models.networks import MLP
 from models.state import Private
 from models.streams import server_stream
 from silos.cohort import Stack

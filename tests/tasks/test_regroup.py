@@ -25,7 +25,7 @@ def ask(problem, make_round):
 
     def run(weights, **options):
         model = Model(problem.network, shared=weights, clients=problem.silos.clients)
-        messages = make_round(problem, **options).each(regroup, model, objective=problem.training.objective)
+        messages = make_round(problem, **options).each(regroup, model, training=problem.training)
         return {
             client: (int(m.rows[at]), m.choice[at].tolist(), m.loss[at].tolist())
             for m in messages

@@ -6,12 +6,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 from silos.errors import UserError
-from tasks import aggregate, evaluate, local_train, pair, regroup, split
+from tasks import aggregate, client_stats, evaluate, local_train, pair, regroup, split
 from tasks.step import step
 
-STEPS = [
-    v for m in (aggregate, evaluate, local_train, pair, regroup, split) for v in vars(m).values() if isinstance(v, Task)
-]
+MODULES = (aggregate, client_stats, evaluate, local_train, pair, regroup, split)
+STEPS = [v for m in MODULES for v in vars(m).values() if isinstance(v, Task)]
 
 
 def test_a_step_is_still_a_plain_function():

@@ -14,6 +14,8 @@ class Quadratic:
     """a / 2 (w - m)^2 of one number w in float64; a row is (a, m)."""
 
     start: float = 3.0
+    dropout = 0.0
+    widest = 2
 
     def init(self, stream):
         return {"w": torch.tensor([self.start], dtype=torch.float64)}

@@ -96,7 +96,7 @@ def test_its_model_answers_for_each_client(page, problem, play):
         rows = open_rows(problem.silos, stack, "test", "cpu")
         found = outcomes(model.network, weights, context, rows, problem.training.objective)
         assert torch.isfinite(found.loss).all()
-    scores = played.rounds[0].each(evaluate, model, silos=problem.silos, objective=problem.training.objective)
+    scores = played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training)
     table = by_client(scores)
     assert set(table) == set(CLIENTS)
     assert set(summary(table, "test")) == set(summary(table, "validation")) != set()
@@ -130,7 +130,7 @@ def _more(page, played, play):
 def _loss(page, problem, state, played) -> float:
     model = page.model(state, problem)
     round = played.rounds[0]
-    scores = round.each(evaluate, model, silos=problem.silos, objective=problem.training.objective, splits=("train",))
+    scores = round.each(evaluate, model, silos=problem.silos, training=problem.training, splits=("train",))
     loss = summary(by_client(scores), "train")["loss/mean"]
     assert loss == loss
     return loss

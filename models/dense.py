@@ -1,0 +1,122 @@
+"""Dense layers with ReLU between them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from models.join import join
+from models.state import Weights
+from models.streams import fold, uniform
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
+
+    `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.
+    """
+
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+    dropout: float = 0.0
+    statistics: int = 0
+
+    @classmethod
+    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
+        """For rows of this shape."""
+        return cls(inputs=math.prod(shape), outputs=outputs, **options)
+
+    @property
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+        return max(self.inputs + self.statistics, *self.hidden, self.outputs)
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """Uniform in ±1/√fan_in, weights and biases, as torch.nn.Linear starts."""
+        widths = (self.inputs + self.statistics, *self.hidden, self.outputs)
+        weights: dict[str, Tensor] = {}
+        for layer, sizes in enumerate(pairwise(widths)):
+            weights |= dense_weights(fold(stream, layer), layer, *sizes)
+        return weights
+
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """Dropout acts on the hidden activations, each kept value scaled by 1 / (1 - rate)."""
+        x = join(x.flatten(1), context, self.statistics)
+        for layer in range(len(self.hidden) + 1):
+            if layer:
+                x = drop(torch.relu(x), self.dropout, stream, layer)
+            x = x @ weights[f"dense{layer}.weight"] + weights[f"dense{layer}.bias"]
+        return x
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
+        x = join(x.flatten(2), context, self.statistics)
+        for layer in range(len(self.hidden) + 1):
+            if layer:
+                x = drop(torch.relu(x), self.dropout, streams, layer)
+            x = dense(weights, layer, x)
+        return x
+
+    def descend(
+        self,
+        weights: Weights,
+        context: Weights,
+        x: Tensor,
+        streams: Tensor,
+        slopes: Callable[[Tensor], Tensor],
+        rate: float,
+        keep: float,
+    ) -> None:
+        """One step of gradient descent for a stack, in place: w <- keep w - rate dL/dw.
+
+        slopes: logits to dL/dlogits, both (clients, rows, outputs). The weights' gradient, as large as they are, is never
+        written: its product is added to them as it is computed.
+        """
+        inputs, slope_of = [join(x.flatten(2), context, self.statistics)], []
+        for layer in range(len(self.hidden)):
+            out = dense(weights, layer, inputs[-1]).relu_()
+            slope_of.append((out > 0).to(out.dtype))
+            if self.dropout:
+                slope_of[-1] = drop(slope_of[-1], self.dropout, streams, layer + 1)
+                out = drop(out, self.dropout, streams, layer + 1)
+            inputs.append(out)
+        slope = slopes(dense(weights, len(self.hidden), inputs[-1]))
+        for layer in reversed(range(len(self.hidden) + 1)):
+            weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
+            below = torch.bmm(slope, weight.transpose(1, 2)).mul_(slope_of[layer - 1]) if layer else slope
+            weight.baddbmm_(inputs[layer].transpose(1, 2), slope, beta=keep, alpha=-rate)
+            bias.mul_(keep).sub_(slope.sum(1), alpha=rate)
+            slope = below
+
+
+def dense(weights: Weights, layer: int, x: Tensor) -> Tensor:
+    """One dense layer of every client of a stack: (clients, rows, in) to (clients, rows, out)."""
+    return torch.baddbmm(weights[f"dense{layer}.bias"].unsqueeze(1), x, weights[f"dense{layer}.weight"])
+
+
+def dense_weights(stream: Tensor, layer: int, fan_in: int, fan_out: int) -> dict[str, Tensor]:
+    """Fresh weights (in, out) and bias of one dense layer, uniform in ±1/√fan_in."""
+    return within(
+        stream, 1 / math.sqrt(fan_in), {f"dense{layer}.weight": (fan_in, fan_out), f"dense{layer}.bias": (fan_out,)}
+    )
+
+
+def within(stream: Tensor, bound: float, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Tensors of these shapes, uniform in ±bound, each from a stream of its own."""
+    return {
+        name: (2 * uniform(fold(stream, part), shape) - 1) * bound for part, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def drop(x: Tensor, rate: float, stream: Tensor | None, layer: int) -> Tensor:
+    """Dropout of one client (stream: ()) or of a stack (streams: (clients,)); none without a stream."""
+    if not rate or stream is None:
+        return x
+    kept = uniform(fold(stream, layer), x.shape[stream.dim() :]) >= rate
+    return x * kept / (1 - rate)

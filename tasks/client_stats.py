@@ -1,0 +1,128 @@
+"""Each client of a cohort describes its own training rows, and keeps the description to itself."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.model import Model
+from models.statistics import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
+from silos.cohort import Cohort, Silos, Stack
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.messages import StatsKept, StatsMessage
+from tasks.opening import open_rows
+from tasks.step import step
+
+STATISTICS = "statistics"
+LEAST_ROWS = 10  # the mean of one row is that row, and mean and variance of two rows are both rows
+
+TELLABLE = {
+    "class_counts": make({"kind": "class_frequencies"}),
+    "mean": make({"kind": "mean"}),
+    "variance": make({"kind": "variance"}),
+    "eigenvalues": make({"kind": "fingerprint", "values": 32}),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateStatistics:
+    """What stays: vectors (clients, length) float32, which no pickle takes away and no log line shows."""
+
+    vectors: np.ndarray
+
+    def keep(self, private: PrivateStore, section: str, clients: Sequence[str]) -> dict[str, str]:
+        """Stores each client's as the tensor `statistics`; the references."""
+        return private.save(section, clients, {STATISTICS: self.vectors})
+
+    def __repr__(self) -> str:
+        return f"PrivateStatistics of {len(self.vectors)} clients"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("private statistics do not leave their client")
+
+
+@step
+def client_stats(
+    cohort: Cohort,
+    model: Model,
+    private: PrivateStore,
+    statistics: tuple[Statistic, ...],
+    section: str = STATISTICS,
+    few_rows: Literal["zeros", "refuse"] = "zeros",
+    device: str = "cpu",
+) -> list[StatsKept]:
+    """One record a stack; each client stores the statistics of its training rows in the private `section`.
+
+    Where a client has too few rows for a statistic, zeros stand in and `ok` says so; or, with `refuse`, a UserError
+    names the client, the statistic and the number needed. Computed in float64 on the CPU, stored as float32.
+    """
+    start = time.perf_counter()
+    kept = []
+    for stack in cohort.stacks:
+        found = [s for _, s in _described(cohort.silos, stack, statistics, few_rows == "refuse")]
+        vectors = torch.stack([s.vector for s in found])
+        refs = PrivateStatistics(vectors.float().numpy()).keep(private, section, stack.clients)
+        kept.append(_kept(stack.clients, refs, vectors, found))
+    kept[0] = replace(kept[0], seconds=time.perf_counter() - start)
+    return kept
+
+
+@step
+def tell_stats(
+    cohort: Cohort, model: Model, private: PrivateStore, names: tuple[str, ...], device: str = "cpu"
+) -> list[StatsMessage]:
+    """One record a stack: what clients tell of their training rows, by the names in TELLABLE, and nothing else."""
+    unknown = [name for name in names if name not in TELLABLE]
+    if unknown or not names:
+        raise ValueError(
+            f"clients tell {', '.join(TELLABLE)} if asked by name, and were asked for {unknown or 'nothing'}"
+        )
+    start = time.perf_counter()
+    messages = [_told(cohort.silos, stack, names) for stack in cohort.stacks]
+    messages[0] = replace(messages[0], seconds=time.perf_counter() - start)
+    return messages
+
+
+def _described(
+    silos: Silos, stack: Stack, statistics: Sequence[Statistic], refuse: bool = False
+) -> list[tuple[int, Statistics]]:
+    """The number of training rows and the statistics of each client of a stack."""
+    classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
+    rows = open_rows(silos, stack, "train", "cpu")
+    found = []
+    for client, x, y, count in zip(stack.clients, rows.x, rows.y, rows.counts.tolist(), strict=False):
+        few = too_few_rows(statistics, count, features, classes)
+        if refuse and few:
+            raise UserError(f"client {client} of {silos.folder} {few}; give it more rows or ask for another statistic.")
+        try:
+            found.append((count, compute(statistics, x[:count], y[:count], classes)))
+        except StatisticError as error:
+            raise UserError(f"client {client} of {silos.folder}: {error}.") from None
+    return found
+
+
+def _kept(clients: tuple[str, ...], refs: dict[str, str], vectors: Tensor, found: Sequence[Statistics]) -> StatsKept:
+    norm = vectors.norm(dim=1) if vectors.shape[1] > 1 else torch.full((len(clients),), torch.nan)
+    gap = [[math.nan if g is None else g for g in s.gap] for s in found]
+    ok = torch.tensor([s.ok for s in found])
+    return StatsKept(clients, refs, norm.double(), ok, torch.tensor(gap, dtype=torch.float64))
+
+
+def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
+    asked = [TELLABLE[name] for name in names]
+    classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
+    found = _described(silos, stack, asked)
+    rows = torch.tensor([count for count, _ in found])
+    enough = rows >= LEAST_ROWS
+    vectors = torch.stack([s.vector for _, s in found]) * enough[:, None]
+    parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))
+    if "class_counts" in parts:
+        parts["class_counts"] = (parts["class_counts"] * rows[:, None]).round()
+    silent = tuple(client for client, speaks in zip(stack.clients, enough.tolist(), strict=True) if not speaks)
+    return StatsMessage(stack.clients, rows, {name: part.float() for name, part in parts.items()}, silent)
