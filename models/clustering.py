@@ -3,8 +3,6 @@
 from typing import Literal
 
 import numpy as np
-from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
 
 Linkage = Literal["single", "complete"]
 
@@ -28,6 +26,9 @@ def bipartition(alpha: np.ndarray, linkage: Linkage = "single") -> tuple[list[in
     `single` joins pairs from the most alike on until two parts remain, which makes the largest similarity across them as
     small as it can be (algorithm 1 of the paper). `complete`, which the authors' code takes, is a heuristic for that.
     """
+    from scipy.cluster import hierarchy  # here: a cluster that never splits need not wait for it
+    from scipy.spatial.distance import squareform
+
     distances = 1 - alpha.astype(np.float64)
     np.fill_diagonal(distances, 0)
     joined = hierarchy.linkage(squareform(distances, checks=False), linkage)
