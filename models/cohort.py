@@ -212,11 +212,11 @@ def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) 
 
 
 def _forward(network: Network, engine: Kind) -> _Forward:
-    """The network on a stack."""
-    if engine == "batched":
+    """The network on a stack; `batched` is by hand where the network offers that, else mapped."""
+    if engine == "batched" and hasattr(network, "apply_stack"):
         by_hand = cast(Stacked, network)
         return by_hand.apply_stack
-    if engine == "vmap":
+    if engine != "sequential":
         return lambda *stack: torch.func.vmap(network.apply, (0, 0, 0, None if stack[3] is None else 0))(*stack)
     return _each_by_itself(network)
 

@@ -1,0 +1,47 @@
+"""The rows of all clients train one model together, each row beside its own client's context."""
+
+import time
+from dataclasses import replace
+
+import torch
+
+from models.cohort import Training, train
+from models.join import STATISTICS
+from models.model import Model
+from models.rowwise import RowWise
+from models.state import Private, Weights
+from models.streams import client_streams
+from silos.cohort import Cohort, Stack
+from silos.private import PrivateStore
+from tasks.messages import Update
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+
+@step
+def pooled_train(
+    cohort: Cohort,
+    model: Model,
+    context: Weights | Private,
+    training: Training,
+    private: PrivateStore,
+    seed: int,
+    round: int,
+    device: str = "cpu",
+) -> list[Update]:
+    """One update, of the pooled client; `context` is its members', with an axis over them or private."""
+    start = time.perf_counter()
+    silos, (stack,) = cohort.silos, cohort.stacks
+    members = silos.members or silos.clients
+    rows = open_rows(silos, stack, "train", device)
+    own = replace(model, shared={}, context=context, clients=members)
+    _, opened = open_weights(own, Stack(members, len(members)), private, device)
+    counts = torch.tensor([silos.manifest.client(name).rows["train"] for name in members], device=device)
+    beside = opened[STATISTICS].repeat_interleave(counts, 0).to(rows.x.dtype)
+    together = rows._replace(x=torch.cat([rows.x.flatten(2), beside[None]], -1))
+    network = RowWise(model.network, silos.manifest.shape, beside.shape[1])
+    weights = {name: w[None].to(device) for name, w in model.shared.items()}
+    streams = client_streams(seed, stack.clients, round, "local_train").to(device)
+    trained, loss = train(network, weights, {}, together, training, streams)
+    sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.items()}
+    return [Update(stack.clients, rows.counts.cpu(), loss.cpu(), sums, seconds=time.perf_counter() - start)]
