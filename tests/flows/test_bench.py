@@ -1,0 +1,69 @@
+"""The bench on workloads so small that only its mechanics show; its figures decide no test."""
+
+from pathlib import Path
+
+import pytest
+
+from flows import bench
+from flows.bench import WORKLOADS, Workload, chosen_workloads
+from flows.project import Project
+from flows.tune import tune
+from silos.errors import UserError
+
+TINY = Workload(
+    "W0",
+    3,
+    12,
+    "a trifle",
+    {"kind": "cnn", "channels": [2], "kernel": 3, "hidden": [4]},
+    4,
+    {"kind": "sgd", "learning_rate": 0.05},
+    rounds=5,
+    shape=(8, 8),
+    workers=1,
+)
+
+
+def test_every_contestant_does_the_rounds_and_says_what_they_took(tmp_path):
+    said: list[str] = []
+    found = bench._contest(tmp_path, TINY, ["plain 1", "siloflow"], 1, said.append)
+    assert set(found["seconds_per_round"]) == {"plain 1", "siloflow"}
+    assert found["better_plain"] == "plain 1"
+    seconds = found["seconds_per_round"]
+    assert found["ratio"] == pytest.approx(seconds["plain 1"] / seconds["siloflow"])
+    assert 0 < found["local_train"] < seconds["siloflow"]
+    assert 0 < found["orchestration_share"] < 1
+    assert found["peak_bytes"]["siloflow"] > 50 * 2**20
+    assert said[1:] == ["W0: plain 1, 1 of 1", "W0: siloflow, 1 of 1"]
+
+
+def test_a_contestant_that_fails_is_an_error_with_its_own_words(tmp_path):
+    (tmp_path / "params.yaml").write_text("data: nothing")
+    with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):
+        bench._command(tmp_path, "partition", "--json")
+
+
+def test_workloads_are_chosen_by_name():
+    assert [w.name for w in chosen_workloads(["W4"])] == ["W4-1000", "W4-3000", "W4-10000"]
+    assert [w.name for w in chosen_workloads([])] == list(WORKLOADS)
+    with pytest.raises(UserError, match="no workload 'W9'; there are W1"):
+        chosen_workloads(["W9"])
+
+
+def test_the_workloads_are_those_of_the_docs():
+    page = (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8")
+    for workload in WORKLOADS.values():
+        name = workload.name.partition("-")[0]
+        line = next(line for line in page.splitlines() if line.startswith(f"| {name} "))
+        assert f"{workload.rows:,}" in line
+        assert f"{workload.clients:,}" in line
+
+
+def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(project):
+    found = tune(Project.open([], project, derived=True), lambda _: None)
+    assert {m["kind"] for m in found["measured"]} == {"batched", "vmap", "sequential"}
+    best = min(found["measured"], key=lambda m: m["milliseconds"])
+    chosen = [m for m in found["measured"] if {k: m[k] for k in ("kind", "stack")} == found["engine"]]
+    assert chosen[0]["milliseconds"] <= 1.05 * best["milliseconds"]
+    block = [f"engine.{key}={value}" for key, value in found["engine"].items()]
+    assert Project.open(block, project).params.engine.stack == found["engine"]["stack"]
