@@ -19,7 +19,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.project import Project
-from flows.run import run
+from flows.run import run, workers_of
 from silos.errors import UserError
 from tasks.files import read_json, write_json
 from tasks.report import draw_curves
@@ -60,7 +60,7 @@ def reproduce(
 ) -> dict[str, Any]:
     """Published beside ours for every cell of a table; with `estimate` only how long that would take."""
     sweep = _Sweep(paper, table, scale, seeds, overrides or [])
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(Project.open(overrides or [])):
         return sweep.estimate() if estimate else sweep.run()
 
 
