@@ -42,15 +42,27 @@ class PrefectRunner:
     def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """See Runner."""
         _count(len(calls))
-        wrapped = {name: Sealed(value) for name, value in options.items()}
+        same = {name: Sealed(value) for name, value in options.items()}
+        sealed = [tuple(map(Sealed, call)) for call in calls]
         if self.there is None or (len(calls) == 1 and not self.there.far):
-            return [task(*(Sealed(a) for a in call), **wrapped) for call in calls]
-        return self.there.run(task, [(tuple(Sealed(a) for a in call), wrapped) for call in calls])
+            answers = [task(*call, **same) for call in sealed]
+        else:
+            answers = self.there.run(task, [(call, same) for call in sealed])
+        for argument in (*same.values(), *(a for call in sealed for a in call)):
+            argument.content = None
+        return [_taken(answer) for answer in answers]
 
     def once(self, task: Task, *args: Any) -> Any:
         """See Runner."""
         _count(1)
         return task(*(Sealed(a) for a in args))
+
+
+def _taken(answer: list[Any]) -> list[Any]:
+    """The messages, in a list of our own: Prefect holds on to its own, as to arguments, until its server heard of the task."""
+    messages = list(answer)
+    answer.clear()
+    return messages
 
 
 def _count(tasks: int) -> None:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,16 +29,23 @@ def undisturbed() -> dict[str, str]:
 
 
 @pytest.fixture
-def fails(play_run: Callable, undisturbed: dict[str, str], folder: Path) -> Callable[..., BaseException]:
-    """A run that must fail; `mend` is called, and then `resume` must go on after the first round."""
+def fails(play_run: Callable, undisturbed: dict[str, str], folder: Path, told: Any) -> Callable[..., BaseException]:
+    """A run that must fail after its first round, which `spoil` may see to; then `mend` is called, and `resume` goes on."""
 
     def run(
-        mend: Callable[[], object], *more: str, method: str = "fedavg", kind: str = "threads", workers: int = 1
+        mend: Callable[[], object],
+        *more: str,
+        spoil: Callable[[], object] | None = None,
+        method: str = "fedavg",
+        kind: str = "threads",
+        workers: int = 1,
     ) -> BaseException:
         same = "fedavg" if method == "own" else method
         if same not in undisturbed:
             undisturbed[same] = play_run(same, "threads", 1)["weights_sha256"]
-        with pytest.raises((UserError, OSError)) as told:
+        if spoil is not None:
+            told.after[1] = spoil
+        with pytest.raises((UserError, OSError)) as error:
             play_run(method, kind, workers, *more)
         mend()
         found = play_run(method, kind, workers, *more, resume=True)
@@ -45,7 +53,7 @@ def fails(play_run: Callable, undisturbed: dict[str, str], folder: Path) -> Call
         assert found["weights_sha256"] == undisturbed[same]
         left = [p for p in (folder / found["folder"]).rglob(".*") if p.name != ".lock"]
         assert left == []
-        return told.value
+        return error.value
 
     return run
 
@@ -95,13 +103,11 @@ def test_a_broken_rows_file_is_named_with_its_client(kind, workers, play_run, po
     assert str(told.value).startswith(f"{broken}, the rows of client c03, is damaged")
 
 
-def test_a_folder_in_place_of_the_checkpoint_is_told(fails, told, folder):
+def test_a_folder_in_place_of_the_checkpoint_is_told(fails, folder):
     places = []
 
     def put():
-        (checkpoint,) = [
-            p for p in folder.glob("runs/*/*/checkpoint.safetensors") if not (p.parent / "result.json").exists()
-        ]
+        checkpoint = max(folder.glob("runs/*/*/checkpoint.safetensors"), key=lambda p: p.stat().st_mtime_ns)
         checkpoint.rename(checkpoint.with_name("aside"))
         checkpoint.mkdir()
         places.append(checkpoint)
@@ -110,16 +116,18 @@ def test_a_folder_in_place_of_the_checkpoint_is_told(fails, told, folder):
         places[0].rmdir()
         places[0].with_name("aside").rename(places[0])
 
-    told.after[1] = put
-    error = fails(mend)
+    error = fails(mend, spoil=put)
     assert unwritable(error) == f"cannot write {places[0]}: a folder is where a file should be; move it away."
 
 
-def test_a_file_that_may_not_grow_is_told(fails, told, folder):
+def test_a_file_that_may_not_grow_is_told(fails, folder):
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    told.after[1] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+
+    def limit(size: int) -> Callable[[], None]:
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
     try:
-        error = fails(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)))
+        error = fails(limit(hard), spoil=limit(1000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert unwritable(error).endswith(": files may not grow that large; raise the limit (`ulimit -f`).")
@@ -130,12 +138,13 @@ def test_a_file_that_may_not_grow_is_told(fails, told, folder):
     ("place", "method", "kind", "workers"),
     [("runs", "fedavg", "threads", 1), ("private", "local_only", "processes", 2)],
 )
-def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, told, folder):
+def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder):
     pools(kind)
     with small_disk(folder / place):
         ballast = folder / place / "ballast"
-        told.after[1] = lambda: fill(ballast)
-        words = unwritable(fails(ballast.unlink, method=method, kind=kind, workers=workers))
+        words = unwritable(
+            fails(ballast.unlink, spoil=lambda: fill(ballast), method=method, kind=kind, workers=workers)
+        )
     assert words.startswith(f"cannot write {folder / place}/")
     assert words.endswith(": the disk is full; free some space.")
 
