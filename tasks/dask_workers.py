@@ -2,6 +2,7 @@
 
 import logging
 import os
+import urllib.request
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -77,6 +78,7 @@ class DaskWorkers(Workers):
             "threads_per_worker": 1,
             "host": "127.0.0.1",
             "dashboard_address": None,
+            "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"},  # it serves its health also without a dashboard
             "silence_logs": logging.CRITICAL,
             "memory_limit": 0,  # a worker that pauses when memory is short would wait for ever
         }
@@ -84,16 +86,32 @@ class DaskWorkers(Workers):
 
     def _started(self) -> TaskRunner:
         if self._runner is None:
-            runner = super()._started()
+            api = PREFECT_API_URL.value()
+            client = self._connected(super()._started())
             try:
-                runner.client.wait_for_workers(1, timeout=PATIENCE)  # type: ignore[attr-defined]
-                runner.client.register_plugin(_Ready(PREFECT_API_URL.value()))  # type: ignore[attr-defined]
+                client.wait_for_workers(1, timeout=PATIENCE)
+                client.register_plugin(_Ready(api))
             except TimeoutError:
                 raise UserError(f"the Dask cluster{self._at()} has no workers; {self._start('dask worker')}") from None
-            except OSError:
-                raise UserError(f"no Dask scheduler answers{self._at()}; {self._start('dask scheduler')}") from None
+            except ConnectionRefusedError:
+                raise UserError(
+                    f"the Dask workers{self._at()} cannot reach Prefect's API at {api}; "
+                    "start a Prefect server that all machines reach, and set PREFECT_API_URL."
+                ) from None
+            except Exception as error:
+                raise UserError(
+                    f"the Dask workers{self._at()} are not fit for siloflow ({error}); start them in its environment."
+                ) from None
         assert self._runner is not None
         return self._runner
+
+    def _connected(self, runner: TaskRunner) -> Any:
+        """The client; with it a cluster of our own starts."""
+        try:
+            return runner.client  # type: ignore[attr-defined]
+        except OSError:
+            self.kill()
+            raise UserError(f"no Dask scheduler answers{self._at()}; {self._start('dask scheduler')}") from None
 
     def _at(self) -> str:
         return "" if self._address is None else f" at runner.address {self._address}"
@@ -118,4 +136,8 @@ class _Ready(WorkerPlugin):
     def setup(self, worker: Any) -> None:
         """One torch thread; and Prefect is told by way of this command's server, not of one that used the worker before."""
         torch.set_num_threads(1)
+        try:
+            urllib.request.urlopen(f"{self._api}/health", timeout=PATIENCE).close()
+        except OSError:
+            raise ConnectionRefusedError(self._api) from None
         EventsWorker.set_client_override(PrefectEventsClient, api_url=self._api)

@@ -45,7 +45,7 @@ class PrefectRunner:
         same = {name: Sealed(value) for name, value in options.items()}
         sealed = [tuple(map(Sealed, call)) for call in calls]
         if self.there is None or (len(calls) == 1 and not self.there.far):
-            answers = [task(*call, **same) for call in sealed]
+            answers: list[Any] = [task(*call, **same) for call in sealed]
         else:
             answers = self.there.run(task, [(call, same) for call in sealed])
         for argument in (*same.values(), *(a for call in sealed for a in call)):
@@ -59,7 +59,7 @@ class PrefectRunner:
 
 
 def _taken(answer: list[Any]) -> list[Any]:
-    """The messages, in a list of our own: Prefect holds on to its own, as to arguments, until its server heard of the task."""
+    """The messages, in a list of our own: Prefect holds on to its list until its server has heard of the task."""
     messages = list(answer)
     answer.clear()
     return messages

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -165,6 +166,7 @@ def watch(lifeline: Connection) -> None:
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Processes that are born here never see a ctrl-C, which a terminal sends to all of them; this one hears it after."""
+    resource_tracker.ensure_running()  # when it starts, it lets interrupts through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
