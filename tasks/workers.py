@@ -39,6 +39,8 @@ def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = 
         yield _open[key]
         return
     check(kind)
+    if kind != "threads":
+        _start_tracker()
     workers = _open[key] = _make(kind, count, address, say)
     try:
         yield workers
@@ -163,10 +165,25 @@ def watch(lifeline: Connection) -> None:
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
+def _start_tracker() -> None:
+    """multiprocessing's cleaner of semaphores: before a worker, since its start lets interrupts through that are held back.
+
+    After a kill -9 it would tell the screen what it cleaned.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:resource_tracker:UserWarning"]))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
+
+
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Processes that are born here never see a ctrl-C, which a terminal sends to all of them; this one hears it after."""
-    resource_tracker.ensure_running()  # when it starts, it lets interrupts through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
