@@ -51,6 +51,9 @@ def run(
         project = session.project(overrides)
         project.params.page(method, project.root)
         project.problem(seed)
+        _ready(project)
+        if resume:
+            _check_run(project, method, seed)
         result = session.flow("run", "run", method=method, seed=seed, overrides=overrides or [], resume=resume)
         session.answer(result, "run")
 
@@ -74,7 +77,10 @@ def compare(
     with _session(json, timings) as session:
         numbers = _seeds(seeds)
         project = session.project(overrides)
-        _plan(project, methods, numbers, reference)
+        wanted = _plan(project, methods, numbers, reference)
+        _ready(project)
+        if resume:
+            _check_comparison(project, wanted)
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference}
         found = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
         session.answer(found, "compare", failed=bool(found["failed"]))
@@ -257,6 +263,25 @@ def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, refe
     from flows.compare import plan
 
     return plan(project, methods, seeds, reference)
+
+
+def _ready(project: Any) -> None:
+    from tasks.workers import check
+
+    check(project.params.runner.kind)
+
+
+def _check_run(project: Any, method: str, seed: int) -> None:
+    from flows.project import newest_experiment
+    from flows.run import check_resume, run_name
+
+    check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
+
+
+def _check_comparison(project: Any, wanted: dict[str, Any]) -> None:
+    from flows.compare import check_resume
+
+    check_resume(project, wanted)
 
 
 def _published(paper: str, table: str | None, scale: str) -> Any:

@@ -11,8 +11,10 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.interrupt import interruption
+from flows.method import MethodError
 from flows.project import Project, experiment, new_experiment, newest_experiment
-from flows.run import run
+from flows.run import check_resume as check_run
+from flows.run import run, workers_of
 from flows.words import headline, spread
 from models.paired import Stratum, better, difference, in_words
 from silos.errors import UserError
@@ -46,7 +48,7 @@ def compare(
     else:
         name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
     _tell_prefect(name)
-    results, failed = _all_runs(name, wanted, overrides or [])
+    results, failed = _all_runs(project, name, wanted, overrides or [])
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
@@ -77,24 +79,36 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
 
 
-def _all_runs(name: str, wanted: dict[str, Any], overrides: list[str]) -> tuple[Results, list[dict[str, Any]]]:
+def check_resume(project: Project, wanted: dict[str, Any]) -> None:
+    """UserError if `resume` would have to go on with something else than was started."""
+    name = newest_experiment(project, "compare")
+    if name is not None:
+        _same(wanted, experiment(project, name))
+        for method in wanted["methods"]:
+            for seed in wanted["seeds"]:
+                check_run(project, method, seed, name)
+
+
+def _all_runs(
+    project: Project, name: str, wanted: dict[str, Any], overrides: list[str]
+) -> tuple[Results, list[dict[str, Any]]]:
     """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect."""
     results: Results = {}
     failed = []
     screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
     # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(project):
         for seed in wanted["seeds"]:
             for method in wanted["methods"]:
                 try:
                     results[method, seed] = run(method, seed, overrides, resume=True, experiment=name)
                 except Exception as error:
-                    if isinstance(error, UserError) or unwritable(error):
+                    if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError)):
                         raise  # the other runs would end the same way
                     stop = interruption(error)
                     if stop is not None:
                         raise stop from None
-                    words = f"{type(error).__name__}: {error}"
+                    words = str(error) if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
                     failed.append({"method": method, "seed": seed, "error": words})
                     screen.current().fail(run_name(method, seed), words)
     return results, failed

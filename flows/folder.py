@@ -53,18 +53,22 @@ class RunFolder:
 
     def identify(self, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
         """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings."""
-        path = self.path / "run.json"
-        known = read_json(path) if resume else None
+        known = self.check(asked) if resume else None
         if known is None:
             known = {**asked, "tag": secrets.token_hex(8)}
-            write_json(path, known)
-        changed = differences({k: known[k] for k in asked}, asked)
+            write_json(self.path / "run.json", known)
+        return known
+
+    def check(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Who this run is, None if it was not started; UserError if it was started with other settings."""
+        known: dict[str, Any] | None = read_json(self.path / "run.json")
+        changed = differences({k: known[k] for k in asked}, asked) if known else []
         if changed:
             raise UserError(
                 f"{self.name} was started with other settings ({'; '.join(changed[:3])}); "
                 "put them back, or start anew without --resume."
             )
-        return dict(known)
+        return known
 
     def commit(self, record: dict[str, Any], state: State) -> None:
         """Journal, then checkpoint: only then the round counts."""

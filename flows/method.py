@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import cloudpickle
 from pydantic import BaseModel, ConfigDict
 
 from silos.errors import UserError
@@ -40,6 +41,10 @@ class Report:
         rows = sum(int(u.rows.sum()) for u in updates)
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
         return cls({"loss/train": mean}, {"train_loss": losses})
+
+
+class MethodError(UserError):
+    """A user's own page raised an error: their mistake, and no reason to stop the other runs of a comparison."""
 
 
 class Method(BaseModel, ABC):
@@ -112,4 +117,7 @@ def _load(name: str, path: Path) -> ModuleType:
     page = importlib.util.module_from_spec(spec)
     sys.modules[page.__name__] = page
     spec.loader.exec_module(page)
+    cloudpickle.register_pickle_by_value(
+        page
+    )  # a worker process has no such module, and gets its functions as they are
     return page

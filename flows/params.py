@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flows import method as methods
 from silos.errors import UserError
@@ -124,9 +124,19 @@ class EngineParams(Section):
 
 
 class RunnerParams(Section):
-    """Where tasks run."""
+    """Where tasks run; results are the same anywhere."""
 
+    kind: Literal["threads", "processes", "dask"] = "threads"
     workers: int = Field(default=1, ge=1, le=256)
+    address: str | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _address_of_dask(self) -> "RunnerParams":
+        if self.address is not None and self.kind != "dask":
+            raise ValueError(
+                f"address is a Dask scheduler's, and kind is {self.kind}; set kind to dask or address to null"
+            )
+        return self
 
 
 class TrackingParams(Section):

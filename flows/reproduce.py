@@ -20,7 +20,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.project import Project
-from flows.run import run
+from flows.run import run, workers_of
 from models.quantities import Quantity, lower_is_better
 from silos.errors import UserError
 from tasks.files import read_json, write_json
@@ -62,7 +62,7 @@ def reproduce(
 ) -> dict[str, Any]:
     """Published beside ours for every cell of a table; with `estimate` only how long that would take."""
     sweep = _Sweep(paper, table, scale, seeds, overrides or [])
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(Project.open(overrides or [])):
         return sweep.estimate() if estimate else sweep.run()
 
 

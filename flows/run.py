@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,21 +12,25 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows import screen
 from flows.export import finish, ticket
 from flows.folder import RunFolder, run_name
-from flows.method import Method, Report
+from flows.interrupt import interruption
+from flows.method import Method, MethodError, Report
 from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
 from models.model import Model
 from models.quantities import Quantity
 from models.state import State
 from silos.cohort import Silos
+from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state
 from tasks.evaluate import evaluate
-from tasks.files import read_json, write_json
+from tasks.files import read_json, unwritable, write_json
+from tasks.memory import resident, tidy
 from tasks.messages import Scores
 from tasks.runner import PrefectRunner, Runner
 from tasks.scoring import by_client, summary
 from tasks.track import Delivery
+from tasks.workers import Workers, open_workers
 
 SPLITS = ("validation", "test")
 
@@ -55,8 +60,21 @@ def run(
         about = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
         experiment = new_experiment(project, "run", about)
     folder = RunFolder(project.runs / experiment / name)
-    with alone(folder.path):
-        return _Run(project, page, method, seed, folder, PrefectRunner(project.params.runner.workers)).result(resume)
+    with alone(folder.path), workers_of(project) as workers:
+        return _Run(project, page, method, seed, folder, PrefectRunner(workers)).result(resume)
+
+
+def check_resume(project: Project, method: str, seed: int, experiment: str | None) -> None:
+    """UserError if `resume` would have to go on with other settings than the run was started with."""
+    if experiment is not None:
+        folder = RunFolder(project.runs / experiment / run_name(method, seed))
+        folder.check(_asked(project, project.params.page(method, project.root), method, seed))
+
+
+def workers_of(project: Project) -> AbstractContextManager[Workers]:
+    """Where the project's params say that tasks run."""
+    where = project.params.runner
+    return open_workers(where.kind, where.workers, where.address, lambda words: screen.current().say(words))
 
 
 @dataclass
@@ -74,7 +92,7 @@ class _Run:
     def result(self, resume: bool) -> dict[str, Any]:
         """The finished run's JSON, from disk if it was finished before and is delivered."""
         problem = self.project.problem(self.seed)
-        identity = self.folder.identify(self._asked(problem), resume)
+        identity = self.folder.identify(_asked(self.project, self.page, self.method, self.seed), resume)
         done = read_json(self.folder.result)
         if done is not None and done["mlflow_run_id"] is not None:
             return dict(done)
@@ -86,8 +104,10 @@ class _Run:
             delivery.round_done(number)
             state, last = self._loop(problem, private, state, number, delivery)
             return self._conclude(problem, private, state, last, number, delivery)
-        except BaseException:
+        except BaseException as error:
             delivery.abandon()
+            if self._is_the_users(error):
+                raise self._told(error) from error
             raise
 
     @property
@@ -95,17 +115,17 @@ class _Run:
         """What the run is judged by."""
         return self.project.quantity
 
-    def _asked(self, problem: Problem) -> dict[str, Any]:
-        """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
-        elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
-        params = self.project.params.model_dump(mode="json", exclude=elsewhere)
-        engine = {"kind": problem.training.engine, "stack": problem.stack, "device": self.project.device}
-        return {
-            "method": self.method,
-            "seed": self.seed,
-            "data_version": self.project.silos.version,
-            "params": {**params, "method": self.page.model_dump(mode="json"), "engine": engine},
-        }
+    def _is_the_users(self, error: BaseException) -> bool:
+        """Whether a page of the user's own raised this."""
+        ours = isinstance(error, UserError) or unwritable(error) or interruption(error)
+        return self.method in self.project.params.extra_methods and not ours
+
+    def _told(self, error: BaseException) -> MethodError:
+        where = "".join(f" {note}" for note in getattr(error, "__notes__", ())[:1])
+        return MethodError(
+            f"{self.method} failed: {type(error).__name__}: {error}{where}; "
+            f"mend {self.project.params.extra_methods[self.method]}, and --resume goes on after the last whole round."
+        )
 
     def _loop(
         self, problem: Problem, private: PrivateStore, state: State, number: int, delivery: Delivery
@@ -129,6 +149,8 @@ class _Run:
                 best = (validation, number)
                 self.folder.save_best(state, number)
             reached = self._reached(record)
+            tidy()
+            record["memory"] = {"resident": resident()}
             record["seconds"] = {"round": time.perf_counter() - start, **round.tally.seconds}
             self.folder.commit(record, state)
             self.folder.forget(private, state, best[1])
@@ -214,6 +236,20 @@ class _Run:
             found = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
             scores += [score.for_all(silos.clients) for score in found]
         return scores
+
+
+def _asked(project: Project, page: Method, method: str, seed: int) -> dict[str, Any]:
+    """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
+    elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
+    params = project.params.model_dump(mode="json", exclude=elsewhere)
+    problem = project.problem(seed)
+    engine = {"kind": problem.training.engine, "stack": problem.stack, "device": project.device}
+    return {
+        "method": method,
+        "seed": seed,
+        "data_version": project.silos.version,
+        "params": {**params, "method": page.model_dump(mode="json"), "engine": engine},
+    }
 
 
 def _record(round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity) -> dict[str, Any]:

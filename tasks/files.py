@@ -38,12 +38,14 @@ def unwritable(error: BaseException | None) -> str | None:
     if not error.filename:
         return f"cannot write: {words[0]}."
     place = Path(error.filename)
-    in_the_way = [path for path in (place, *place.parents) if path.is_file()]
+    in_the_way = [] if error.errno == errno.EISDIR else [p for p in (place, *place.parents) if p.is_file()]
     return f"cannot write {(in_the_way or [place])[0]}: {words[0]}."
 
 
 _UNWRITABLE = {
     "a file is where a folder should be; move it away": {errno.EEXIST, errno.ENOTDIR},
+    "a folder is where a file should be; move it away": {errno.EISDIR},
+    "files may not grow that large; raise the limit (`ulimit -f`)": {errno.EFBIG},
     "the disk is full; free some space": {errno.ENOSPC, errno.EDQUOT},
     "you may not write there; change the permissions": {errno.EACCES, errno.EPERM, errno.EROFS},
 }

@@ -36,6 +36,7 @@ _QUIET = {
 }
 
 
+RETRY = 15.0  # seconds after which a delivery that failed is tried again, also if no round ended meanwhile
 VIEW = "siloflow"
 
 
@@ -121,7 +122,7 @@ class Delivery:
 
     def _work(self) -> None:
         while True:
-            self._wake.wait()
+            self._wake.wait(RETRY if self.problem else None)
             self._wake.clear()
             last = self._stop.is_set()
             try:
@@ -141,7 +142,10 @@ class Delivery:
         mark = self._folder / "delivered.json"
         store = sha256(self.ticket.uri.encode()).hexdigest()[:16]  # not the address: it may hold a password
         known = read_json(mark) or {}
-        done = known["round"] if known.get("store") == store else 0
+        same = (
+            known.get("store") == store and known.get("run") == self.run_id
+        )  # else it is new there, and knows no round
+        done = known["round"] if same else 0
         wanted = self._wanted
         if done >= wanted:
             return
@@ -149,10 +153,11 @@ class Delivery:
 
         for number in range(done + 1, wanted + 1):
             record = self._journal.read(number)
-            values = {k: v for k, v in record["metrics"].items() if v is not None}
+            memory = {f"memory/{name}": value for name, value in record.get("memory", {}).items()}
+            values = {k: v for k, v in {**record["metrics"], **memory}.items() if v is not None}
             metrics = [Metric(k, v, record["time_ms"], number) for k, v in values.items()]
             client.log_batch(self.run_id, metrics=metrics)
-        write_json(mark, {"round": wanted, "store": store})
+        write_json(mark, {"round": wanted, "store": store, "run": self.run_id})
 
     def _conclude(self) -> None:
         """Artifacts, model and dataset, once each; then the run's end."""

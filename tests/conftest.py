@@ -1,7 +1,8 @@
 """Small silos, problems and rounds that the tests of every room may use."""
 
+import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 import torch
 import yaml
 from hypothesis import settings
+from prefect.context import refresh_global_settings_context
+from prefect.events.worker import EventsWorker
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.method import Method, Report
 from flows.round import Problem, Round
+from flows.server import PrefectServer
 from models.cohort import Training
 from models.dense import MLP
 from models.objectives import CrossEntropy
@@ -164,21 +169,51 @@ def sequential() -> Callable[[Problem], Problem]:
     return lambda problem: replace(problem, training=replace(problem.training, engine="sequential"))
 
 
+@pytest.fixture(scope="session")
+def write_params() -> Callable[[Path], dict[str, Any]]:
+    """Makes a folder with a small copy of the repository's params.yaml."""
+
+    def write_there(folder: Path) -> dict[str, Any]:
+        raw = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))
+        raw["data"]["scheme"][0]["clients"] = 6
+        raw["model"]["hidden"] = [8]
+        raw["training"] |= {"rounds": 3, "epochs": 1}
+        raw["comparison"] |= {"methods": ["local_only", "fedavg"], "seeds": [0, 1]}
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+        return raw
+
+    return write_there
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, write_params: Callable[[Path], dict[str, Any]]) -> Path:
     """A folder with a small copy of the repository's params.yaml, and the data it describes; DVC has not seen it."""
-    raw = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))
-    raw["data"]["scheme"][0]["clients"] = 6
-    raw["model"]["hidden"] = [8]
-    raw["training"] |= {"rounds": 3, "epochs": 1}
-    raw["comparison"] |= {"methods": ["local_only", "fedavg"], "seeds": [0, 1]}
     folder = tmp_path / "project"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    (folder / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
-    data = DataParams.model_validate(raw["data"])
+    data = DataParams.model_validate(write_params(folder)["data"])
     write(folder / "data" / data.name, data, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """Prefect's API, and one MLflow database for all."""
+    before = dict(os.environ)
+    home = tmp_path_factory.mktemp("services")
+    server = PrefectServer(home)
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{home}/mlflow.db"
+    try:
+        server.wait()
+        refresh_global_settings_context()  # threads of Prefect's own look there
+        with temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            yield server
+    finally:
+        EventsWorker.drain_all(timeout=5)
+        server.stop()
+        os.environ.clear()
+        os.environ.update(before)
+        refresh_global_settings_context()
 
 
 def _clouds(client: str, rows: int, one_class: bool) -> tuple[np.ndarray, np.ndarray]:

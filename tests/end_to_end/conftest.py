@@ -66,6 +66,7 @@ class Folder:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # a process group, as a terminal gives it
         )
 
     def copy(self, to: Path, server: str | None = None) -> "Folder":

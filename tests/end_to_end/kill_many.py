@@ -1,7 +1,10 @@
 """Kills `siloflow compare` at random moments and lets `--resume` finish it: python tests/end_to_end/kill_many.py --kills 10
 
 Each comparison must end with the weights of one that nobody disturbed, with every MLflow step there once, and leave no
-process behind. One line a comparison; exit code 1 if any broke its promise. `--chain 3` kills each one three times.
+process behind. One line a comparison; exit code 1 if any broke its promise. `--chain 3` kills each one three times;
+`--places` puts the first kills where files are being made, in each step from the partition to the comparison's figure or in
+those that are named;
+`--set runner.kind=processes --set runner.workers=2` and the like go to the killed commands, not to the undisturbed one.
 """
 
 import argparse
@@ -14,13 +17,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
 TYPED = ["compare", "fedavg", "local_only", "--seeds", "0,1", "--json", "--set"]
+PLACES = {  # what is there while, or just after, a step does its work
+    "partition": ".data-*.new",
+    "training": "runs/*/*/journal/000002.json",
+    "checkpoint": "runs/*/*/.checkpoint.safetensors.*",
+    "tracking": "runs/*/*/delivered.json",
+    "comparison": "runs/*/comparison.png",
+}
 rounds = 4  # of each run; more rounds move kills from start-up into training
+more: list[str] = []  # settings of the killed commands alone
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_", "DVC_"))}
 
 
@@ -29,6 +41,7 @@ def main() -> int:
     global rounds
     arguments = _arguments()
     rounds = arguments.rounds
+    more.extend(word for setting in arguments.set for word in ("--set", setting))
     dice = random.Random(arguments.seed)
     home = Path(tempfile.mkdtemp(prefix="siloflow-kill-"))
     try:
@@ -37,15 +50,20 @@ def main() -> int:
             expected, life = _weights(json.loads(arguments.expected.read_text())), arguments.life
         else:
             expected, life = _undisturbed(shutil.copytree(template, home / "undisturbed"))
+        if more:
+            same, life = _undisturbed(shutil.copytree(template, home / "elsewhere"), more)
+            assert same == expected, f"{' '.join(more)} has other weights"
         print(f"undisturbed: {life:.1f} s", flush=True)
         broken = 0
-        moments = [(i + dice.random()) / arguments.kills for i in range(arguments.kills)]
+        moments: list[float | str] = [life * (i + dice.random()) / arguments.kills for i in range(arguments.kills)]
+        if arguments.places is not None:
+            places = arguments.places or list(PLACES)
+            moments[: len(places)] = places[: len(moments)]
         for at in range(0, arguments.kills, arguments.chain):
             folder = Path(shutil.copytree(template, home / f"killed-{at}"))
-            kills = [
-                _kill(folder, moment * life, resume=i > 0) for i, moment in enumerate(moments[at:][: arguments.chain])
-            ]
-            wrong = _resume(folder, expected)
+            chain = moments[at:][: arguments.chain]
+            kills = [_kill(folder, moment, resume=i > 0) for i, moment in enumerate(chain)]
+            wrong = _resume(folder, expected, partition="partition" in chain)
             broken += bool(wrong)
             print(f"{', '.join(kills)}: {'; '.join(wrong) or 'resumed, as undisturbed'}", flush=True)
         print(f"{arguments.kills} kills, {broken} comparisons broke their promise")
@@ -59,6 +77,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=rounds, help="of each run")
     parser.add_argument("--chain", type=int, default=1, help="kills of one comparison, one after another")
+    parser.add_argument("--places", nargs="*", choices=PLACES, help="the first kills are one in each step")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="where it is computed")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--template", type=Path, help="a partitioned folder; made if not given")
     parser.add_argument("--expected", type=Path, help="what the undisturbed command printed; it is run if not given")
@@ -78,36 +98,48 @@ def _partition(folder: Path) -> Path:
     return folder
 
 
-def _undisturbed(folder: Path) -> tuple[dict[str, str], float]:
+def _undisturbed(folder: Path, where: Sequence[str] = ()) -> tuple[dict[str, str], float]:
     """The weights of each run, and the command's life in seconds."""
     start = time.monotonic()
-    done = subprocess.run([COMMAND, *_typed()], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
+    done = subprocess.run([COMMAND, *_typed(), *where], cwd=folder, env=ENVIRONMENT, check=True, capture_output=True)
     return _weights(json.loads(done.stdout)), time.monotonic() - start
 
 
-def _kill(folder: Path, after: float, resume: bool) -> str:
-    """kill -9 after so many seconds; says how far the command was."""
-    typed = [*_typed(), "--resume"] if resume else _typed()
+def _kill(folder: Path, moment: float | str, resume: bool) -> str:
+    """kill -9 after so many seconds, or in this step; says how far the command was."""
+    typed = [*_typed(), *more, *(["--resume"] if resume else [])]
+    if moment == "partition":
+        typed = ["partition"]
+    start, there = time.monotonic(), set(_files(folder, moment))
     with (folder / "killed.txt").open("a") as screen:
         process = subprocess.Popen([COMMAND, *typed], cwd=folder, env=ENVIRONMENT, stdout=screen, stderr=screen)
-        try:
-            process.wait(after)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        while process.poll() is None and not (
+            time.monotonic() - start >= moment if isinstance(moment, float) else set(_files(folder, moment)) - there
+        ):
+            time.sleep(0.0005)
+        process.kill()
+        process.wait()
+    after = time.monotonic() - start
     left = _left_behind(folder)
     journals = len(list(folder.glob("runs/*/*/journal/*.json")))
     checkpoints, results = (len(list(folder.glob(f"runs/*/*/{name}"))) for name in ("checkpoint.*", "result.json"))
     ended = "killed" if process.returncode == -signal.SIGKILL else "ended"
     orphans = f", LEFT {left}" if left else ""
-    return f"{ended} at {after:4.1f} s ({checkpoints} runs begun, {results} done, {journals} rounds){orphans}"
+    where = f"in {moment}, " if isinstance(moment, str) else ""
+    return f"{ended} {where}at {after:4.1f} s ({checkpoints} runs begun, {results} done, {journals} rounds){orphans}"
 
 
-def _resume(folder: Path, expected: dict[str, str]) -> list[str]:
-    """`--resume` to the end; what is not as it should be."""
-    done = subprocess.run(
-        [COMMAND, *_typed(), "--resume"], cwd=folder, env=ENVIRONMENT, check=False, capture_output=True, text=True
-    )
+def _files(folder: Path, moment: float | str) -> list[Path]:
+    """What tells that a command is in this step."""
+    return list(folder.glob(PLACES[moment])) if isinstance(moment, str) else []
+
+
+def _resume(folder: Path, expected: dict[str, str], partition: bool) -> list[str]:
+    """`--resume` to the end, after `partition` if that was killed; what is not as it should be."""
+    for typed in [["partition"]] * partition + [[*_typed(), *more, "--resume"]]:
+        done = subprocess.run(
+            [COMMAND, *typed], cwd=folder, env=ENVIRONMENT, check=False, capture_output=True, text=True
+        )
     if done.returncode:
         return [f"--resume ended with {done.returncode}: {done.stderr.strip()[-2000:]}"]
     found = json.loads(done.stdout)

@@ -35,6 +35,10 @@ MISTAKES = {
     "tracking.personal_models=maybe": "tracking.personal_models is 'maybe'; it must be true or false.",
     "model.hidden=64": "model.hidden is 64; it must be a list.",
     "model.hidden=[8, 0]": "model.hidden.1 is 0; it must be at least 1.",
+    "runner.kind=proceses": "runner.kind is 'proceses'; it must be 'threads', 'processes' or 'dask'.",
+    "runner.address=tcp://10.0.0.5:8786": (
+        "runner: address is a Dask scheduler's, and kind is threads; set kind to dask or address to null."
+    ),
     "comparison.methods=[]": "comparison.methods is []; it must have at least 1 in it.",
     "comparison.methods=[fedavg, fedavg]": "comparison.methods: fedavg is named twice.",
     "comparison.methods=[fedvag]": "comparison.methods: there is no method 'fedvag'; did you mean fedavg?",

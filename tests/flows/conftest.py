@@ -1,0 +1,128 @@
+"""Flows with Prefect inside, in a project of six small clients."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows import screen
+from flows.run import run
+from flows.server import PrefectServer
+from tasks.workers import open_workers
+
+OWN = """
+import os
+import signal
+import torch
+from pathlib import Path
+
+from flows.method import Report
+from flows.methods import fedavg
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+from tasks.step import step
+
+
+@step
+def train(cohort, model, training, private, seed, round, device="cpu", does="", marker=""):
+    act(cohort, round, does, Path(marker))
+    return local_train.fn(cohort, model, training, private, seed, round, device)
+
+
+def act(cohort, round, does, marker):
+    assert torch.get_num_threads() == 1
+    if does == "dies once" and round == 2 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if does == "raises" and round == 2 and "c03" in cohort.clients:
+        raise ZeroDivisionError("no rows left")
+
+
+class Own(fedavg.FedAvg):
+    does: str = ""
+    marker: str = ""
+
+    def one_round(self, state, round):
+        model = self.model(state, round.problem)
+        updates = round.train(train, model, does=self.does, marker=self.marker)
+        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), Report.of(updates)
+"""
+
+
+class Told(screen.Screen):
+    """Keeps what a person would read, and does something after a round."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.after: dict[int, Callable[[], Any]] = {}
+
+    def say(self, words: str) -> None:
+        """Something that a person should know."""
+        self.said.append(words)
+
+    def round(self, number: int, accuracy: float | None) -> None:
+        """A round is done."""
+        self.after.pop(number, lambda: None)()
+
+
+@pytest.fixture(scope="module")
+def pools(prefect: PrefectServer) -> Iterator[Callable[[str], None]]:
+    """Keeps two workers of a kind for the rest of the module: starting them costs seconds."""
+    with ExitStack() as stack:
+        started = set()
+
+        def keep(kind: str) -> None:
+            if kind not in started:
+                stack.enter_context(open_workers(kind, 2, say=lambda words: screen.current().say(words)))
+                started.add(kind)
+
+        yield keep
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """The screen of the flows of a test."""
+    before = screen.current()
+    told = Told()
+    screen.use(told)
+    yield told
+    screen.use(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, write_params: Callable[[Path], Any]) -> Path:
+    """A project whose method `own` can be told to fail."""
+    folder = tmp_path_factory.mktemp("flows") / "project"
+    write_params(folder)
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+@pytest.fixture
+def play_run(
+    prefect: PrefectServer, folder: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """The flow `run`, in three stacks of two clients for three rounds."""
+    monkeypatch.chdir(folder)
+    small = ["engine.stack=2", "training.rounds=3", "extra_methods.own=own.py", f"method.own.marker={folder}/marker"]
+
+    def play(method: str, kind: str, workers: int, *more: str, **options: Any) -> dict[str, Any]:
+        where = [f"runner.kind={kind}", f"runner.workers={workers}"]
+        return run(method, 0, [*small, *where, *more], derived=True, **options)
+
+    return play
+
+
+def worker_processes() -> set[int]:
+    """Living worker processes of this one."""
+    found = psutil.Process().children(recursive=True)
+    return {p.pid for p in found if p.status() != psutil.STATUS_ZOMBIE and "spawn_main" in " ".join(p.cmdline())}
+
+
+@pytest.fixture(scope="session")
+def workers_now() -> Callable[[], set[int]]:
+    """See `worker_processes`."""
+    return worker_processes

@@ -1,0 +1,199 @@
+"""What goes wrong in a run is told in a sentence, spoils nothing, and `resume` ends with the bits of an undisturbed run."""
+
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.compare import compare
+from flows.method import MethodError
+from flows.project import Project
+from flows.run import check_resume
+from silos.errors import UserError
+from tasks.files import unwritable
+from tasks.workers import check
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+
+PLACES = [("threads", 2), ("processes", 2)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, str]:
+    """The weights of runs that nobody disturbed, by method."""
+    return {}
+
+
+@pytest.fixture
+def fails(play_run: Callable, undisturbed: dict[str, str], folder: Path, told: Any) -> Callable[..., BaseException]:
+    """A run that must fail after its first round, which `spoil` may see to; then `mend` is called, and `resume` goes on."""
+
+    def run(
+        mend: Callable[[], object],
+        *more: str,
+        spoil: Callable[[], object] | None = None,
+        method: str = "fedavg",
+        kind: str = "threads",
+        workers: int = 1,
+    ) -> BaseException:
+        same = "fedavg" if method == "own" else method
+        if same not in undisturbed:
+            undisturbed[same] = play_run(same, "threads", 1)["weights_sha256"]
+        if spoil is not None:
+            told.after[1] = spoil
+        with pytest.raises((UserError, OSError)) as error:
+            play_run(method, kind, workers, *more)
+        mend()
+        found = play_run(method, kind, workers, *more, resume=True)
+        assert found["resumed_from_round"] == 1
+        assert found["weights_sha256"] == undisturbed[same]
+        left = [p for p in (folder / found["folder"]).rglob(".*") if p.name != ".lock"]
+        assert left == []
+        return error.value
+
+    return run
+
+
+@pytest.mark.parametrize(("kind", "workers"), PLACES)
+def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_line(
+    kind, workers, fails, pools, folder
+):
+    pools(kind)
+    page = (folder / "own.py").read_text()
+    line = page.splitlines().index('        raise ZeroDivisionError("no rows left")') + 1
+
+    def mend():
+        (folder / "own.py").write_text(page.replace('"c03" in', "None in"))
+
+    error = fails(mend, "method.own.does=raises", method="own", kind=kind, workers=workers)
+    (folder / "own.py").write_text(page)
+    assert isinstance(error, MethodError)
+    start, clients = str(error).split(" in train of ")
+    assert start == "own failed: ZeroDivisionError: no rows left"
+    named, _, rest = clients.partition(" (")
+    assert "c03" in named
+    assert rest == f"own.py, line {line}); mend own.py, and --resume goes on after the last whole round."
+
+
+def test_a_comparison_goes_on_after_a_users_method_failed(prefect, folder, told, monkeypatch):
+    monkeypatch.chdir(folder)
+    data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
+    monkeypatch.setattr(Project, "silos", data)
+    settings = ["training.rounds=2", "extra_methods.own=own.py", "method.own.does=raises"]
+    found = compare(["own", "fedavg"], [0], "fedavg", settings)
+    assert [run["method"] for run in found["runs"]] == ["fedavg"]
+    (failed,) = found["failed"]
+    assert failed["error"].startswith("own failed: ZeroDivisionError: no rows left in train of clients ")
+
+
+@pytest.mark.parametrize(("kind", "workers"), PLACES)
+def test_a_broken_rows_file_is_named_with_its_client(kind, workers, play_run, pools, folder):
+    pools(kind)
+    silos = Project.open(["data.seed=5"], root=folder, derived=True).silos
+    broken = Path(silos.folder) / "c03.safetensors"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:-40])
+    with pytest.raises(UserError) as told:
+        play_run("fedavg", kind, workers, "data.seed=5")
+    broken.write_bytes(whole)
+    assert str(told.value).startswith(f"{broken}, the rows of client c03, is damaged")
+
+
+def test_a_folder_in_place_of_the_checkpoint_is_told(fails, folder):
+    places = []
+
+    def put():
+        checkpoint = max(folder.glob("runs/*/*/checkpoint.safetensors"), key=lambda p: p.stat().st_mtime_ns)
+        checkpoint.rename(checkpoint.with_name("aside"))
+        checkpoint.mkdir()
+        places.append(checkpoint)
+
+    def mend():
+        places[0].rmdir()
+        places[0].with_name("aside").rename(places[0])
+
+    error = fails(mend, spoil=put)
+    assert unwritable(error) == f"cannot write {places[0]}: a folder is where a file should be; move it away."
+
+
+def test_a_file_that_may_not_grow_is_told(fails, folder):
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> Callable[[], None]:
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    try:
+        error = fails(limit(hard), spoil=limit(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert unwritable(error).endswith(": files may not grow that large; raise the limit (`ulimit -f`).")
+    assert str(folder / "runs") in unwritable(error)
+
+
+@pytest.mark.parametrize(
+    ("place", "method", "kind", "workers"),
+    [("runs", "fedavg", "threads", 1), ("private", "local_only", "processes", 2)],
+)
+def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder):
+    pools(kind)
+    with small_disk(folder / place):
+        ballast = folder / place / "ballast"
+        words = unwritable(
+            fails(ballast.unlink, spoil=lambda: fill(ballast), method=method, kind=kind, workers=workers)
+        )
+    assert words.startswith(f"cannot write {folder / place}/")
+    assert words.endswith(": the disk is full; free some space.")
+
+
+def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):
+    found = play_run("fedavg", "threads", 1, "training.rounds=1")
+    experiment = Path(found["folder"]).parent.name
+    small = ["engine.stack=2", "extra_methods.own=own.py", f"method.own.marker={folder}/marker", "runner.workers=2"]
+    check_resume(Project.open([*small, "training.rounds=1"], derived=True), "fedavg", 0, experiment)
+    with pytest.raises(UserError, match=r"other settings \(params\.training\.rounds: 1 → 3\); put them back"):
+        check_resume(Project.open([*small, "training.rounds=3"], derived=True), "fedavg", 0, experiment)
+
+
+def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
+    check("dask")
+    monkeypatch.setattr("tasks.workers._installed", lambda _: False)
+    with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
+        check("dask")
+    check("processes")
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A disk of a megabyte in this place, with what was there; a skip where none may be mounted."""
+    aside = folder.with_name("aside")
+    if folder.exists():
+        folder.rename(aside)
+    folder.mkdir()
+    try:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+    finally:
+        folder.rmdir()
+        if aside.exists():
+            aside.rename(folder)
+
+
+def fill(path: Path) -> None:
+    """Until nothing more goes onto its disk."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * 4096):
+                pass
+        except OSError:
+            return

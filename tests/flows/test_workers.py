@@ -1,0 +1,112 @@
+"""Where rounds run makes no difference to what comes out, and leaves nothing behind."""
+
+import pickle
+
+import cloudpickle
+import dask
+import psutil
+import pytest
+from prefect.client.orchestration import get_client
+
+import tasks.workers
+from silos.cohort import deal, make_stacks, open_stack
+from silos.errors import UserError
+from tasks import runner
+from tasks.step import Sealed
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+
+PLACES = [("threads", 1), ("threads", 2), ("processes", 2), ("dask", 2)]
+FAR = ["processes", "dask"]
+
+
+def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, workers_now):
+    found = {}
+    others = flow_runs()
+    for kind, workers in PLACES:
+        if kind in FAR:
+            pools(kind)
+        found[kind, workers] = play_run("fedavg", kind, workers)
+    assert len({result["weights_sha256"] for result in found.values()}) == 1
+    assert len({str(result["metrics"]) for result in found.values()}) == 1
+    assert addresses() == {"127.0.0.1"}  # Dask, and its workers
+    before = workers_now()
+    for kind in FAR:
+        play_run("local_only", kind, 2)
+    assert workers_now() == before != set()  # started once for several runs
+    prefect.settle(runner.started)
+    tasks = sorted((name, completed(run)) for run, name in flow_runs().items() if run not in others)
+    assert tasks == [*zip(["fedavg-seed0"] * 4, [10, 17, 17, 17], strict=True), *[("local_only-seed0", 14)] * 2]
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run, pools, folder, told):
+    pools(kind)
+    expected = play_run("fedavg", "threads", 1)
+    found = play_run("own", kind, 2, "method.own.does=dies once")
+    assert (folder / "marker").exists()
+    (folder / "marker").unlink()
+    assert found["weights_sha256"] == expected["weights_sha256"]
+    if kind == "processes":
+        assert told.said == ["a worker process died in train; the step is run again in a new one."]
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_run, folder, monkeypatch, workers_now):
+    monkeypatch.setattr(tasks.workers, "NEW_POOLS", 0)
+    expected = play_run("fedavg", "threads", 1)
+    before = workers_now()
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(UserError) as said:
+        play_run("own", kind, 1, "method.own.does=dies once")
+    assert "in train, most likely because memory ran out; lower runner.workers, and --resume goes on" in str(said.value)
+    assert workers_now() == before
+    found = play_run("own", "threads", 1, "method.own.does=dies once", resume=True)
+    (folder / "marker").unlink()
+    assert found["resumed_from_round"] == 1
+    assert found["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_an_address_where_nobody_answers_is_told(play_run, monkeypatch):
+    monkeypatch.setattr("tasks.dask_workers.PATIENCE", 1.0)
+    with pytest.raises(UserError) as said:
+        play_run("fedavg", "dask", 1, "runner.address=tcp://127.0.0.1:1")
+    assert str(said.value) == (
+        "no Dask scheduler answers at runner.address tcp://127.0.0.1:1; "
+        "`dask scheduler` starts one, and address null starts a cluster on this machine."
+    )
+
+
+def test_what_is_sent_to_a_worker_holds_references_and_no_rows(make_problem, play):
+    from flows.methods.fedavg import FedAvg
+
+    problem = make_problem({"a": 4000, "b": 3000})
+    played = play(FedAvg(), problem, [1])
+    (cohort,) = deal(problem.silos, make_stacks(problem.silos, 2), 1)
+    held = open_stack(problem.silos, cohort.stacks[0], "train").nbytes  # opened here, and so cached
+    assert len(problem.silos.manifest.clients) == 2
+    sent = cloudpickle.dumps([Sealed(a) for a in (cohort, problem.training, played.private)])
+    assert held > 100_000
+    assert len(sent) < 2000
+    weights = sum(t.numel() * 4 for t in played.state.tensors["weights"].values())
+    model = played.page.model(played.state, problem).select(cohort.clients)
+    assert len(pickle.dumps(model)) < weights + 3000
+
+
+def addresses() -> set[str]:
+    """Where this process and those that it started listen."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [c for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    return {c.laddr.ip for c in found}
+
+
+def flow_runs() -> dict[str, str]:
+    """The flow runs that Prefect knows, with their names."""
+    with get_client(sync_client=True) as client:
+        return {run["id"]: run["name"] for run in client.request("POST", "/flow_runs/filter", json={}).json()}
+
+
+def completed(run: str) -> int:
+    """How many completed task runs Prefect puts down to a flow run."""
+    asked = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+    with get_client(sync_client=True) as client:
+        return int(client.request("POST", "/task_runs/count", json=asked).json())

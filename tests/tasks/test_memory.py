@@ -1,0 +1,53 @@
+"""What a round leaves in memory."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from prefect import flow
+
+from tasks.memory import resident, tidy
+from tasks.runner import PrefectRunner
+from tasks.step import step
+from tasks.workers import open_workers
+
+ROUNDS, SIZE = 60, 1_250_000  # float32: 5 MB
+
+
+@step
+def echo(weights: torch.Tensor) -> list[torch.Tensor]:
+    return [weights + 1]
+
+
+@flow(validate_parameters=False)
+def play_rounds() -> list[int]:
+    """After each round, how many of the tensors that were sent or came back are still alive; nobody holds them."""
+    seen: list[weakref.ref] = []
+    alive = []
+    with open_workers("threads", 2) as workers:
+        for _ in range(ROUNDS):
+            sent = [torch.zeros(SIZE), torch.zeros(SIZE)]
+            answers = PrefectRunner(workers).each(echo, [(t,) for t in sent])
+            seen += [weakref.ref(t) for t in (*sent, *(t for answer in answers for t in answer))]
+            del sent, answers
+            tidy()
+            alive.append(sum(ref() is not None for ref in seen))
+    return alive
+
+
+def test_sixty_submitted_rounds_with_large_messages_hold_one_rounds_at_most(prefect):
+    before = resident()
+    gc.disable()  # or the collector might come by chance
+    try:
+        alive = play_rounds()
+    finally:
+        gc.enable()
+    assert max(alive) <= 4  # two sent, two back
+    assert resident() - before < 20 * SIZE * 4
+
+
+def test_a_process_holds_more_after_it_took_more():
+    before = resident()
+    held = torch.ones(16 * SIZE)
+    assert resident() - before == pytest.approx(held.numel() * 4, rel=0.2)
