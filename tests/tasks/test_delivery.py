@@ -154,10 +154,11 @@ def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, p
     assert locked.problem == f"MLflow at {uri} did not answer for 1 s"
     lock.execute("rollback")
     lock.close()
-    resumed = deliver(uri, "locked")  # while the first one still tries
+    locked._thread.join()  # it still tried; a run's folder has one process at a time, and so one delivery
+    (tmp_path / "delivered.json").unlink(missing_ok=True)  # as if it had been killed before it wrote that down
+    resumed = deliver(uri, "locked")
     resumed.round_done(10)
     assert resumed.finish(Finish()) is not None
-    locked._thread.join()
     assert_whole(uri, "locked", resumed.run_id, 10, without={("loss/train", 2)})
 
 
