@@ -106,35 +106,27 @@ def methods(found: dict[str, Any], console: Console) -> None:
 
 def bench(found: dict[str, Any], console: Console) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
-    columns = (
-        "workload",
-        "plain loop, s",
-        "siloflow, s",
-        "ratio",
-        "ratio by turn",
-        "training alone",
-        "orchestration",
-        "peak",
-    )
     peers = [n for n in found["workloads"][0]["seconds_per_round"] if n not in ("plain 1", "plain 2", "siloflow")]
-    table = _table(*columns, *(f"{name}, s" for name in peers))
+    table = _table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
     for line in found["workloads"]:
         seconds = line["seconds_per_round"]
         table.add_row(
-            f"{line['workload']}  {line['about']}",
-            f"{seconds[line['better_plain']]:.3f}",
-            f"{seconds['siloflow']:.3f}",
+            line["workload"],
+            f"{seconds[line['better_plain']]:.3f} s",
+            f"{seconds['siloflow']:.3f} s",
             f"{line['ratio']:.2f}",
             " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
             f"{line['local_train_ratio']:.1f}",
             f"{line['orchestration_share']:.1%}",
             f"{line['peak_bytes']['siloflow'] / 2**20:.0f} MiB",
-            *(f"{seconds[name]:.3f}" for name in peers),
+            *(f"{seconds[name]:.3f} s" for name in peers),
         )
     console.print(table)
+    for line in found["workloads"]:
+        console.print(f"  {line['workload']}: {line['about']}")
     console.print(
-        f"averages over rounds and {found['repeats']} turns on {found['cores']} cores; the plain loop at the better of one "
-        "and two threads; with orchestration, tracking and checkpoint, and without evaluation but for W4's every 10th"
+        f"Seconds of a whole round over {found['repeats']} turns on {found['cores']} cores. ratio: the better plain loop's "
+        "round over ours; training: over our local_train alone; around it: orchestration's share of our round."
     )
 
 
