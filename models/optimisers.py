@@ -3,6 +3,7 @@
 A client that has run out of batches is frozen, weights and optimiser state alike: that is exact, not an approximation.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,10 +77,15 @@ class Adam:
             mean = moments[f"mean:{name}"] = state[f"mean:{name}"].lerp(g, 1 - self.beta1)
             square = moments[f"square:{name}"] = state[f"square:{name}"].lerp(g * g, 1 - self.beta2)
             count = along(steps, w)
-            denominator = (square / (1 - self.beta2**count)).sqrt() + self.epsilon
+            denominator = (square / _short_of_1(self.beta2, count)).sqrt() + self.epsilon
             shrunk = w * (1 - self.learning_rate * self.weight_decay) if self.decoupled else w
-            new[name] = shrunk - self.learning_rate / (1 - self.beta1**count) * mean / denominator
+            new[name] = shrunk - self.learning_rate / _short_of_1(self.beta1, count) * mean / denominator
         return new, moments
+
+
+def _short_of_1(beta: float, count: Tensor) -> Tensor:
+    """1 - beta^count, to float32's last digits: in the first steps the difference itself has lost four."""
+    return -torch.expm1(count * math.log(beta))
 
 
 def along(per_client: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,96 @@
+"""FedSGD: one round is one step of full-batch training on the rows of all clients together."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.fedsgd import FedSGD
+from models.dense import MLP
+from models.optimisers import SGD, Adam
+from models.streams import server_stream
+from silos.store import open_client
+from tasks.checkpoint import load_state, save_state
+
+SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
+OPTIMISERS = [
+    (SGD(0.3), lambda p: torch.optim.SGD(p, 0.3)),
+    (SGD(0.1, 0.9, 0.01), lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01)),
+    (Adam(0.01, 0.1, decoupled=True), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
+]
+
+
+def rows_of(problem, clients):
+    folder, manifest = Path(problem.silos.folder), problem.silos.manifest
+    parts = [open_client(folder, manifest.client(c), "train") for c in clients]
+    return [torch.from_numpy(np.concatenate(p)) for p in zip(*parts, strict=True)]
+
+
+def plainly(problem, make, rounds):
+    """Full-batch training in plain torch, double precision; `rounds` are the clients of each."""
+    weights = problem.network.init(server_stream(problem.seed, 0, "init"))
+    weights = {name: w.double().requires_grad_() for name, w in weights.items()}
+    optimiser = make(list(weights.values()))
+    for clients in rounds:
+        x, y = rows_of(problem, clients)
+        hidden = torch.relu(x.double() @ weights["dense0.weight"] + weights["dense0.bias"])
+        logits = hidden @ weights["dense1.weight"] + weights["dense1.bias"]
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(logits, y).backward()
+        optimiser.step()
+    return weights
+
+
+@pytest.mark.parametrize(("ours", "theirs"), OPTIMISERS, ids=["sgd", "momentum", "adamw"])
+def test_a_round_is_a_step_on_the_rows_of_all_clients_together(ours, theirs, make_problem, play):
+    """With three local epochs and batches of 4 in params, which do not count."""
+    problem = make_problem(SIZES, optimiser=ours, epochs=3)
+    found = play(FedSGD(), problem, range(1, 31)).state.tensors["weights"]
+    for name, w in plainly(problem, theirs, [SIZES] * 30).items():
+        torch.testing.assert_close(found[name].double(), w.detach(), rtol=0, atol=1e-6)
+
+
+def test_those_who_dropped_out_are_not_in_the_step(make_problem, play):
+    problem, absent = make_problem(SIZES), {1: ["a"], 3: ["b", "c"]}
+    found = play(FedSGD(), problem, [1, 2, 3], absent=absent).state.tensors["weights"]
+    rounds = [[c for c in SIZES if c not in absent.get(number, ())] for number in (1, 2, 3)]
+    for name, w in plainly(problem, lambda p: torch.optim.SGD(p, 0.1), rounds).items():
+        torch.testing.assert_close(found[name].double(), w.detach(), rtol=0, atol=1e-6)
+
+
+def test_small_slopes_are_not_lost_beside_large_weights(make_problem, play):
+    """Adam divides a slope by its size, so one that was read off the difference of two weights would be rounding."""
+
+    def rows_of(client, total):
+        rng = np.random.default_rng(list(client.encode()))
+        return 1e-6 * rng.normal(size=(total, 5)), rng.integers(0, 3, total)
+
+    problem = make_problem(SIZES, optimiser=Adam(0.01), silos={"rows_of": rows_of})
+    found = play(FedSGD(), problem, range(1, 11)).state.tensors["weights"]
+    for name, w in plainly(problem, lambda p: torch.optim.Adam(p, 0.01), [SIZES] * 10).items():
+        torch.testing.assert_close(found[name].double(), w.detach(), rtol=0, atol=1e-5)
+
+
+def test_with_one_full_batch_a_round_fedavg_is_fedsgd_with_plain_descent(make_problem, play):
+    problem = make_problem(SIZES, epochs=1, batch=100)
+    one, other = (play(page, problem, [1, 2, 3]) for page in (FedSGD(), FedAvg()))
+    for name, w in other.state.tensors["weights"].items():
+        torch.testing.assert_close(one.state.tensors["weights"][name], w, rtol=0, atol=1e-6)
+    assert one.reports[0].numbers["loss/train"] == pytest.approx(other.reports[0].numbers["loss/train"])
+
+
+def test_the_servers_optimiser_goes_on_after_a_resume(make_problem, play, tmp_path):
+    problem = make_problem(SIZES, optimiser=Adam(0.01, 0.1, decoupled=True))
+    whole = play(FedSGD(), problem, [1, 2, 3, 4]).state
+    save_state(tmp_path / "checkpoint", play(FedSGD(), problem, [1, 2]).state, 2)
+    half, _ = load_state(tmp_path / "checkpoint")
+    assert float(half.tensors["server"]["steps"]) == 2
+    assert play(FedSGD(), problem, [3, 4], state=half).state.sha256() == whole.sha256()
+
+
+def test_a_client_sends_one_gradient_and_two_numbers(make_problem, play):
+    number = 5 * 6 + 6 + 6 * 3 + 3
+    tally = play(FedSGD(), make_problem(SIZES, network=MLP(5, (6,), 3)), [1]).rounds[0].tally
+    assert (tally.bytes_up, tally.bytes_down) == (5 * 4 * (number + 2), 5 * 4 * number)
