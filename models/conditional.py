@@ -1,6 +1,6 @@
 """Models of a row and of its client's statistics, as *Conditioning on Local Statistics* writes them (arXiv 2503.00378).
 
-x is a row of n features, m the q statistics of its client; both forms are written for one client.
+x is a row of n features, m the q statistics of its client; both come for one client and for a stack.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.dense import within
-from models.join import of_rows
+from models.join import of_client
 from models.state import Weights
 from models.streams import fold
 
@@ -47,13 +47,24 @@ class Bilinear:
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to (rows, outputs)."""
-        x = x.flatten(1)
-        own = of_rows(x, context, self.statistics)
-        one = torch.ones_like(x[:, :1])
+        return self._product(weights["product.weight"], context, x.flatten(1))
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
+        return self._product(weights["product.weight"], context, x.flatten(2))
+
+    def _product(self, weight: Tensor, context: Weights, x: Tensor) -> Tensor:
+        """x: (..., rows, n), weight: (..., n + 1, q, outputs); W m first, where a client's rows share m."""
+        own = of_client(x, context, self.statistics)
         if self.constant:
-            own = torch.cat([own, one], 1)
-        of_each = torch.cat([x, one], 1) @ weights["product.weight"].flatten(1)
-        return (of_each.view(len(x), -1, self.outputs) * own.unsqueeze(-1)).sum(1)
+            own = torch.cat([own, torch.ones_like(own[..., :1])], -1)
+        x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+        if own.shape[-2] == 1:
+            coefficients: Tensor = (weight * own.squeeze(-2)[..., None, :, None]).sum(-2)
+            return x @ coefficients
+        of_each = (x @ weight.flatten(-2)).unflatten(-1, (-1, self.outputs))
+        answer: Tensor = (of_each * own.unsqueeze(-1)).sum(-2)
+        return answer
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,17 @@ class Ensemble:
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to (rows, outputs)."""
         x = x.flatten(1)
-        own = of_rows(x, context, self.statistics)
-        share = torch.softmax(own @ weights["gate.weight"] + weights["gate.bias"], -1)
-        answers = x @ weights["expert.weight"] + weights["expert.bias"]
-        return (answers.view(len(x), self.experts, self.outputs) * share.unsqueeze(-1)).sum(1)
+        gate = of_client(x, context, self.statistics) @ weights["gate.weight"] + weights["gate.bias"]
+        return self._mix(gate, x @ weights["expert.weight"] + weights["expert.bias"])
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
+        x = x.flatten(2)
+        own = of_client(x, context, self.statistics)
+        gate = torch.baddbmm(weights["gate.bias"].unsqueeze(1), own, weights["gate.weight"])
+        return self._mix(gate, torch.baddbmm(weights["expert.bias"].unsqueeze(1), x, weights["expert.weight"]))
+
+    def _mix(self, gate: Tensor, answers: Tensor) -> Tensor:
+        """gate: (..., rows or 1, experts); answers: (..., rows, experts x outputs)."""
+        share = torch.softmax(gate, -1).unsqueeze(-1)
+        return (answers.unflatten(-1, (self.experts, self.outputs)) * share).sum(-2)

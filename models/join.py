@@ -20,11 +20,14 @@ def join(x: Tensor, context: Weights, length: int) -> Tensor:
 
 def of_rows(x: Tensor, context: Weights, length: int) -> Tensor:
     """The statistics of every row: (..., rows, length); ValueError if they have another length."""
+    return of_client(x, context, length).expand(*x.shape[:-1], length)
+
+
+def of_client(x: Tensor, context: Weights, length: int) -> Tensor:
+    """The same before they are repeated: (..., 1, length) where a client's rows share them."""
     found = context.get(STATISTICS)
     if found is None:
-        return x.new_zeros(length).expand(*x.shape[:-1], length)
+        return x.new_zeros(*x.shape[:-2], 1, length)
     if found.shape[-1] != length:
         raise ValueError(f"the network takes {length} statistics of a client, and was given {found.shape[-1]}.")
-    if found.dim() < x.dim():
-        found = found.unsqueeze(-2)
-    return found.to(x.dtype).expand(*x.shape[:-1], length)
+    return (found.unsqueeze(-2) if found.dim() < x.dim() else found).to(x.dtype)
