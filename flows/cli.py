@@ -49,8 +49,8 @@ def run(
     """
     with _session(json, timings) as session:
         project = session.project(overrides)
-        project.params.page(method, project.root)
-        project.problem(seed)
+        page = project.params.page(method, project.root)
+        page.init(project.problem(seed))
         _ready(project)
         if resume:
             _check_run(project, method, seed)
@@ -149,6 +149,27 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
         found = [pages.describe(name, extra) for name in pages.names(extra)]
         session.answer({"methods": found}, "methods")
+
+
+@app.command()
+def stats(
+    client: Annotated[str, typer.Argument(help="A client of data/; its training rows are read, here.")],
+    method: Annotated[str, typer.Option(help="Whose section of params.yaml names the statistics.")] = "conditional",
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON there too.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Compute one client's statistics, for a conditional model's params.
+
+    Nothing is logged or written, unless --output names a file.
+
+    Example: siloflow stats c03 --json
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.client_statistics import client_statistics
+
+        session.answer(client_statistics(project, client, method, output), "stats")
 
 
 @app.command()

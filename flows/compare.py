@@ -75,7 +75,9 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     if reference not in methods:
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
-    project.problem(seeds[0])
+    problem = project.problem(seeds[0])
+    for method in methods:
+        project.params.page(method, project.root).init(problem)
     return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
 
 

@@ -81,6 +81,7 @@ def _model(
 ) -> dict[str, Any] | None:
     """What tasks.served logs; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
+    network, reads = to_json(model.network), page.reads()
     if isinstance(personal, Private):
         if not project.params.tracking.personal_models:
             return None
@@ -90,12 +91,13 @@ def _model(
     example, _ = open_client(Path(problem.silos.folder), manifest.clients[0], "train")
     card = {
         "method": page.__class__.__name__,
-        "network": to_json(problem.network),
+        "network": network,
         "task": manifest.task,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
-        "personal": model.is_personal,
-        "clients": list(clients) if model.is_personal else [],
+        "personal": bool(personal),
+        "clients": list(clients) if personal else [],
+        "statistics": {"kinds": reads.specs, "length": network["statistics"]} if reads and model.context else None,
     }
     uri = tracking_uri(project.root, project.params.tracking.uri)
     return {"uri": uri, "card": card, "shared": dict(model.shared), "personal": dict(personal), "example": example[:2]}

@@ -21,6 +21,7 @@ from silos.errors import UserError
 
 if TYPE_CHECKING:
     from flows.round import Problem, Round
+    from flows.statistics import Conditions
     from models.model import Model
     from models.state import State
     from silos.cohort import Silos
@@ -76,6 +77,10 @@ class Method(BaseModel, ABC):
         `model`, unless clients have a say in it: here a page may run tasks, which open their training rows only.
         """
         return self.model(state, round.problem)
+
+    def reads(self) -> "Conditions | None":
+        """What its model is given of a client beside rows; nothing, unless a page says otherwise."""
+        return None
 
 
 def names(extra: Mapping[str, str] | None = None) -> list[str]:

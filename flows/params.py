@@ -25,6 +25,7 @@ class MLPParams(Section):
     kind: Literal["mlp"]
     hidden: list[Annotated[int, Field(ge=1)]] = [64]
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    statistics: int = Field(default=0, ge=0)
 
 
 class CNNParams(Section):
@@ -36,6 +37,7 @@ class CNNParams(Section):
     padding: bool = False
     hidden: list[Annotated[int, Field(ge=1)]] = [50]
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    statistics: int = Field(default=0, ge=0)
 
 
 class CrossEntropyParams(Section):
@@ -302,7 +304,8 @@ def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -
         elif found["type"] == "union_tag_not_found":
             words = f"{where} needs a kind; there are {', '.join(keys)}."
         elif found["type"] == "value_error":
-            words = f"{where}: {str(context['error']).rstrip('.')}."
+            said = str(context["error"]).rstrip(".")
+            words = f"{where}: {said}" + ("" if said.endswith("?") else ".")
         else:
             is_now = "is empty" if value is None else f"is {value!r}"
             words = f"{where} {is_now}; it must {_wish(found['type'], found['msg'], context)}."

@@ -104,6 +104,23 @@ def methods(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
+def stats(found: dict[str, Any], console: Console) -> None:
+    """A row a statistic, and what is odd about it."""
+    console.print(f"client {found['client']}, {found['rows']} training rows")
+    table = _table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
+    at = 0
+    for line in found["kinds"]:
+        own = found["statistics"][at : at + line["length"]]
+        at += line["length"]
+        gap = "-" if line["gap"] is None else f"{line['gap']:.3f}"
+        begins = ", ".join(f"{number:.4g}" for number in own[:5])
+        table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
+    console.print(table)
+    for note in found["notes"]:
+        console.print(f"  {note}", markup=False)
+    console.print("all numbers     --json" + (f", {found['written']}" if found["written"] else ""))
+
+
 def bench(found: dict[str, Any], console: Console) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
     peers = [n for n in found["workloads"][0]["seconds_per_round"] if n not in ("plain 1", "plain 2", "siloflow")]

@@ -24,7 +24,7 @@ class Model:
     @property
     def is_personal(self) -> bool:
         """Whether clients differ in the weights or the context they use."""
-        return isinstance(self.personal, Private) or isinstance(self.context, Private) or bool(self.personal)
+        return any(isinstance(part, Private) or bool(part) for part in (self.personal, self.context))
 
     @property
     def bytes_down(self) -> int:

@@ -65,7 +65,7 @@ def client_stats(
     start = time.perf_counter()
     kept = []
     for stack in cohort.stacks:
-        found = [s for _, s in _described(cohort.silos, stack, statistics, few_rows == "refuse")]
+        found = [s for _, s in describe(cohort.silos, stack, statistics, few_rows == "refuse")]
         vectors = torch.stack([s.vector for s in found])
         refs = PrivateStatistics(vectors.float().numpy()).keep(private, section, stack.clients)
         kept.append(_kept(stack.clients, refs, vectors, found))
@@ -89,10 +89,13 @@ def tell_stats(
     return messages
 
 
-def _described(
+def describe(
     silos: Silos, stack: Stack, statistics: Sequence[Statistic], refuse: bool = False
 ) -> list[tuple[int, Statistics]]:
-    """The number of training rows and the statistics of each client of a stack."""
+    """On the client's side: the number of training rows and the statistics of each client of a stack.
+
+    UserError names the client whose rows have no statistics, or, with `refuse`, are too few for them.
+    """
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     rows = open_rows(silos, stack, "train", "cpu")
     found = []
@@ -117,7 +120,7 @@ def _kept(clients: tuple[str, ...], refs: dict[str, str], vectors: Tensor, found
 def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
     asked = [TELLABLE[name] for name in names]
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
-    found = _described(silos, stack, asked)
+    found = describe(silos, stack, asked)
     rows = torch.tensor([count for count, _ in found])
     enough = rows >= LEAST_ROWS
     vectors = torch.stack([s.vector for _, s in found]) * enough[:, None]

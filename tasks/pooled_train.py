@@ -29,17 +29,19 @@ def pooled_train(
     round: int,
     device: str = "cpu",
 ) -> list[Update]:
-    """One update, of the pooled client; `context` is its members', with an axis over them or private."""
+    """One update, of the pooled client; `context` is its members', with an axis over them or private, or there is none."""
     start = time.perf_counter()
     silos, (stack,) = cohort.silos, cohort.stacks
     members = silos.members or silos.clients
     rows = open_rows(silos, stack, "train", device)
     own = replace(model, shared={}, context=context, clients=members)
     _, opened = open_weights(own, Stack(members, len(members)), private, device)
-    counts = torch.tensor([silos.manifest.client(name).rows["train"] for name in members], device=device)
-    beside = opened[STATISTICS].repeat_interleave(counts, 0).to(rows.x.dtype)
-    together = rows._replace(x=torch.cat([rows.x.flatten(2), beside[None]], -1))
-    network = RowWise(model.network, silos.manifest.shape, beside.shape[1])
+    network, together = model.network, rows
+    if opened:
+        counts = torch.tensor([silos.manifest.client(name).rows["train"] for name in members], device=device)
+        beside = opened[STATISTICS].repeat_interleave(counts, 0).to(rows.x.dtype)
+        together = rows._replace(x=torch.cat([rows.x.flatten(2), beside[None]], -1))
+        network = RowWise(network, silos.manifest.shape, beside.shape[1])
     weights = {name: w[None].to(device) for name, w in model.shared.items()}
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
     trained, loss = train(network, weights, {}, together, training, streams)

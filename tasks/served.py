@@ -4,7 +4,7 @@ MLflow runs this file from the logged model, where no checkout is; so it imports
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +24,8 @@ class Answering:
     """Rows, as they were partitioned, to label, probability and entropy (nats) of every row; of a regression to prediction.
 
     `params={"client": name}` chooses that client's weights; the empty name, or an unknown one, gets the rule for fresh
-    clients: the global model where the method has one, else a refusal.
+    clients: the global model where the method has one, else a refusal. A conditional model is given the statistics of the
+    rows' client, as `siloflow stats` makes them: `params={"statistics": [...]}`.
     """
 
     def load_context(self, context: Any) -> None:
@@ -38,13 +39,14 @@ class Answering:
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         """model_input: (rows, *shape) array of the logged dtype; MLflow would read type hints as a schema."""
         weights = self._weights((params or {}).get("client", ""))
+        context = self._context((params or {}).get("statistics", ()))
         x = torch.from_numpy(np.ascontiguousarray(model_input))
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
         shape = tuple(self.card["shape"])
         if tuple(x.shape[1:]) != shape:
             raise ValueError(f"rows have shape {tuple(x.shape[1:])}, and this model takes {shape}")
         with torch.no_grad():
-            output = self.network.apply(weights, {}, x, None)
+            output = self.network.apply(weights, context, x, None)
         if self.card["task"] == "regression":
             return pd.DataFrame({"prediction": output[:, 0].numpy()})
         log_p = torch.log_softmax(output, -1)
@@ -71,6 +73,26 @@ class Answering:
         own = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
         return {**shared, **own}
 
+    def _context(self, given: Sequence[float]) -> dict[str, torch.Tensor]:
+        wanted = self.card["statistics"]
+        if wanted is None:
+            return {}
+        kinds = ", ".join(spec["kind"] for spec in wanted["kinds"])
+        takes = f"{wanted['length']} numbers" + (f" ({kinds})" if kinds else "")
+        numbers = torch.tensor([float(number) for number in given]).float()
+        if not len(numbers):
+            raise ValueError(
+                f"{self.card['method']} reads {takes} of a client beside its rows, and was given none; "
+                'params={"statistics": [...]} are what `siloflow stats CLIENT --json` prints'
+            )
+        if len(numbers) != wanted["length"]:
+            raise ValueError(f"{len(numbers)} statistics were given, and this model takes {takes}")
+        for place in torch.nonzero(~torch.isfinite(numbers)).flatten().tolist():
+            raise ValueError(
+                f"number {place + 1} of the statistics is {given[place]}, which is no finite float32 number"
+            )
+        return {"statistics": numbers}
+
 
 class Served(Answering, PythonModel):
     """`predict` is inherited: of a class that defines it MLflow demands type hints, and has none for an array."""
@@ -94,10 +116,11 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
     from tasks.track import as_current
 
     card, example = model["card"], model["example"]
+    described = [ParamSpec("statistics", "double", [], (-1,))] if card["statistics"] else []
     signature = ModelSignature(
         inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
         outputs=Schema([ColSpec(kind, name) for name, kind in _ANSWERS[card["task"]].items()]),
-        params=ParamSchema([ParamSpec("client", "string", "")]),
+        params=ParamSchema([ParamSpec("client", "string", ""), *described]),
     )
     tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
     tensors |= {f"personal/{k}": t for k, t in model["personal"].items()}

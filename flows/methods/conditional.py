@@ -5,6 +5,7 @@ repeat: every client trains f(x, mu_k; w) from w on its rows for E local epochs
         w <- sum_k n_k w_k / sum_k n_k; nothing else is sent, and the protocol is FedAvg's
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from pydantic import Field, field_validator
 from flows.gradient import gradient_round
 from flows.method import Method, Report
 from flows.round import Problem, Round
-from flows.statistics import Conditions, Known, Source
+from flows.statistics import Conditions, FewRows, Known, Source
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
 from models.dense import MLP
@@ -22,6 +23,7 @@ from models.model import Model
 from models.networks import Network
 from models.state import State
 from models.statistics import Statistic, make
+from models.statistics_spectrum import Loadings
 from models.streams import server_stream
 from silos.errors import UserError
 from tasks.aggregate import aggregate
@@ -34,7 +36,8 @@ class Conditional(Method):
 
     `form`: joined (to the rows of an mlp, to the features of a cnn), planes (pictures beside the image of a cnn), bilinear
     and ensemble (of `experts`) are the paper's; `source` other than local is a control (flows/statistics.py); `arm`: pooled
-    mixes the rows of all clients, as the paper did, fedsgd sends one gradient a round.
+    mixes the rows of all clients, as the paper did, fedsgd sends one gradient a round. `few_rows`: a client with too few
+    rows for a statistic reads zeros, or is refused.
     """
 
     tests = "personal"
@@ -45,10 +48,11 @@ class Conditional(Method):
     experts: int = Field(3, ge=1)
     source: Source = "local"
     arm: Literal["fedavg", "fedsgd", "pooled"] = "fedavg"
+    few_rows: FewRows = "zeros"
 
     @field_validator("statistics")
     @classmethod
-    def _known(cls, statistics: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    def _there_are(cls, statistics: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         for spec in statistics:
             make(spec)
         if not statistics:
@@ -58,35 +62,40 @@ class Conditional(Method):
     def init(self, problem: Problem) -> State:
         """One draw of weights; nobody has described their rows yet."""
         weights = self._network(problem).init(server_stream(problem.seed, 0, "init"))
-        return State({"weights": weights}, {"norms": {}}, {"statistics": {}})
+        return Known().within(State({"weights": weights}))
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Who takes part for the first time computes its statistics; then a round of the arm."""
         problem = round.problem
-        known = self._conditions.ask(round, self._bare(state, problem), round.silos, _known(state))
-        state = replace(state, numbers={"norms": known.norms}).with_private("statistics", known.refs)
-        model = self._model(state, replace(problem, silos=round.silos), known)
+        known = self._conditions.ask(round, self._bare(state, problem), round.clients, Known.of(state))
+        state, model = known.within(state), self._model(state, problem, round.clients, known)
         if self.arm == "fedsgd":
-            return gradient_round(state, round, model)
-        if self.arm == "pooled":
-            bare = replace(model, context={}, clients=round.clients)
-            updates = round.train(pooled_train, bare, silos=round.silos.pool(), context=model.context)
+            state, report = gradient_round(state, round, model)
         else:
-            updates = round.train(local_train, model)
-        weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+            if self.arm == "pooled":
+                bare = replace(model, context={})
+                updates = round.train(pooled_train, bare, silos=round.silos.pool(), context=model.context)
+            else:
+                updates = round.train(local_train, model)
+            weights = round.once(aggregate, updates, state.tensors["weights"])
+            state, report = state.with_tensors(weights=weights), Report.of(updates)
+        return state, replace(report, numbers={**report.numbers, "clients/undetermined": len(known.undetermined)})
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same weights for everybody, each with its own statistics; for clients that have computed them."""
-        known = _known(state)
+        known = Known.of(state)
         there = [c for c in problem.silos.clients if c in known.refs or not self._conditions.private]
-        return self._model(state, replace(problem, silos=problem.silos.select(there)), known)
+        return self._model(state, problem, there, known)
 
     def answer(self, state: State, round: Round) -> Model:
         """A client that never took part computes its statistics now, from its training rows; it trains nothing."""
         problem = round.problem
-        known = self._conditions.ask(round, self._bare(state, problem), problem.silos, _known(state))
-        return self._model(state, problem, known)
+        known = self._conditions.ask(round, self._bare(state, problem), problem.silos.clients, Known.of(state))
+        return self._model(state, problem, problem.silos.clients, known)
+
+    def reads(self) -> Conditions:
+        """The statistics, or what stands in their place."""
+        return self._conditions
 
     @cached_property
     def _records(self) -> tuple[Statistic, ...]:
@@ -94,15 +103,15 @@ class Conditional(Method):
 
     @property
     def _conditions(self) -> Conditions:
-        return Conditions(self._records, self.source)
+        return Conditions(self._records, self.source, self.few_rows)
 
     def _bare(self, state: State, problem: Problem) -> Model:
         """The weights alone, for tasks that need no context."""
         return Model(self._network(problem), shared=state.tensors["weights"], clients=problem.silos.clients)
 
-    def _model(self, state: State, problem: Problem, known: Known) -> Model:
-        context = self._conditions.context(problem.silos, known, problem.seed)
-        return replace(self._bare(state, problem), context=context)
+    def _model(self, state: State, problem: Problem, clients: Sequence[str], known: Known) -> Model:
+        context = self._conditions.context(problem.silos, clients, known, problem.seed)
+        return replace(self._bare(state, problem), context=context, clients=tuple(clients))
 
     def _network(self, problem: Problem) -> Network:
         """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
@@ -117,18 +126,11 @@ class Conditional(Method):
             raise UserError(f"params.yaml: model.kind {type(network).__name__} takes no statistics; use mlp or cnn.")
         if self.form == "joined":
             return replace(network, statistics=count)
-        return _with_planes(network, count, outputs)
-
-
-def _with_planes(network: Network, count: int, outputs: int) -> Network:
-    one = outputs + (network.shape[0] * network.shape[1] if isinstance(network, CNN) else 0)
-    if not isinstance(network, CNN) or len(network.shape) != 2 or count % one:
-        raise UserError(
-            "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the statistics "
-            "[{kind: loadings}]; use joined otherwise."
-        )
-    return replace(network, statistics=count, planes=count // one)
-
-
-def _known(state: State) -> Known:
-    return Known(state.private["statistics"], state.numbers["norms"])
+        pictures = [record.components for record in self._records if isinstance(record, Loadings)]
+        named = self.source in ("client_id", "cluster_id")
+        if not isinstance(network, CNN) or len(network.shape) != 2 or len(pictures) < len(self._records) or named:
+            raise UserError(
+                "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "
+                "statistics [{kind: loadings}], and no client_id or cluster_id in their place; use joined otherwise."
+            )
+        return replace(network, statistics=count, planes=sum(pictures))

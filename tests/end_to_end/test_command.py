@@ -16,7 +16,7 @@ from flows.partition import partition
 from flows.run import run
 
 COMMAND = Path(sys.executable).parent / "siloflow"
-SUBCOMMANDS = ("partition", "run", "compare", "schedule", "ui", "show", "methods")
+SUBCOMMANDS = ("partition", "run", "compare", "schedule", "ui", "show", "methods", "stats")
 HELP_PATIENCE = 0.5
 HELP_IMPORTS = """
 import sys

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +26,28 @@ mlflow.set_tracking_uri(STORE)
 model = mlflow.pyfunc.load_model(f"runs:/{RUN}/model")
 rows = load_file(ROWS)["test_x"]
 answers = {"dtype": str(rows.dtype), "shape": list(rows.shape[1:])}
-for client in CLIENTS:
+for name, params in ASKED.items():
     try:
-        given = model.predict(rows, params={"client": client})
-        answers[client] = given["label"].tolist()
+        given = model.predict(rows, params=params)
+        answers[name] = given["label"].tolist()
         assert given["probability"].between(0, 1).all() and (given["entropy"] >= 0).all()
     except Exception as error:
-        answers[client] = str(error)
+        answers[name] = str(error)
 assert not sys.modules["models"].__file__.startswith(CHECKOUT + "/models")
 print(json.dumps(answers))
 """
 
 
-def answers(folder: Path, run: str, clients: list[str]) -> dict[str, Any]:
-    """What the run's model answers on the raw test rows of `CLIENT`, asked as each of `clients`."""
+def answers(folder: Path, run: str, asked: list[str] | dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the run's model answers on the raw test rows of `CLIENT`, asked as each of these clients or with these params."""
     given = {
         "CHECKOUT": str(Path(__file__).parents[2]),
         "STORE": f"sqlite:///{folder / 'runs' / 'mlflow.db'}",
         "RUN": run,
         "ROWS": str(folder / "data" / "digits" / f"{CLIENT}.safetensors"),
-        "CLIENTS": clients,
+        "ASKED": asked if isinstance(asked, dict) else {client: {"client": client} for client in asked},
     }
-    head = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+    head = "nan = float('nan')\n" + "".join(f"{name} = {value!r}\n" for name, value in given.items())
     done = subprocess.run(
         [sys.executable, "-I", "-c", head + STRANGER], cwd="/", capture_output=True, text=True, timeout=120, check=False
     )
@@ -100,6 +101,36 @@ def test_personal_models_answer_for_their_client_and_refuse_a_stranger(finished:
     assert found["c04"] != found[CLIENT]
     assert "'c99'" in found["c99"]
     assert "c00, c01, c02" in found["c99"]
+
+
+def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_client_makes(
+    finished: Any, server: str, tmp_path: Path
+) -> None:
+    folder = replace(finished.folder, server=server)
+    kinds = ("--set", "method.conditional.statistics=[{kind: class_means}, {kind: fingerprint, values: 4}]")
+    slowly = ("--set", "training.rounds=5", "--set", "training.optimiser.learning_rate=0.1")
+    run = folder.type("run", "conditional", "--json", *slowly, *kinds).json
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()}
+    made = {client: folder.type("stats", client, "--json", *kinds).json for client in (CLIENT, "c04")}
+    assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == before
+    assert [(k["kind"], k["length"]) for k in made[CLIENT]["kinds"]] == [("class_means", 640), ("fingerprint", 4)]
+    numbers = made[CLIENT]["statistics"]
+    asked = {
+        "own": {"statistics": numbers},
+        "another's": {"statistics": made["c04"]["statistics"]},
+        "none": {},
+        "short": {"statistics": numbers[:-1]},
+        "nan": {"statistics": [*numbers[:-1], float("nan")]},
+    }
+    found = answers(folder.path, run["mlflow_run_id"], asked)
+    assert accuracy(folder.path, found["own"]) == pytest.approx(reported(run))
+    assert found["another's"] != found["own"]
+    assert "Conditional reads 644 numbers (class_means, fingerprint) of a client beside its rows, and" in found["none"]
+    assert "`siloflow stats CLIENT --json` prints" in found["none"]
+    assert found["short"] == "643 statistics were given, and this model takes 644 numbers (class_means, fingerprint)"
+    assert found["nan"] == "number 644 of the statistics is nan, which is no finite float32 number"
+    folder.type("stats", CLIENT, "--output", str(tmp_path / "own.json"), *kinds)
+    assert json.loads((tmp_path / "own.json").read_text())["statistics"] == numbers
 
 
 def test_no_artifact_is_a_pickle(finished: Any, personal: dict[str, Any]) -> None:

@@ -12,38 +12,17 @@ from models.statistics import compute, make
 from silos.manifest import read_manifest
 from silos.store import open_client
 
-ASKED = tuple(make({"kind": kind}) for kind in ("mean", "loadings", "fingerprint", "covariance_xy"))
-PAGE = '''"""FedAvg whose clients describe their rows before the first round."""
-
-from flows.method import Report
-from flows.methods import fedavg
-from flows.round import Problem, Round
-from models.state import State
-from models.statistics import make
-from tasks.client_stats import client_stats
-
-ASKED = tuple(make({"kind": kind}) for kind in ("mean", "loadings", "fingerprint", "covariance_xy"))
-
-
-class Described(fedavg.FedAvg):
-    def init(self, problem: Problem) -> State:
-        return super().init(problem).with_private("statistics", {})
-
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
-        if not state.private["statistics"]:
-            for kept in round.each(client_stats, self.model(state, round.problem), statistics=ASKED):
-                state = state.with_private("statistics", kept.refs)
-        return super().one_round(state, round)
-'''
+KINDS = ("mean", "loadings", "fingerprint", "covariance_xy")
+ASKED = tuple(make({"kind": kind}) for kind in KINDS)
 
 
 @pytest.fixture(scope="module")
 def folder(partitioned, tmp_path_factory) -> Path:
-    """A user's folder in which one round of the page above was run by two workers."""
+    """A user's folder in which two rounds of the conditional method were run by two workers."""
     there = partitioned[0].copy(tmp_path_factory.mktemp("statistics") / "project")
-    (there.path / "described.py").write_text(PAGE, encoding="utf-8")
-    settings = ("extra_methods.described=described.py", "training.rounds=1", "runner.workers=2", "engine.stack=3")
-    there.type("run", "described", *(word for setting in settings for word in ("--set", setting)))
+    kinds = f"method.conditional.statistics=[{', '.join(f'{{kind: {kind}}}' for kind in KINDS)}]"
+    settings = (kinds, "training.rounds=2", "runner.workers=2", "engine.stack=3")
+    there.type("run", "conditional", *(word for setting in settings for word in ("--set", setting)))
     return there.path
 
 

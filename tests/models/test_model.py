@@ -38,4 +38,6 @@ def test_bytes_down_are_the_shared_weights_and_the_clients_own_part():
 def test_a_model_is_personal_if_clients_differ_in_it():
     assert not Model(NETWORK, SHARED, clients=CLIENTS).is_personal
     assert Model(NETWORK, SHARED, Private("weights", {}), clients=CLIENTS).is_personal
+    assert Model(NETWORK, SHARED, context=Private("statistics", {}), clients=CLIENTS).is_personal
+    assert Model(NETWORK, SHARED, context={"statistics": torch.eye(3)}, clients=CLIENTS).is_personal
     assert Model(NETWORK, SHARED, {"head": torch.zeros(3, 2)}, clients=CLIENTS).is_personal
