@@ -34,6 +34,7 @@ def test_every_contestant_does_the_rounds_and_says_what_they_took(tmp_path):
     assert 0 < found["local_train"] < seconds["siloflow"]
     assert 0 < found["orchestration_share"] < 1
     assert found["peak_bytes"]["siloflow"] > 50 * 2**20
+    assert found["peak_bytes"]["siloflow"] > found["resident_bytes"][5] > 50 * 2**20
     assert said[1:] == ["W0: plain 1, 1 of 1", "W0: siloflow, 1 of 1"]
 
 
