@@ -126,7 +126,7 @@ class Mistake:
 MISTAKES = {
     "unknown method": Mistake(("run", "fedavgg"), r"there is no method 'fedavgg'; did you mean fedavg\?"),
     "unknown method of a comparison": Mistake(
-        ("compare", "fedavg", "nonesuch"), r"there is no method 'nonesuch'; there are fedavg, .*local_only.*\."
+        ("compare", "fedavg", "nonesuch"), r"there is no method 'nonesuch'; there are .*fedavg, .*local_only.*\."
     ),
     "unknown reference": Mistake(
         ("compare", "--reference", "fedproxy"), r"there is no method 'fedproxy'; did you mean fedprox\?"
