@@ -23,6 +23,7 @@ import numpy as np
 import yaml
 
 from flows.folder import RunFolder
+from flows.peers import check_peers, interpreter
 from silos.errors import UserError
 
 PAUSE = 0.5
@@ -112,6 +113,7 @@ WORKLOADS = {
 def bench(names: Sequence[str], repeats: int, peers: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
     """Every workload with its contestants, as plain JSON; `say` hears what is being run."""
     chosen = chosen_workloads(names)
+    check_peers(peers)
     contestants = ["plain 1", "plain 2", "siloflow", *peers]
     with _folder() as root:
         return {
@@ -195,7 +197,7 @@ def _other(root: Path, workload: Workload, kind: str, threads: str) -> dict[str,
     module = f"flows.contestants.{kind}"
     described = {**workload.params(), "clients": workload.clients, "threads": int(threads)}
     described["training"]["rounds"] = min(workload.rounds, _ROUNDS_OF_OTHERS)
-    command = [sys.executable, "-m", module, str(root / "data" / workload.name.lower()), json.dumps(described)]
+    command = [interpreter(kind), "-m", module, str(root / "data" / workload.name.lower()), json.dumps(described)]
     found, peak = _child(command, root)
     return {"rounds": found["rounds"], "peak_bytes": peak}
 

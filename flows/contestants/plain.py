@@ -18,8 +18,8 @@ def main() -> None:
     folder, asked = sys.argv[1], json.loads(sys.argv[2])
     torch.manual_seed(0)
     torch.set_num_threads(asked["threads"])
-    clients, tests = (_rows(folder, split) for split in ("train", "test"))
-    server, every = _network(asked["model"], clients[0][0].shape[1:], asked), asked["evaluation"]["every"]
+    clients, tests = (open_rows(folder, split) for split in ("train", "test"))
+    server, every = network(asked["model"], clients[0][0].shape[1:], asked), asked["evaluation"]["every"]
     rounds = asked["training"]["rounds"]
     seconds = []
     for number in range(1, rounds + 1):
@@ -31,19 +31,49 @@ def main() -> None:
     print(json.dumps({"rounds": seconds[1:]}))
 
 
+def open_rows(folder: str, split: str) -> list[tuple[Tensor, Tensor]]:
+    """Every client's x: (rows, *shape) and y: (rows,), in memory."""
+    silos = Silos.open(Path(folder), "bench")
+    opened = [open_stack(silos, stack, split) for stack in make_stacks(silos, 1)]
+    return [(torch.from_numpy(o.x[0]).clone(), torch.from_numpy(o.y[0]).clone()) for o in opened]
+
+
+def network(model: dict[str, Any], shape: tuple[int, ...], asked: dict[str, Any]) -> nn.Sequential:
+    """The workload's network for rows of this shape, with weights drawn from torch's own generator."""
+    outputs = 1 if asked["training"]["objective"]["kind"] == "squared_error" else 10
+    if model["kind"] == "mlp":
+        layers: list[nn.Module] = [nn.Flatten()]
+        inside = int(torch.Size(shape).numel())
+    else:
+        layers = [nn.Unflatten(1, (1, shape[0]))]
+        for inside, outside in zip((1, *model["channels"]), model["channels"], strict=False):
+            layers += [nn.Conv2d(inside, outside, model["kernel"]), nn.MaxPool2d(2), nn.ReLU()]
+        layers.append(nn.Flatten())
+        inside = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1]
+    for width in model["hidden"]:
+        layers += [nn.Linear(inside, width), nn.ReLU()]
+        inside = width
+    return nn.Sequential(*layers, nn.Linear(inside, outputs))
+
+
+def local_epoch(model: nn.Module, x: Tensor, y: Tensor, training: dict[str, Any]) -> None:
+    """One pass over a client's rows in a fresh order, in place."""
+    optimiser = _optimiser(model, training["optimiser"])
+    order = torch.randperm(len(y))
+    for at in range(0, len(y), training["batch"]):
+        index = order[at : at + training["batch"]]
+        optimiser.zero_grad()
+        _loss(model(x[index]), y[index]).backward()
+        optimiser.step()
+
+
 def _round(server: nn.Module, clients: list[tuple[Tensor, Tensor]], training: dict[str, Any]) -> None:
     """One local epoch of everybody, then the mean by rows."""
     total = sum(len(y) for _, y in clients)
     mean = {k: torch.zeros_like(w) for k, w in server.state_dict().items()}
     for x, y in clients:
         model = copy.deepcopy(server)
-        optimiser = _optimiser(model, training["optimiser"])
-        order = torch.randperm(len(y))
-        for at in range(0, len(y), training["batch"]):
-            index = order[at : at + training["batch"]]
-            optimiser.zero_grad()
-            _loss(model(x[index]), y[index]).backward()
-            optimiser.step()
+        local_epoch(model, x, y, training)
         for k, w in model.state_dict().items():
             mean[k].add_(w, alpha=len(y) / total)
     server.load_state_dict(mean)
@@ -59,29 +89,6 @@ def _loss(out: Tensor, y: Tensor) -> Tensor:
 def _evaluate(server: nn.Module, tests: list[tuple[Tensor, Tensor]]) -> list[float]:
     """Each client's share of right answers."""
     return [float((server(x).argmax(1) == y).float().mean()) for x, y in tests]
-
-
-def _rows(folder: str, split: str) -> list[tuple[Tensor, Tensor]]:
-    silos = Silos.open(Path(folder), "bench")
-    opened = [open_stack(silos, stack, split) for stack in make_stacks(silos, 1)]
-    return [(torch.from_numpy(o.x[0]).clone(), torch.from_numpy(o.y[0]).clone()) for o in opened]
-
-
-def _network(model: dict[str, Any], shape: tuple[int, ...], asked: dict[str, Any]) -> nn.Sequential:
-    outputs = 1 if asked["training"]["objective"]["kind"] == "squared_error" else 10
-    if model["kind"] == "mlp":
-        layers: list[nn.Module] = [nn.Flatten()]
-        inside = int(torch.Size(shape).numel())
-    else:
-        layers = [nn.Unflatten(1, (1, shape[0]))]
-        for inside, outside in zip((1, *model["channels"]), model["channels"], strict=False):
-            layers += [nn.Conv2d(inside, outside, model["kernel"]), nn.MaxPool2d(2), nn.ReLU()]
-        layers.append(nn.Flatten())
-        inside = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1]
-    for width in model["hidden"]:
-        layers += [nn.Linear(inside, width), nn.ReLU()]
-        inside = width
-    return nn.Sequential(*layers, nn.Linear(inside, outputs))
 
 
 def _optimiser(model: nn.Module, options: dict[str, Any]) -> torch.optim.Optimizer:

@@ -1,11 +1,15 @@
 """The bench on workloads so small that only its mechanics show; its figures decide no test."""
 
+import os
+import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 from flows import bench
 from flows.bench import WORKLOADS, Workload, chosen_workloads
+from flows.peers import PYTHON, interpreter
 from flows.project import Project
 from flows.tune import tune
 from silos.errors import UserError
@@ -51,6 +55,41 @@ def test_workloads_are_chosen_by_name():
         chosen_workloads(["W9"])
 
 
+def test_an_unknown_peer_is_refused_before_anything_is_run():
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"^there is no peer 'plain'; there is flower\.$"):
+        bench.bench(["W3"], 1, ["plain"], said.append)
+    assert said == []
+
+
+def test_a_peer_that_is_not_installed_is_refused_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setenv(PYTHON, _bare_python(tmp_path))
+    install = r"flower/bin/pip install 'flwr\[simulation\]' torch==\d+\.\d+\.\d+ numpy pydantic safetensors && export "
+    with pytest.raises(UserError, match=rf"^flower needs flwr, ray, torch, .* not installed for /.*{install}{PYTHON}="):
+        bench.bench(["W3"], 1, ["flower"], said.append)
+    monkeypatch.setenv(PYTHON, str(tmp_path / "none"))
+    with pytest.raises(UserError, match=rf"^{PYTHON} is '/.*none', which is no interpreter; make one with .*{install}"):
+        bench.bench(["W3"], 1, ["flower"], said.append)
+    assert said == []
+
+
+def test_flower_alone_runs_with_the_interpreter_that_the_environment_names(monkeypatch):
+    monkeypatch.setenv(PYTHON, "/elsewhere/python")
+    assert (interpreter("flower"), interpreter("plain")) == ("/elsewhere/python", sys.executable)
+    monkeypatch.delenv(PYTHON)
+    assert interpreter("flower") == sys.executable
+
+
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no environment with Flower")
+def test_flower_does_the_rounds_and_leaves_the_first_out(tmp_path):
+    bench.check_peers(["flower"])
+    bench._prepare(tmp_path, TINY)
+    rounds = bench._other(tmp_path, TINY, "flower", "1")["rounds"]
+    assert len(rounds) == TINY.rounds - 1
+    assert min(rounds) > 0
+
+
 def test_the_workloads_are_those_of_the_docs():
     page = (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8")
     for workload in WORKLOADS.values():
@@ -68,3 +107,9 @@ def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(proje
     assert chosen[0]["milliseconds"] <= 1.05 * best["milliseconds"]
     block = [f"engine.{key}={value}" for key, value in found["engine"].items()]
     assert Project.open(block, project).params.engine.stack == found["engine"]["stack"]
+
+
+def _bare_python(folder: Path) -> str:
+    """An environment with nothing installed in it."""
+    venv.create(folder / "bare", with_pip=False)
+    return str(folder / "bare" / "bin" / "python")
