@@ -260,7 +260,7 @@ def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, refe
 
 
 def _published(paper: str, table: str | None, scale: str) -> Any:
-    from flows.reproduce import table_of
+    from flows.published import table_of
 
     return table_of(paper, table, scale)
 
