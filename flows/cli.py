@@ -306,7 +306,7 @@ def _check_comparison(project: Any, wanted: dict[str, Any]) -> None:
 
 
 def _published(paper: str, table: str | None, scale: str) -> Any:
-    from flows.reproduce import table_of
+    from flows.published import table_of
 
     return table_of(paper, table, scale)
 

@@ -7,48 +7,30 @@ import platform
 import re
 import statistics
 import time
+from collections.abc import Iterator
 from hashlib import sha256
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect import flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
+from flows.cells import Runs, paired_draws, paired_rows
 from flows.folder import RunFolder, run_name
 from flows.project import Project
+from flows.published import table_of
 from flows.run import run, workers_of
-from models.quantities import Quantity, lower_is_better
-from silos.errors import UserError
+from models.quantities import QUANTITIES, Quantity, lower_is_better
+from tasks.by_class import by_class
 from tasks.files import read_json, write_json
 from tasks.report import draw_curves
+from tasks.runner import PrefectRunner
 
-PAPERS = Path(__file__).parent / "papers"
 PROBE_ROUNDS = 3
-
-
-def names() -> list[str]:
-    """The papers that there are tables of."""
-    return sorted(page.stem for page in PAPERS.glob("*.yaml"))
-
-
-def table_of(paper: str, table: str | None, scale: str) -> dict[str, Any]:
-    """The published table; UserError naming those that there are."""
-    page = Path(paper) if paper.endswith(".yaml") else PAPERS / f"{paper}.yaml"
-    if not page.is_file():
-        raise UserError(
-            f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own."
-        )
-    tables = yaml.safe_load(page.read_text(encoding="utf-8"))["tables"]
-    if table not in tables:
-        raise UserError(f"{paper} has no table {table!r} here; --table takes {', '.join(tables)}.")
-    found: dict[str, Any] = tables[table]
-    if scale not in found["scales"]:
-        raise UserError(f"table {table} has no scale {scale!r}; there are {', '.join(found['scales'])}.")
-    return found
+MOST_CURVES = 8  # more in one figure cannot be told apart
 
 
 @flow(name="reproduce", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
@@ -85,95 +67,111 @@ class _Sweep:
     def __init__(self, paper: str, table: str, scale: str, seeds: list[int] | None, overrides: list[str]) -> None:
         self.page = table_of(paper, table, scale)
         self.paper, self.table, self.scale = Path(paper).stem, table, scale
-        self.settings = self.page["scales"][scale]
-        self.seeds = seeds or self.settings["seeds"]
+        self.seeds = seeds or list(self.page.scales[scale].seeds)
         self.overrides = overrides
         self.root = Path().resolve()
         self.file = self.root / "docs" / "results" / f"{self.paper}.json"
         # runs of other settings are other runs: each set of overrides has a folder of its own
         own = f"-{sha256(repr(overrides).encode()).hexdigest()[:6]}" if overrides else ""
-        self.experiment = f"reproduce-{self.paper}-{table}-{scale}{own}"
+        self.owner = self.page.runs_of or table
+        self.experiment = f"reproduce-{self.paper}-{self.owner}-{scale}{own}"
 
     def run(self) -> dict[str, Any]:
-        """Every cell that is not in the results yet; then the table and the figure."""
+        """Every cell that is not in the results yet; then the table, the sentences and the figures."""
+        page = self.page
         path = self.root / "runs" / self.experiment / "experiment.json"
-        about = f"{self.page['title']}. {self.page['source']}."
+        about = f"{page.title}. {page.source}."
         write_json(path, {"kind": "reproduce", "name": self.experiment, "about": about})
-        screen.current().plan(sum(len(self._choices(c)) - 1 + len(self.seeds) for c in self.page["cells"]))
-        for cell in self.page["cells"]:
+        screen.current().plan(sum(map(self._count, page.cells)))
+        for cell in page.cells:
             choice = self._choose(cell)
             for seed in self.seeds:
                 self._one(cell, seed, choice)
-        rows = self._rows()
-        figure = self.root / "runs" / self.experiment / "curves.png"
-        target, title = self.page["measure"].get("rounds_to"), self.page["title"]
-        draw_curves(figure, self._curves(), target, title, self._quantity())
+        rows = [self._row(cell) for cell in page.cells]
         return {
             "paper": self.paper,
             "table": self.table,
-            "title": self.page["title"],
-            "source": self.page["source"],
-            "unit": self.page["unit"],
-            "known_errors": self.page["known_errors"],
+            "title": page.title,
+            "source": page.source,
+            "unit": page.unit or " or ".join(dict.fromkeys(row["quantity"] for row in rows)),
+            "known_errors": page.known_errors,
+            "seeds_are": page.seeds_are,
             "scale": self.scale,
             "rows": rows,
+            "by_class": {name: self._of_class(name) for name in page.by_class},
+            "paired": self._sentences(rows),
             "results": str(self.file.relative_to(self.root)),
-            "figure": str(figure.relative_to(self.root)),
+            "figures": list(self._draw()),
             "experiment": self.experiment,
         }
 
     def estimate(self) -> dict[str, Any]:
         """Seconds of the whole table from a few rounds of each cell and the published count of rounds."""
         seconds = {}
-        for cell, about in self.page["cells"].items():
-            choice = self._choices(cell)[0]
-            probe = [f"training.rounds={PROBE_ROUNDS}", "evaluation.stop_at=null"]
+        for cell, about in self.page.cells.items():
+            choice = self.page.choices(cell, self.scale)[0]
+            counts = self.page.measure_of(cell).rounds_to is not None
+            rounds = about.published if counts and about.published else self._rounds(cell)
+            probed = min(PROBE_ROUNDS, self._rounds(cell))
+            probe = [f"training.rounds={probed}", "evaluation.stop_at=null"]
             start = time.perf_counter()
             found = self._run(cell, self.seeds[0], choice, probe, f"estimate-{int(time.time())}")
-            fixed = time.perf_counter() - start - found["seconds"]["per_round"] * PROBE_ROUNDS
-            rounds = about["published"] if "rounds_to" in self.page["measure"] else self._rounds(cell)
-            runs = len(self._choices(cell)) - 1 + len(self.seeds)
-            seconds[cell] = runs * (fixed + rounds * found["seconds"]["per_round"])
+            fixed = time.perf_counter() - start - found["seconds"]["per_round"] * probed
+            seconds[cell] = self._count(cell) * (fixed + rounds * found["seconds"]["per_round"])
         return {"paper": self.paper, "table": self.table, "scale": self.scale, "seconds": seconds}
+
+    def _count(self, cell: str) -> int:
+        """Runs of a cell."""
+        return len(self.page.choices(cell, self.scale)) - 1 + len(self.seeds)
 
     def _choose(self, cell: str) -> str | None:
         """The best of the grid on the first seed; None where there is no grid."""
-        choices = self._choices(cell)
+        choices = self.page.choices(cell, self.scale)
         if len(choices) == 1:
             return choices[0]
-        found = [(self._one(cell, self.seeds[0], choice)["value"], choice) for choice in choices]
+        on_validation = self.page.choose_on == "validation"
+        key = "validation" if on_validation else "value"
+        found = [(self._one(cell, self.seeds[0], choice)[key], choice) for choice in choices]
         scored = [(value, choice) for value, choice in found if value is not None]
         if not scored:
             return choices[0]
-        measure = self.page["measure"]
-        better = min if "rounds_to" in measure or lower_is_better(measure["metric"]) else max
+        measure = self.page.measure_of(cell)
+        metric = self._quantity(cell).headline if on_validation or measure.metric is None else measure.metric
+        counts = measure.rounds_to is not None and not on_validation
+        better = min if counts or lower_is_better(metric) else max
         return better(scored, key=lambda pair: pair[0])[1]
-
-    def _choices(self, cell: str) -> list[str | None]:
-        values = self.settings.get("grid", {}).get(cell, [])
-        return [self.page["grid"].format(value) for value in values] or [None]
 
     def _one(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
         """A run's record, from the results if it is there, else run and written down."""
         results = read_json(self.file) or {}
-        records = results.setdefault(self.table, {}).setdefault(self.scale, {}).setdefault(cell, [])
+        records = results.setdefault(self.owner, {}).setdefault(self.scale, {}).setdefault(cell, [])
         asked = {"seed": seed, "choice": choice, "set": without_places(self.overrides)}
         for record in records:
             if {key: record[key] for key in asked} == asked:
                 return dict(record)
         found = self._run(cell, seed, choice, [], self.experiment)
-        quantity = self._quantity()
+        metrics, quantity = found["metrics"], QUANTITIES[found["task"]]
+        others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
         record = {
             **asked,
-            "value": self._measured(found),
-            quantity.name: found["metrics"][quantity.headline],
+            "value": self._measured(cell, found),
+            quantity.name: metrics[quantity.headline],
+            **{name: metrics[name] for name in others if name in metrics},
+            "validation": metrics.get(f"validation/{quantity.headline}"),
+            "method": found["method"],
             "rounds": found["rounds"],
+            "steps": found["steps"],
+            "parameters": found["parameters"],
+            "bytes": found["bytes"],
             "seconds": round(found["seconds"]["total"], 1),
+            "seconds_per_round": round(found["seconds"]["per_round"], 4),
             "data_version": found["data_version"],
             "weights_sha256": found["weights_sha256"],
             "command": f"siloflow reproduce {self.paper} --table {self.table} --scale {self.scale}",
             "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
         }
+        if self.page.by_class:
+            record["by_class"] = self._by_class(cell, seed, choice)
         records.append(record)
         write_json(self.file, results)
         return record
@@ -182,11 +180,10 @@ class _Sweep:
         path = self.root / "runs" / experiment / "experiment.json"
         if not path.is_file():
             write_json(path, {"kind": "run", "name": experiment})
-        overrides = self._overrides(cell, choice) + more
         return run(
-            self.page["method"],
+            self.page.method_of(cell),
             seed,
-            overrides,
+            self._overrides(cell, choice, seed) + more,
             resume=True,
             experiment=experiment,
             cell=self._place(cell, choice),
@@ -195,60 +192,127 @@ class _Sweep:
 
     def _place(self, cell: str, choice: str | None) -> str:
         """The cell's name in a run's folder, with the number of the choice on the grid."""
-        return cell if choice is None else f"{cell}-{self._choices(cell).index(choice)}"
+        return cell if choice is None else f"{cell}-{self.page.choices(cell, self.scale).index(choice)}"
 
-    def _overrides(self, cell: str, choice: str | None) -> list[str]:
-        own = [*self.page["base"], *self.settings.get("set", []), *self.page["cells"][cell]["set"]]
-        return own + ([choice] if choice else []) + self.overrides
+    def _overrides(self, cell: str, choice: str | None, seed: int) -> list[str]:
+        return self.page.settings(cell, self.scale, choice, seed) + self.overrides
+
+    def _project(self, cell: str, choice: str | None, seed: int) -> Project:
+        return Project.open(self._overrides(cell, choice, seed), self.root, derived=True)
 
     def _rounds(self, cell: str) -> int:
-        return Project.open(self._overrides(cell, None)).params.training.rounds
+        return self._project(cell, None, self.seeds[0]).params.training.rounds
 
-    def _quantity(self) -> Quantity:
-        return Project.open(self._overrides(next(iter(self.page["cells"])), None)).quantity
+    def _quantity(self, cell: str) -> Quantity:
+        return self._project(cell, None, self.seeds[0]).quantity
 
-    def _measured(self, found: dict[str, Any]) -> float | None:
+    def _runs(self, cell: str) -> Runs:
+        """A cell's runs at its best choice, seed by seed."""
+        choice, method = self._choose(cell), self.page.method_of(cell)
+        place = self._place(cell, choice)
+        folders = [self.root / "runs" / self.experiment / run_name(method, seed, place) for seed in self.seeds]
+        projects = [self._project(cell, choice, seed) for seed in self.seeds]
+        return Runs(cell, projects, folders, [self._one(cell, seed, choice) for seed in self.seeds])
+
+    def _measured(self, cell: str, found: dict[str, Any]) -> float | None:
         """The cell's number: rounds to the target (None if it was not reached), or a metric."""
-        measure = self.page["measure"]
-        if "rounds_to" in measure:
+        measure = self.page.measure_of(cell)
+        if measure.rounds_to is not None:
             return found["rounds"] if found["ended_by"] == "evaluation.stop_at" else None
-        value: float | None = found["metrics"][measure["metric"]]
+        value: float | None = found["metrics"][measure.metric or QUANTITIES[found["task"]].headline]
         return value
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def _row(self, cell: str) -> dict[str, Any]:
         """Published beside ours; `missed` counts the seeds that did not reach the target."""
-        rows = []
-        for cell, about in self.page["cells"].items():
-            choice = self._choose(cell)
-            records = [self._one(cell, seed, choice) for seed in self.seeds]
-            values = [v for r in records if (v := r["value"]) is not None]
-            rows.append(
-                {
-                    "cell": cell,
-                    "words": about["words"],
-                    "published": about["published"],
-                    "ours": statistics.fmean(values) if values else None,
-                    "sd": statistics.stdev(values) if len(values) > 1 else None,
-                    "values": values,
-                    "missed": len(records) - len(values),
-                    "seeds": self.seeds,
-                    "choice": choice,
-                    "seconds": statistics.fmean(r["seconds"] for r in records),
-                }
-            )
-        return rows
+        about, choice, quantity = self.page.cells[cell], self._choose(cell), self._quantity(cell)
+        records = [self._one(cell, seed, choice) for seed in self.seeds]
+        values = [v for r in records if (v := r["value"]) is not None]
+        others = {}
+        for role in ("fresh", "unseen"):
+            there = [v for r in records if (v := r.get(f"{role}/{quantity.headline}")) is not None]
+            others[role] = statistics.fmean(there) if there else None
+        return {
+            "cell": cell,
+            "words": about.words,
+            "method": self.page.method_of(cell),
+            "quantity": quantity.name,
+            "published": about.published,
+            "floor": about.floor,
+            "ours": statistics.fmean(values) if values else None,
+            "sd": statistics.stdev(values) if len(values) > 1 else None,
+            **others,
+            "values": values,
+            "missed": len(records) - len(values),
+            "seeds": self.seeds,
+            "choice": choice,
+            "seconds": statistics.fmean(r["seconds"] for r in records),
+        }
 
-    def _curves(self) -> dict[str, list[list[tuple[int, float]]]]:
-        """Cell to one curve a seed, of the runs whose folders are on this machine."""
-        curves: dict[str, list[list[tuple[int, float]]]] = {}
-        headline = self._quantity().headline
-        for cell in self.page["cells"]:
+    def _by_class(self, cell: str, seed: int, choice: str | None) -> dict[str, list[int]]:
+        """class to [right, rows] over all clients."""
+        project = self._project(cell, choice, seed)
+        folder = (
+            self.root / "runs" / self.experiment / run_name(self.page.method_of(cell), seed, self._place(cell, choice))
+        )
+        kept = (project.private(folder), read_json(RunFolder(folder).outcomes))
+        counts = PrefectRunner().once(by_class, project.silos.federated(), kept)
+        return {n: [a, b] for n, a, b in zip(project.manifest.classes, counts.right, counts.rows, strict=True)}
+
+    def _of_class(self, name: str) -> dict[str, dict[str, float | None]]:
+        """cell to published and ours: the share of the class's rows that are right, mean over seeds."""
+        found = {}
+        for cell in self.page.cells:
             choice = self._choose(cell)
-            for seed in self.seeds:
-                name = run_name(self.page["method"], seed, self._place(cell, choice))
-                folder = RunFolder(self.root / "runs" / self.experiment / name)
-                result = read_json(folder.result)
-                if result is not None:
-                    found = [(r["round"], r["metrics"].get(headline)) for r in folder.journal.all(result["rounds"])]
-                    curves.setdefault(cell, []).append([(n, a) for n, a in found if a is not None])
-        return curves
+            counts = [self._one(cell, seed, choice)["by_class"].get(name, [0, 0]) for seed in self.seeds]
+            shares = [right / rows for right, rows in counts if rows]
+            ours = statistics.fmean(shares) if shares else None
+            found[cell] = {"published": self.page.by_class[name].get(cell), "ours": ours}
+        return found
+
+    def _sentences(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The pairs that the page names, and of every contest the best cell against the next."""
+        asked: list[tuple[str, str, tuple[str, ...] | None]] = [
+            (p.first, p.second, p.classes) for p in self.page.paired
+        ]
+        ours = {row["cell"]: row["ours"] for row in rows}
+        for cells in self.page.contests:
+            finished = [cell for cell in cells if ours[cell] is not None]
+            falling = not lower_is_better(self._quantity(cells[0]).headline)
+            first, *others = sorted(finished, key=lambda cell: ours[cell], reverse=falling)
+            asked += [(first, other, None) for other in others[:1]]
+        return [found for pair in asked if (found := self._sentence(*pair)) is not None]
+
+    def _sentence(self, first: str, second: str, classes: tuple[str, ...] | None) -> dict[str, Any] | None:
+        """The paired difference, from the results where the runs are not on this machine; None if it is not there either."""
+        sides = self._runs(first), self._runs(second)
+        if self.page.seeds_are == "data":
+            return paired_draws(*sides)
+        names = {"first": first, "second": second, "classes": list(classes) if classes else None}
+        asked = {**names, "seeds": self.seeds, "set": without_places(self.overrides)}
+        results = read_json(self.file) or {}
+        kept = results.setdefault(self.owner, {}).setdefault("paired", {}).setdefault(self.scale, [])
+        there = [line for line in kept if {key: line[key] for key in asked} == asked]
+        found = paired_rows(*sides, classes)
+        if found is None:
+            return dict(there[0]) if there else None
+        line = {**asked, **found}
+        if there != [line]:
+            kept[:] = [other for other in kept if other not in there] + [line]
+            write_json(self.file, results)
+        return line
+
+    def _draw(self) -> Iterator[str]:
+        """The learning curves of the cells of one quantity in one figure: of few enough, and of runs on this machine."""
+        target, title = self.page.measure.rounds_to, self.page.title
+        by_quantity: dict[Quantity, list[str]] = {}
+        for cell in self.page.cells:
+            by_quantity.setdefault(self._quantity(cell), []).append(cell)
+        for quantity, cells in by_quantity.items():
+            if len(cells) > MOST_CURVES:
+                continue
+            curves = {cell: found for cell in cells if (found := self._runs(cell).curves())}
+            if curves:
+                name = "curves" if len(by_quantity) == 1 else f"curves-{quantity.name}"
+                figure = self.root / "runs" / self.experiment / f"{name}.png"
+                draw_curves(figure, curves, target, title, quantity)
+                yield str(figure.relative_to(self.root))

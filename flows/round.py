@@ -33,11 +33,12 @@ class Problem:
 
 @dataclass
 class Tally:
-    """What a round's tasks cost: seconds inside each task by name (the longest cohort counts), and bytes."""
+    """What a round's tasks cost: seconds inside each task by name (the longest cohort counts), bytes, clients' steps."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    steps: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ class Round:
 
     def train(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
         """`each` for a task that trains: it also gets the schedule and this round's streams."""
-        problem = self.problem
+        problem, silos = self.problem, silos or self.silos
+        for client, rows in silos.rows("train").items():
+            steps = problem.training.epochs * -(-rows // problem.training.batch)
+            self.tally.steps[client] = self.tally.steps.get(client, 0) + steps
         return self.each(task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options)
 
     def once(self, task: Task, *args: Any) -> Any:

@@ -19,6 +19,7 @@ from flows.round import Problem, Round, Tally, draw
 from models.model import Model
 from models.quantities import Quantity
 from models.state import State
+from models.streams import server_stream
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
@@ -183,6 +184,8 @@ class _Run:
             "ended_by": state.finished or ("evaluation.stop_at" if self._reached(records[-1]) else "training.rounds"),
             "resumed_from_round": resumed_from,
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
+            "steps": sum(r["metrics"].get("steps", 0) for r in records),
+            "parameters": sum(w.numel() for w in model.network.init(server_stream(self.seed, 0, "init")).values()),
             "dropped_out": sum(len(r["dropped"]) for r in records),
             "metrics": {**_metrics(table, silos, self.quantity), f"{name}/by_client": each},
             "weights_sha256": state.sha256(),
@@ -264,6 +267,7 @@ def _record(round: Round, report: Report, scores: list[Scores], silos: Silos, qu
     metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | _metrics(scored, silos, quantity)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
+    metrics["steps"] = max(round.tally.steps.values(), default=0)
     return {
         "round": round.number,
         "time_ms": int(time.time() * 1000),

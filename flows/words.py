@@ -237,19 +237,45 @@ def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[
 def reproduce(found: dict[str, Any], console: Console) -> None:
     """Published beside ours."""
     console.print(f"{found['title']}\n{found['source']}")
-    table = _table("cell", "published", "ours", "each seed", "seconds a run", "what it is")
-    for row in found["rows"]:
-        ours = "-" if row["ours"] is None else f"{row['ours']:.4g}" + (f" ± {row['sd']:.2g}" if row["sd"] else "")
-        each = ", ".join(f"{v:g}" for v in row["values"]) + (f"; {row['missed']} missed" if row["missed"] else "")
-        table.add_row(row["cell"], f"{row['published']:g}", ours, each, f"{row['seconds']:.0f}", row["words"])
+    rows = found["rows"]
+    also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
+    table = _table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
+    for row in rows:
+        ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
+        each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
+        others = (_four(row[name]) for name in also)
+        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["words"])
     console.print(table)
-    console.print(
-        f"in {found['unit']}; mean ± standard deviation over seeds {found['rows'][0]['seeds']}; scale {found['scale']}"
-    )
-    console.print(f"known         {found['known_errors']}")
+    seeds = f"{'draws of the data' if found['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
+    console.print(f"in {found['unit']}; mean ± standard deviation over {seeds}; scale {found['scale']}")
+    if found["by_class"]:
+        _by_class(found["by_class"], console)
+    if found["paired"]:
+        console.print("\n95 % intervals of paired differences:")
+    for pair in found["paired"]:
+        console.print(f"  {pair['words']}", markup=False)
+    console.print(f"\nknown         {found['known_errors']}")
     console.print(f"results       {found['results']}")
-    console.print(f"figure        {found['figure']}")
+    for figure in found["figures"]:
+        console.print(f"figure        {figure}")
     console.print(f"experiment    {found['experiment']}")
+
+
+def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: Console) -> None:
+    """A row a class, published / ours in each cell's column."""
+    table = _table("class", *next(iter(found.values())))
+    for name, cells in found.items():
+        table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
+    console.print("\npublished / ours, share of the class's test rows that are right")
+    console.print(table)
+
+
+def _four(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def estimate(found: dict[str, Any], console: Console) -> None:

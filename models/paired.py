@@ -87,6 +87,24 @@ def difference(strata: Sequence[Stratum], level: float = 0.95, bound: float = 1.
     return Difference(mean, max(mean - half, -bound), min(mean + half, bound))
 
 
+def over_draws(differences: Sequence[float], level: float = 0.95, bound: float = 1.0) -> Difference:
+    """The mean of one difference a draw of the data, with Student's interval: draws share neither rows nor laws.
+
+    One draw tells nothing of others: the interval is all of [-bound, bound]. A difference that is not finite makes all
+    three NaN. ValueError without draws.
+    """
+    found = np.array(differences, dtype=float)
+    if not len(found):
+        raise ValueError("there is no draw of the data")
+    if not np.isfinite(found).all():
+        return Difference(math.nan, math.nan, math.nan)
+    mean = float(found.mean())
+    if len(found) == 1:
+        return Difference(mean, -bound, bound)
+    half = float(stdtrit(len(found) - 1, (1 + level) / 2) * found.std(ddof=1) / len(found) ** 0.5)
+    return Difference(mean, max(mean - half, -bound), min(mean + half, bound))
+
+
 def _of_rows(spread: np.ndarray, rows: np.ndarray, alike: bool) -> tuple[float, float]:
     """Variance of the mean over clients, and its degrees of freedom, from each client's sum of squares over its rows."""
     spread, free = np.maximum(spread, 0.0) if not alike else spread, rows - 1

@@ -35,6 +35,10 @@ class Quantity(ABC):
         """A client's number from the mean outcome of its rows."""
 
     @abstractmethod
+    def mean_of(self, value: float) -> float:
+        """The mean outcome from a number: the inverse of `of_mean`."""
+
+    @abstractmethod
     def over_clients(self, values: Sequence[float]) -> float:
         """The headline of clients with these numbers."""
 
@@ -96,6 +100,10 @@ class Accuracy(Quantity):
         """The mean itself."""
         return mean
 
+    def mean_of(self, value: float) -> float:
+        """The number itself."""
+        return value
+
     def over_clients(self, values: Sequence[float]) -> float:
         """Their mean."""
         return math.fsum(values) / len(values)
@@ -144,6 +152,10 @@ class RootMeanSquaredError(Quantity):
     def of_mean(self, mean: float) -> float:
         """The root."""
         return math.sqrt(mean) if mean >= 0 else math.nan
+
+    def mean_of(self, value: float) -> float:
+        """The square."""
+        return value * value
 
     def over_clients(self, values: Sequence[float]) -> float:
         """The root of their mean square."""

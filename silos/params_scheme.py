@@ -88,10 +88,15 @@ class Balanced(Dealing):
 
 
 class ClassesPerCluster(Dealing):
-    """Label shift by cluster: contiguous blocks of clients see some classes each, and nothing else."""
+    """Label shift by cluster: contiguous blocks of clients see some classes each, and nothing else.
+
+    `most_rows` leaves out what a client would have beyond that many rows, so that clients of common and of rare classes
+    are of like size.
+    """
 
     kind: Literal["classes_per_cluster"]
     clusters: tuple[Names, ...] = Field(min_length=1)
+    most_rows: int | None = Field(default=None, ge=1)
 
 
 # --- steps that make clients differ -----------------------------------------------------------------------

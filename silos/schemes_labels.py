@@ -97,8 +97,9 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
 def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
     """Clients in contiguous blocks, one a cluster; a cluster's rows are those of its classes, dealt equally.
 
-    A class of several clusters is shared equally by them; the rows of a class of none are left out. Experiment
-    E1 of the conditioning papers; with `merge_labels` after it, its subclasses E2a.
+    A class of several clusters is shared equally by them. Left out are the rows of a class of none, and of each split of
+    the source what a client would have beyond `most_rows`. Experiment E1 of the conditioning papers; with `merge_labels`
+    after it, its subclasses E2a.
     """
     _has_classes(rows, at)
     clusters = [class_codes(names, rows.classes, at) for names in step.clusters]
@@ -117,7 +118,7 @@ def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
             holders = [client for client, mine in enumerate(block) if mine == index]
             dealt = np.array_split(rng.permutation(np.flatnonzero(cluster == index)), len(holders))
             for client, mine in zip(holders, dealt, strict=True):
-                owner[mine] = client
+                owner[mine[: step.most_rows]] = client
     return Owners.counted(owner, step.clients, [f"set{index}" for index in block])
 
 

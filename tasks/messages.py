@@ -93,6 +93,14 @@ class PairedSums:
 
 
 @dataclass(frozen=True)
+class ClassCounts:
+    """How many test rows of each class all clients have together, and on how many of them a run was right."""
+
+    rows: tuple[int, ...]
+    right: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StatsKept:
     """What the server learns when the clients of one stack describe their rows: that they did, and how well.
 

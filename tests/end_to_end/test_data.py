@@ -135,7 +135,8 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
     records = json.loads(written)["1"]["cpu"]
     assert {cell: len(runs) for cell, runs in records.items()} == {"alike": 2, "few": 3}
     assert str(folder.path) not in written
-    assert (folder.path / found["figure"]).read_bytes().startswith(b"\x89PNG")
+    (figure,) = found["figures"]
+    assert (folder.path / figure).read_bytes().startswith(b"\x89PNG")
     assert not (folder.path / "data" / "tiny").exists()
 
     again = folder.type(*typed)

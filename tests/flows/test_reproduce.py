@@ -1,8 +1,16 @@
 """What is kept of a published table's repetition."""
 
-import pytest
+import io
+import shutil
+from pathlib import Path
 
-from flows.reproduce import without_places
+import pytest
+from rich.console import Console
+
+from flows import words
+from flows.reproduce import reproduce, without_places
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -32,3 +40,58 @@ def test_two_places_stay_two():
 @pytest.mark.parametrize("override", ["training.rounds=20", "data.source={kind: npz, path: arrays/my.npz}", "a.b=1/2"])
 def test_other_overrides_are_kept_as_typed(override):
     assert without_places([override]) == [override]
+
+
+def test_the_results_that_were_written_before_are_still_read(tmp_path, monkeypatch):
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    shutil.copy(CHECKOUT / "docs" / "results" / "mcmahan.json", tmp_path / "docs" / "results")
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flows.reproduce.run", None)  # nothing is run again
+    found = reproduce.fn("mcmahan", "2NN")
+    assert [row["values"] for row in found["rows"]] == [[36, 41, 40], [281, 263, 272]]
+    assert [row["published"] for row in found["rows"]] == [87, 664]
+    assert [row["choice"][-4:-1] for row in found["rows"]] == ["0.2", "0.1"]
+
+
+@pytest.mark.parametrize("seeds_are", ["data", "training"])
+def test_a_table_prints_within_120_columns(seeds_are):
+    number = 0.123456789
+    row = {
+        "cell": "linear-conditional-fedavg-2K",
+        "published": None,
+        "ours": 14.90112,
+        "sd": 1.85123,
+        "floor": 3.57,
+        "fresh": number,
+        "unseen": 24.81234,
+        "values": [14.90112, 13.12345, 16.54321, 12.98765, 15.11111],
+        "missed": 0,
+        "seconds": 31.4,
+        "seeds": [0, 1, 2, 3, 4],
+        "words": "ensemble of 3 experts, mini-batches of all clients' rows",
+    }
+    shown = {"published": 0.93, "ours": None}
+    found = {
+        "title": "t",
+        "source": "s",
+        "rows": [row],
+        "seeds_are": seeds_are,
+        "unit": "rmse or accuracy",
+        "scale": "cpu",
+        "by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
+        "paired": [{"words": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
+        "known_errors": "none",
+        "results": "docs/results/t.json",
+        "figures": [],
+        "experiment": "e",
+    }
+    console = Console(file=io.StringIO(), width=120)
+    words.reproduce(found, console)
+    said = console.file.getvalue()
+    assert max(map(len, said.splitlines())) <= 120
+    assert ("draws of the data" in said) == (seeds_are == "data")
+    for part in ("14.9 ± 1.9", "13.12", "24.81", "0.930 / -", "on [o]"):
+        assert part in said
+    (line,) = [line for line in said.splitlines() if line.startswith("linear-conditional-fedavg-2K")]
+    assert line.split()[1] == "-"  # not published

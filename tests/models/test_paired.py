@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.paired import Difference, Stratum, better, difference, in_words
+from models.paired import Difference, Stratum, better, difference, in_words, over_draws
 from models.quantities import QUANTITIES
 
 RMSE = QUANTITIES["regression"]
@@ -217,3 +217,17 @@ def test_the_interval_of_squared_errors_covers_also_where_clients_differ_in_scal
         found = difference(strata(tables), bound=np.inf, alike=False)
         covered += found.low <= true <= found.high
     assert 0.915 <= covered / repeats <= 0.99
+
+
+def test_over_draws_is_the_one_sample_t_interval():
+    d = [0.3, -0.1, 0.2, 0.25]
+    found = over_draws(d)
+    expected = stats.ttest_1samp(d, 0).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((np.mean(d), expected.low, expected.high))
+
+
+def test_one_draw_tells_nothing_of_others_and_a_diverged_one_nothing_at_all():
+    assert over_draws([0.2]) == Difference(0.2, -1.0, 1.0)
+    assert np.isnan(over_draws([0.2, np.nan]).mean)
+    with pytest.raises(ValueError, match="no draw"):
+        over_draws([])

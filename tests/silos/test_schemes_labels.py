@@ -197,6 +197,16 @@ def test_a_client_sees_its_clusters_classes_only_and_clusters_share_a_class(make
             assert max(sizes) - min(sizes) <= 1
 
 
+def test_clients_of_a_common_and_of_a_rare_class_are_of_like_size_with_most_rows(make):
+    y = np.array([0] * 90 + [1] * 12)
+    rows = Rows(x=np.arange(len(y), dtype=float)[:, None], y=y, classes=["0", "1"])
+    step = {"kind": "classes_per_cluster", "clients": 4, "clusters": [["0"], ["1"]], "most_rows": 7}
+    made = make(rows, step)
+    assert [len(client.y) for client in made.clients] == [7, 7, 6, 6]
+    assert made.left_out == 90 - 14
+    assert len({float(x) for client in made.clients for x in client.x[:, 0]}) == 26
+
+
 def test_subclasses_are_classes_per_cluster_under_coarse_names(make):
     """Experiment E2a: the same coarse classes everywhere, each from other fine ones."""
     rows = drawn(400, 100, 4, 7)

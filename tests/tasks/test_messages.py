@@ -14,7 +14,7 @@ from torch import Tensor
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from silos.cohort import Cohort, Stack, open_stack
-from tasks import aggregate, client_stats, evaluate, local_train, messages, pair, regroup, split
+from tasks import aggregate, by_class, client_stats, evaluate, local_train, messages, pair, regroup, split
 from tasks.evaluate import evaluate as evaluate_task
 from tasks.messages import Scores, Update
 
@@ -32,6 +32,7 @@ WORDS = {
     float,
     tuple[str, ...],
     tuple[float, ...],
+    tuple[int, ...],
     Mapping[str, str],
     Mapping[str, Mapping[str, str]],
 }
@@ -44,7 +45,7 @@ def message_types() -> list[type]:
 
 @pytest.mark.parametrize("message", message_types())
 def test_no_message_type_can_hold_a_row(message):
-    """A field is a word, a number, one number a client and statistic or set of models, a sum over rows, or weights."""
+    """A field is words, numbers, one number a client and statistic or set of models, a sum over rows, or weights."""
     for name, kind in typing.get_type_hints(message).items():
         if kind is Tensor:
             assert name in PER_CLIENT | PER_STATISTIC
@@ -56,7 +57,7 @@ def test_no_message_type_can_hold_a_row(message):
 
 
 def test_the_servers_tasks_do_not_take_a_cohort():
-    for module in (aggregate, client_stats, evaluate, local_train, pair, regroup, split):
+    for module in (aggregate, by_class, client_stats, evaluate, local_train, pair, regroup, split):
         for step in (v for v in vars(module).values() if isinstance(v, Task)):
             kinds = set(typing.get_type_hints(step.fn).values())
             opens_rows = step.name in ("client_stats", "evaluate", "local_train", "regroup", "tell_stats")

@@ -6,7 +6,7 @@ import pytest
 from models.paired import Stratum, difference
 from silos.private import PrivateStore
 from tasks.evaluate import OUTCOMES
-from tasks.pair import pair
+from tasks.pair import own_labels, pair
 
 TEST = 6
 
@@ -57,3 +57,13 @@ def test_the_mean_difference_is_the_difference_of_mean_accuracies(kept):
 
 def test_a_client_without_test_rows_is_left_out(write_silos):
     assert pair.fn(write_silos({"a": 5}, test=0), [], []) == []
+
+
+def test_on_some_classes_only_their_rows_count(kept):
+    silos, runs, tables = kept
+    found = pair.fn(silos, runs["first"], runs["second"], ["0", "2"])
+    for sums in found:
+        chosen = np.isin(own_labels(silos, sums.client), [0, 2])
+        d = (tables["first", sums.client] - tables["second", sums.client])[:, chosen]
+        assert 0 < sums.rows == chosen.sum() < TEST
+        assert sums.by_seed == tuple(d.sum(1))

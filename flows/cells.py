@@ -1,0 +1,105 @@
+"""The runs behind a cell of a table: their curves, and what the difference between two cells is worth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.folder import RunFolder
+from flows.project import Project
+from models.paired import Difference, Stratum, better, difference, in_words, over_draws
+from models.quantities import Quantity
+from silos.errors import UserError
+from tasks.files import read_json
+from tasks.pair import Kept, pair
+from tasks.runner import PrefectRunner
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One cell's runs and what the results keep of them, seed by seed; the folders may be on another machine."""
+
+    cell: str
+    projects: Sequence[Project]
+    folders: Sequence[Path]
+    records: Sequence[dict[str, Any]]
+
+    @property
+    def quantity(self) -> Quantity:
+        """What the cell is judged by."""
+        return self.projects[0].quantity
+
+    @property
+    def here(self) -> bool:
+        """Whether all runs are on this machine."""
+        return all(RunFolder(folder).outcomes.is_file() for folder in self.folders)
+
+    def kept(self) -> list[Kept]:
+        """Where the clients of each run keep their outcomes."""
+        return [
+            (project.private(folder), read_json(RunFolder(folder).outcomes))
+            for project, folder in zip(self.projects, self.folders, strict=True)
+        ]
+
+    def curves(self) -> list[list[tuple[int, float]]]:
+        """The headline by round, of each run that is here."""
+        curves = []
+        for folder in map(RunFolder, self.folders):
+            result = read_json(folder.result)
+            if result is not None:
+                found = [
+                    (r["round"], r["metrics"].get(self.quantity.headline)) for r in folder.journal.all(result["rounds"])
+                ]
+                curves.append([(n, a) for n, a in found if a is not None])
+        return curves
+
+
+def paired_rows(first: Runs, second: Runs, classes: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """First less second on the same seeds and rows, or on the rows of some classes; None if the runs are not here.
+
+    UserError if the cells have other data, or none of these classes.
+    """
+    _same_data(first, second)
+    if not (first.here and second.here):
+        return None
+    silos, quantity = first.projects[0].silos.federated(), first.quantity
+    unknown = [name for name in classes or () if name not in silos.manifest.classes]
+    if unknown:
+        raise UserError(f"{first.cell} − {second.cell}: the data have no class {unknown[0]!r}.")
+    sums = PrefectRunner().once(pair, silos, first.kept(), second.kept(), classes)
+    strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums]
+    if not strata:
+        return None
+    found = difference(strata, bound=quantity.bound, alike=quantity.alike)
+    return _told(first, second, found, f" on {', '.join(classes)}" if classes else "")
+
+
+def paired_draws(first: Runs, second: Runs) -> dict[str, Any]:
+    """First less second over draws of the data: the same draws, but neither rows nor laws that draws share."""
+    _same_data(first, second)
+    quantity = first.quantity
+    pairs = zip(first.records, second.records, strict=True)
+    found = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in pairs]
+    return _told(first, second, over_draws(found, bound=quantity.bound))
+
+
+def _same_data(first: Runs, second: Runs) -> None:
+    versions = [[record["data_version"] for record in side.records] for side in (first, second)]
+    if versions[0] != versions[1]:
+        raise UserError(
+            f"the cells {first.cell} and {second.cell} have other data, and only runs on the same rows can be paired; "
+            "drop the pair, or give both the same data settings."
+        )
+
+
+def _told(first: Runs, second: Runs, found: Difference, where: str = "") -> dict[str, Any]:
+    words = in_words(first.cell, second.cell, found, first.quantity)
+    return {
+        "first": first.cell,
+        "second": second.cell,
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "better": better(first.cell, second.cell, found, first.quantity),
+        "words": f"{words}{where}",
+    }

@@ -1,0 +1,131 @@
+"""A page of published tables with cells of several methods, pairs of them, and seeds that draw the data."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+QUICK = ["training.epochs=1", "evaluation={every: 100, report: last}"]
+ABOUT = {"title": "t", "source": "made for this test", "known_errors": "none"}
+DIGITS = {
+    **ABOUT,
+    "base": [QUICK, "training.rounds=2", "data.scheme=[{kind: equal, clients: 3}]"],
+    "method": "fedavg",
+    "cells": {
+        "shared": {"words": "one model", "published": 0.9},
+        "alone": {"words": "three models", "method": "local_only"},
+    },
+    "grid": "training.optimiser.learning_rate={}",
+    "choose_on": "validation",
+    "paired": [{"first": "alone", "second": "shared"}, {"first": "alone", "second": "shared", "classes": [3, 8]}],
+    "contests": [["alone", "shared"]],
+    "by_class": {3: {"shared": 0.5}, 8: {}},
+    "scales": {"cpu": {"seeds": [0, 1], "grid": {"shared": [0.001, 0.3]}}},
+}
+LAWS = {
+    **ABOUT,
+    "base": [
+        QUICK,
+        "data.name=synthetic",
+        "data.source={kind: synthetic, task: linear, clusters: 3, clients_per_cluster: 3, rows: 30, test_rows: 20}",
+        "data.scheme=[{kind: column, column: client}, {kind: fresh, per_domain: 1}, "
+        "{kind: hold_out, domains: [cluster2]}]",
+        "data.split={validation: 0, test: 0}",
+        "model={kind: mlp, hidden: []}",
+        "training={rounds: 30, epochs: 1, batch: 100, objective: {kind: squared_error}, "
+        "optimiser: {kind: sgd, learning_rate: 0.2}}",
+    ],
+    "cells": {
+        "global": {"words": "w", "method": "fedavg"},
+        "cluster": {"words": "w", "method": "cluster_oracle", "floor": 0.1},
+    },
+    "seeds_are": "data",
+    "paired": [{"first": "cluster", "second": "global"}],
+    "scales": {"cpu": {"seeds": [3, 4]}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    found = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "reproduce", server)
+    other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "by_class": {1: {}}}
+    page = {"tables": {"digits": DIGITS, "laws": LAWS, "other": other}}
+    (found.path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
+    return found
+
+
+@pytest.fixture(scope="module")
+def digits(folder: Any) -> dict[str, Any]:
+    found: dict[str, Any] = folder.type("reproduce", "tiny.yaml", "--table", "digits", "--json").json
+    return found
+
+
+def records(folder: Any, table: str) -> Any:
+    return json.loads((folder.path / "docs" / "results" / "tiny.json").read_text())[table]
+
+
+def test_cells_of_several_methods_are_paired_on_the_same_rows(folder, digits):
+    shared, alone = digits["rows"]
+    assert (shared["method"], alone["method"]) == ("fedavg", "local_only")
+    whole, some, contest = digits["paired"]
+    assert whole["difference"] == pytest.approx(alone["ours"] - shared["ours"])
+    assert whole["low"] < whole["difference"] < whole["high"]
+    assert some["classes"] == ["3", "8"]
+    assert some["words"].endswith("on 3, 8")
+    assert {contest["first"], contest["second"]} == {"shared", "alone"}
+    assert contest["difference"] >= 0
+    assert records(folder, "digits")["paired"]["cpu"][0] == whole
+
+
+def test_the_grid_is_decided_on_validation_rows(folder, digits):
+    assert digits["rows"][0]["choice"].endswith("=0.3")
+    tried = [record for record in records(folder, "digits")["cpu"]["shared"] if record["seed"] == 0]
+    assert [record["choice"][-5:] for record in tried] == ["0.001", "e=0.3"]
+    assert tried[1]["validation"] > tried[0]["validation"]
+
+
+def test_counts_by_class_add_up_to_the_accuracy_over_rows(folder, digits):
+    assert digits["by_class"]["3"]["shared"]["published"] == 0.5
+    for record in records(folder, "digits")["cpu"]["alone"]:
+        right, rows = map(sum, zip(*record["by_class"].values(), strict=True))
+        assert rows == sum(r for _, r in record["by_class"].values()) > 400
+        assert right / rows == pytest.approx(record["accuracy"], abs=0.01)  # clients differ by one row
+
+
+def test_a_table_of_other_tables_runs_runs_nothing(folder, digits):
+    before = records(folder, "digits")
+    answer = folder.type("reproduce", "tiny.yaml", "--table", "other", "--json")
+    assert answer.json["by_class"]["1"]["alone"]["ours"] > 0
+    assert "seed0" not in answer.err
+    assert records(folder, "digits") == before
+    assert "other" not in json.loads((folder.path / "docs" / "results" / "tiny.json").read_text())
+
+
+def test_sentences_outlive_the_runs(folder, digits, tmp_path):
+    other = folder.copy(tmp_path / "elsewhere", folder.server)
+    for result in (other.path / "runs").glob("reproduce-*/*/outcomes.json"):
+        result.unlink()
+    again = other.type("reproduce", "tiny.yaml", "--table", "digits", "--json").json
+    assert again["paired"] == digits["paired"]
+
+
+def test_seeds_may_draw_the_data(folder):
+    found = folder.type("reproduce", "tiny.yaml", "--table", "laws", "--json").json
+    whole, cluster = found["rows"]
+    assert cluster["ours"] < 0.5 * whole["ours"]
+    assert (cluster["quantity"], cluster["published"], cluster["floor"]) == ("rmse", None, 0.1)
+    assert cluster["fresh"] < whole["fresh"]
+    assert (cluster["unseen"], whole["unseen"] > 0) == (None, True)
+    kept = records(folder, "laws")["cpu"]["global"]
+    assert len({record["data_version"] for record in kept}) == 2
+    assert [record["seed"] for record in kept] == [3, 4]
+    assert [record["parameters"] for record in kept] == [11, 11]
+    assert [record["steps"] for record in kept] == [30, 30]
+    assert all(record["bytes"]["up"] > 0 and record["seconds_per_round"] > 0 for record in kept)
+    (pair,) = found["paired"]
+    assert pair["words"].startswith("cluster − global −")
+    squares = [
+        c["rmse"] ** 2 - g["rmse"] ** 2 for c, g in zip(records(folder, "laws")["cpu"]["cluster"], kept, strict=True)
+    ]
+    assert pair["difference"] == pytest.approx(sum(squares) / 2)
