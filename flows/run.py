@@ -12,10 +12,11 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows import screen
 from flows.export import finish, ticket
 from flows.folder import RunFolder, run_name
-from flows.interrupt import interruption
+from flows.interrupt import heed, interruption
 from flows.method import Method, MethodError, Report
 from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
+from models.kernels import even
 from models.model import Model
 from models.quantities import Quantity
 from models.state import State
@@ -137,6 +138,7 @@ class _Run:
         best = self.folder.best_round(number, self.quantity) if keep_best else (-math.inf, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
         while number < params.training.rounds and not state.finished and not reached:
+            heed()
             start, number = time.perf_counter(), number + 1
             clients, dropped = draw(problem, number, params.clients.fraction, params.clients.dropout)
             round = self._round(problem, private, number, clients, dropped)
@@ -246,7 +248,8 @@ def _asked(project: Project, page: Method, method: str, seed: int) -> dict[str, 
     elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
     problem = project.problem(seed)
-    engine = {"kind": problem.training.engine, "stack": problem.stack, "device": project.device}
+    stack = even(len(problem.silos.clients), problem.stack)
+    engine = {"kind": problem.training.engine, "stack": stack, "device": project.device}
     return {
         "method": method,
         "seed": seed,

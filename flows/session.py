@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from flows.interrupt import interruption
+from flows.interrupt import interruption, listen
 from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
 from tasks.files import finite, unwritable
@@ -31,6 +31,7 @@ class Session:
 
     def __enter__(self) -> Self:
         quiet_prefect()
+        listen()
         return self
 
     def __exit__(

@@ -25,7 +25,7 @@ def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
 ) -> None:
     folder = partitioned[0].copy(tmp_path / "project")
     folder.take_databases(finished.folder)
-    interrupted = stopped_in_training(folder, signal.SIGINT, *PROCESSES)
+    interrupted = stopped_in_training(folder, signal.SIGINT, *PROCESSES, "--set", "training.rounds=300")
     assert interrupted == (130, "stopped; nothing is lost: --resume goes on after the last whole round.\n")
     assert_gone(living, folder.path)
     killed = stopped_in_training(folder, signal.SIGKILL, *PROCESSES)
