@@ -149,7 +149,10 @@ def _contest(
                 measured[name].append(_siloflow(root, workload, repeat))
             else:
                 measured[name].append(_other(root, workload, kind, threads or str(_THREADS)))
-    return {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
+    found = {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
+    seconds = ", ".join(f"{name} {value:.3f} s" for name, value in found["seconds_per_round"].items())
+    say(f"{workload.name}: {seconds} a round; ratio {found['ratio']:.2f}")
+    return found
 
 
 def _prepare(root: Path, workload: Workload) -> None:

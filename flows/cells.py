@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.folder import RunFolder
+from flows.pairs import compared, kept, told
 from flows.project import Project
-from models.paired import Difference, Stratum, better, difference, in_words, over_draws
+from models.paired import Difference, over_draws
 from models.quantities import Quantity
 from silos.errors import UserError
 from tasks.files import read_json
-from tasks.pair import Kept, pair
-from tasks.runner import PrefectRunner
+from tasks.pair import Kept
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,12 @@ class Runs:
 
     def kept(self) -> list[Kept]:
         """Where the clients of each run keep their outcomes."""
-        return [
-            (project.private(folder), read_json(RunFolder(folder).outcomes))
-            for project, folder in zip(self.projects, self.folders, strict=True)
-        ]
+        return [kept(project, folder) for project, folder in zip(self.projects, self.folders, strict=True)]
 
     def curves(self) -> list[list[tuple[int, float]]]:
         """The headline by round, of each run that is here."""
-        curves = []
-        for folder in map(RunFolder, self.folders):
-            result = read_json(folder.result)
-            if result is not None:
-                found = [
-                    (r["round"], r["metrics"].get(self.quantity.headline)) for r in folder.journal.all(result["rounds"])
-                ]
-                curves.append([(n, a) for n, a in found if a is not None])
-        return curves
+        finished = [(folder, read_json(folder.result)) for folder in map(RunFolder, self.folders)]
+        return [folder.curve(self.quantity.headline, result["rounds"]) for folder, result in finished if result]
 
 
 def paired_rows(first: Runs, second: Runs, classes: Sequence[str] | None = None) -> dict[str, Any] | None:
@@ -66,12 +56,8 @@ def paired_rows(first: Runs, second: Runs, classes: Sequence[str] | None = None)
     unknown = [name for name in classes or () if name not in silos.manifest.classes]
     if unknown:
         raise UserError(f"{first.cell} − {second.cell}: the data have no class {unknown[0]!r}.")
-    sums = PrefectRunner().once(pair, silos, first.kept(), second.kept(), classes)
-    strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums]
-    if not strata:
-        return None
-    found = difference(strata, bound=quantity.bound, alike=quantity.alike)
-    return _told(first, second, found, f" on {', '.join(classes)}" if classes else "")
+    found = compared(silos, first.kept(), second.kept(), quantity, classes)
+    return found if found is None else _told(first, second, found, f" on {', '.join(classes)}" if classes else "")
 
 
 def paired_draws(first: Runs, second: Runs) -> dict[str, Any]:
@@ -93,13 +79,5 @@ def _same_data(first: Runs, second: Runs) -> None:
 
 
 def _told(first: Runs, second: Runs, found: Difference, where: str = "") -> dict[str, Any]:
-    words = in_words(first.cell, second.cell, found, first.quantity)
-    return {
-        "first": first.cell,
-        "second": second.cell,
-        "difference": found.mean,
-        "low": found.low,
-        "high": found.high,
-        "better": better(first.cell, second.cell, found, first.quantity),
-        "words": f"{words}{where}",
-    }
+    said = told(first.cell, second.cell, found, first.quantity)
+    return {"first": first.cell, "second": second.cell, **said, "words": f"{said['words']}{where}"}

@@ -12,16 +12,14 @@ from flows import screen
 from flows.folder import RunFolder, run_name
 from flows.interrupt import interruption
 from flows.method import MethodError
+from flows.pairs import compared, kept, told
 from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import check_resume as check_run
 from flows.run import run, workers_of
 from flows.words import headline, spread
-from models.paired import Stratum, better, difference, in_words
 from silos.errors import UserError
-from tasks.files import read_json, unwritable, write_json
-from tasks.pair import Kept, pair
+from tasks.files import unwritable, write_json
 from tasks.report import draw_comparison, table_rows
-from tasks.runner import PrefectRunner
 from tasks.track import connect, tracking_uri
 
 Results = dict[tuple[str, int], dict[str, Any]]
@@ -124,40 +122,23 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         seeds = [s for s in wanted["seeds"] if (method, s) in results and (reference, s) in results]
         if method == reference or not seeds:
             continue
-        first, second = ([_kept(project, results[m, s]) for s in seeds] for m in (method, reference))
-        sums = PrefectRunner().once(pair, project.silos.federated(), first, second)
-        if not sums:
-            continue
-        strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums]
-        found = difference(strata, bound=quantity.bound, alike=quantity.alike)
-        paired.append(
-            {
-                "method": method,
-                "reference": reference,
-                "seeds": seeds,
-                "difference": found.mean,
-                "low": found.low,
-                "high": found.high,
-                "distinguishable": found.distinguishable,
-                "better": better(method, reference, found, quantity),
-                "words": in_words(method, reference, found, quantity),
-            }
+        first, second = (
+            [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
         )
+        found = compared(project.silos.federated(), first, second, quantity)
+        if found is not None:
+            said = told(method, reference, found, quantity)
+            about = {"method": method, "reference": reference, "seeds": seeds}
+            paired.append({**about, "distinguishable": found.distinguishable, **said})
     return {"table": table_rows(list(results.values()), quantity), "paired": paired}
-
-
-def _kept(project: Project, result: dict[str, Any]) -> Kept:
-    folder = project.root / result["folder"]
-    return project.private(folder), read_json(RunFolder(folder).outcomes)
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
     """method to one curve a seed of (round, test accuracy or rmse)."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for (method, _), result in results.items():
-        records = RunFolder(project.root / result["folder"]).journal.all(result["rounds"])
-        found = [(r["round"], r["metrics"].get(project.quantity.headline)) for r in records]
-        curves.setdefault(method, []).append([(n, a) for n, a in found if a is not None])
+        folder = RunFolder(project.root / result["folder"])
+        curves.setdefault(method, []).append(folder.curve(project.quantity.headline, result["rounds"]))
     return curves
 
 

@@ -89,6 +89,11 @@ class RunFolder:
         found = [(score, number) for score, number in scored if score > -math.inf]
         return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
 
+    def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
+        """(round, value) of the rounds up to `last` that have the metric."""
+        found = [(r["round"], r["metrics"].get(metric)) for r in self.journal.all(last)]
+        return [(number, value) for number, value in found if value is not None]
+
     def forget(self, private: PrivateStore, state: State, best: int) -> None:
         """Deletes best states that were beaten, and private state that no checkpoint names any more."""
         for old in self.path.glob("best-*.safetensors"):

@@ -1,10 +1,6 @@
 """One full-batch gradient of every client and one step of the server: the round of FedSGD (McMahan et al. 2017)."""
 
 from dataclasses import replace
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from flows.method import Report
 from flows.round import Round
@@ -15,9 +11,8 @@ from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
 _WHOLE = 2**31 - 1  # rows in a batch: all of a client's
-_LONG = (
-    2.0**20
-)  # a step beside which w is small: else rounding of w - g would hide small slopes, which Adam makes large
+# a step beside which w is small: else rounding of w - g would hide small slopes, which Adam makes large
+_LONG = 2.0**20
 
 
 def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Report]:
@@ -35,9 +30,7 @@ def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Rep
     gradient = {name: (stack[name] - moved[name][None]) / _LONG for name in stack}
     kept: Weights = state.tensors.get("server") or training.optimiser.init(stack, 1)
     after, server = training.optimiser.step(stack, gradient, kept)
-    sections: dict[str, Any] = {"weights": _first(after)} | ({"server": server} if server else {})
+    sections: dict[str, Weights] = {"weights": {name: w[0] for name, w in after.items()}}
+    if server:
+        sections["server"] = server
     return state.with_tensors(**sections), Report.of(updates)
-
-
-def _first(stack: Weights) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(w[0]) for name, w in stack.items()}

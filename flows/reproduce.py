@@ -19,7 +19,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
 from flows.cells import Runs, paired_draws, paired_rows
-from flows.folder import RunFolder, run_name
+from flows.folder import run_name
+from flows.pairs import kept
 from flows.project import Project
 from flows.published import table_of
 from flows.run import run, workers_of
@@ -254,8 +255,7 @@ class _Sweep:
         folder = (
             self.root / "runs" / self.experiment / run_name(self.page.method_of(cell), seed, self._place(cell, choice))
         )
-        kept = (project.private(folder), read_json(RunFolder(folder).outcomes))
-        counts = PrefectRunner().once(by_class, project.silos.federated(), kept)
+        counts = PrefectRunner().once(by_class, project.silos.federated(), kept(project, folder))
         return {n: [a, b] for n, a, b in zip(project.manifest.classes, counts.right, counts.rows, strict=True)}
 
     def _of_class(self, name: str) -> dict[str, dict[str, float | None]]:

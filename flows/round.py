@@ -91,11 +91,11 @@ class Round:
         """Pooled rows are in one place, and no weights travel."""
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
-        for message in (m for cohort in answers for m in cohort if travels and isinstance(m, Update | Choices)):
-            self.tally.bytes_up += message.bytes_up
-            self.tally.bytes_down += len(message.clients) * bytes_down
-        told = [m for cohort in answers for m in cohort if travels and isinstance(m, StatsMessage)]
-        self.tally.bytes_up += sum(m.bytes_up for m in told)
+        for message in (m for cohort in answers for m in cohort if travels):
+            if isinstance(message, Update | Choices | StatsMessage):
+                self.tally.bytes_up += message.bytes_up
+            if isinstance(message, Update | Choices):
+                self.tally.bytes_down += len(message.clients) * bytes_down
 
 
 def draw(problem: Problem, number: int, fraction: float, dropout: float) -> tuple[tuple[str, ...], tuple[str, ...]]:

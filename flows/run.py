@@ -18,9 +18,9 @@ from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
 from models.kernels import even
 from models.model import Model
+from models.networks import size
 from models.quantities import Quantity
 from models.state import State
-from models.streams import server_stream
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
@@ -70,7 +70,7 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
     """UserError if `resume` would have to go on with other settings than the run was started with."""
     if experiment is not None:
         folder = RunFolder(project.runs / experiment / run_name(method, seed))
-        folder.check(_asked(project, project.params.page(method, project.root), method, seed))
+        folder.check(_asked(project, project.problem(seed), project.params.page(method, project.root), method))
 
 
 def workers_of(project: Project) -> AbstractContextManager[Workers]:
@@ -94,7 +94,7 @@ class _Run:
     def result(self, resume: bool) -> dict[str, Any]:
         """The finished run's JSON, from disk if it was finished before and is delivered."""
         problem = self.project.problem(self.seed)
-        identity = self.folder.identify(_asked(self.project, self.page, self.method, self.seed), resume)
+        identity = self.folder.identify(_asked(self.project, problem, self.page, self.method), resume)
         done = read_json(self.folder.result)
         if done is not None and done["mlflow_run_id"] is not None:
             return dict(done)
@@ -187,7 +187,7 @@ class _Run:
             "resumed_from_round": resumed_from,
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
             "steps": sum(r["metrics"].get("steps", 0) for r in records),
-            "parameters": sum(w.numel() for w in model.network.init(server_stream(self.seed, 0, "init")).values()),
+            "parameters": size(model.network),
             "dropped_out": sum(len(r["dropped"]) for r in records),
             "metrics": {**_metrics(table, silos, self.quantity), f"{name}/by_client": each},
             "weights_sha256": state.sha256(),
@@ -243,16 +243,15 @@ class _Run:
         return scores
 
 
-def _asked(project: Project, page: Method, method: str, seed: int) -> dict[str, Any]:
+def _asked(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:
     """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
     elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
-    problem = project.problem(seed)
     stack = even(len(problem.silos.clients), problem.stack)
     engine = {"kind": problem.training.engine, "stack": stack, "device": project.device}
     return {
         "method": method,
-        "seed": seed,
+        "seed": problem.seed,
         "data_version": project.silos.version,
         "params": {**params, "method": page.model_dump(mode="json"), "engine": engine},
     }

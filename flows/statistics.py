@@ -86,7 +86,7 @@ class Conditions:
         if self.source == "client_id":
             return len(silos.federated().clients)
         if self.source == "cluster_id":
-            return len(_laws(silos))
+            return len(silos.laws())
         try:
             return length(self.statistics, math.prod(silos.manifest.shape), len(silos.manifest.classes))
         except StatisticError as error:
@@ -133,18 +133,12 @@ class Conditions:
         if self.source == "client_id":
             place = {client: at for at, client in enumerate(sorted(silos.federated().clients))}
         elif self.source == "cluster_id":
-            law = {name: at for at, name in enumerate(_laws(silos))}
+            law = {name: at for at, name in enumerate(silos.laws())}
             place = {c: law[silos.domain(c)] for c in clients if silos.domain(c) in law}
         return {STATISTICS: _one_hot([place.get(client) for client in clients], count)}
 
     def _ask(self, round: Round, model: Model, silos: Silos) -> list[StatsKept]:
         return round.each(client_stats, model, silos, statistics=self.statistics, few_rows=self.few_rows)
-
-
-def _laws(silos: Silos) -> list[str]:
-    """The domains of the clients that train, sorted."""
-    federated = silos.federated()
-    return sorted({federated.domain(client) for client in federated.clients})
 
 
 def _others(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:

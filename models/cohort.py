@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from models.dense import Descent
 from models.networks import Fused, Network, Stacked
 from models.objectives import Objective, measures, slopes
 from models.optimisers import SGD, Optimiser, OptimiserState, freeze
@@ -175,7 +176,7 @@ class _Plan:
         done = None if batch.full or not pull else batch.rows == 0
         kept = {} if done is None else {name: w[done] for name, w in weights.items()}
         rate = optimiser.learning_rate
-        network.descend(weights, context, batch.x, batch.streams, slopes_of, rate, 1 - rate * pull)
+        network.descend(weights, context, batch.x, Descent(batch.streams, slopes_of, rate, 1 - rate * pull))
         if self.proximal:
             for name, w in weights.items():
                 w.add_(anchor[name], alpha=rate * self.proximal)

@@ -4,9 +4,7 @@ x is a row of n features, m the q statistics of its client; both come for one cl
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -29,11 +27,6 @@ class Bilinear:
     statistics: int
     constant: bool = False
     dropout: float = 0.0
-
-    @classmethod
-    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
-        """For rows of this shape."""
-        return cls(inputs=math.prod(shape), outputs=outputs, **options)
 
     @property
     def widest(self) -> int:
@@ -76,11 +69,6 @@ class Ensemble:
     statistics: int
     experts: int
     dropout: float = 0.0
-
-    @classmethod
-    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
-        """For rows of this shape."""
-        return cls(inputs=math.prod(shape), outputs=outputs, **options)
 
     @property
     def widest(self) -> int:

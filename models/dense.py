@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -47,57 +47,59 @@ class MLP:
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """Dropout acts on the hidden activations, each kept value scaled by 1 / (1 - rate)."""
-        x = join(x.flatten(1), context, self.statistics)
-        for layer in range(len(self.hidden) + 1):
-            if layer:
-                x = drop(torch.relu(x), self.dropout, stream, layer)
-            x = x @ weights[f"dense{layer}.weight"] + weights[f"dense{layer}.bias"]
-        return x
+        return self._layers(weights, join(x.flatten(1), context, self.statistics), stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
-        x = join(x.flatten(2), context, self.statistics)
-        for layer in range(len(self.hidden) + 1):
-            if layer:
-                x = drop(torch.relu(x), self.dropout, streams, layer)
-            x = dense(weights, layer, x)
-        return x
+        return self._layers(weights, join(x.flatten(2), context, self.statistics), streams)
 
-    def descend(
-        self,
-        weights: Weights,
-        context: Weights,
-        x: Tensor,
-        streams: Tensor,
-        slopes: Callable[[Tensor], Tensor],
-        rate: float,
-        keep: float,
-    ) -> None:
-        """One step of gradient descent for a stack, in place: w <- keep w - rate dL/dw.
+    def _layers(self, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
 
-        slopes: logits to dL/dlogits, both (clients, rows, outputs). The weights' gradient, as large as they are, is never
-        written: its product is added to them as it is computed.
+    def descend(self, weights: Weights, context: Weights, x: Tensor, step: "Descent") -> None:
+        """The step for a stack, in place; x: (clients, rows, *shape).
+
+        The weights' gradient, as large as they are, is never written: its product is added to them as it is computed.
         """
         inputs, slope_of = [join(x.flatten(2), context, self.statistics)], []
         for layer in range(len(self.hidden)):
             out = dense(weights, layer, inputs[-1]).relu_()
             slope_of.append((out > 0).to(out.dtype))
             if self.dropout:
-                slope_of[-1] = drop(slope_of[-1], self.dropout, streams, layer + 1)
-                out = drop(out, self.dropout, streams, layer + 1)
+                slope_of[-1] = drop(slope_of[-1], self.dropout, step.streams, layer + 1)
+                out = drop(out, self.dropout, step.streams, layer + 1)
             inputs.append(out)
-        slope = slopes(dense(weights, len(self.hidden), inputs[-1]))
+        slope = step.slopes(dense(weights, len(self.hidden), inputs[-1]))
         for layer in reversed(range(len(self.hidden) + 1)):
             weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
             below = torch.bmm(slope, weight.transpose(1, 2)).mul_(slope_of[layer - 1]) if layer else slope
-            weight.baddbmm_(inputs[layer].transpose(1, 2), slope, beta=keep, alpha=-rate)
-            bias.mul_(keep).sub_(slope.sum(1), alpha=rate)
+            weight.baddbmm_(inputs[layer].transpose(1, 2), slope, beta=step.keep, alpha=-step.rate)
+            bias.mul_(step.keep).sub_(slope.sum(1), alpha=step.rate)
             slope = below
 
 
+class Descent(NamedTuple):
+    """A step of plain gradient descent, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, (clients, rows, outputs)."""
+
+    streams: Tensor
+    slopes: Callable[[Tensor], Tensor]
+    rate: float
+    keep: float
+
+
+def dense_layers(weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None) -> Tensor:
+    """So many dense layers with ReLU and dropout between them, of one client or of a stack (see `dense`)."""
+    for layer in range(layers):
+        if layer:
+            x = drop(torch.relu(x), dropout, stream, layer)
+        x = dense(weights, layer, x)
+    return x
+
+
 def dense(weights: Weights, layer: int, x: Tensor) -> Tensor:
-    """One dense layer of every client of a stack: (clients, rows, in) to (clients, rows, out)."""
-    return torch.baddbmm(weights[f"dense{layer}.bias"].unsqueeze(1), x, weights[f"dense{layer}.weight"])
+    """One dense layer of one client, (rows, in) to (rows, out), or of every client of a stack, (clients, rows, in)."""
+    weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
+    return x @ weight + bias if x.dim() == 2 else torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
 def dense_weights(stream: Tensor, layer: int, fan_in: int, fan_out: int) -> dict[str, Tensor]:

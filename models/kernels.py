@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from models.cohort import Kind
-from models.networks import Network, kind_of, parameters
-from models.streams import server_stream
+from models.networks import Network, kind_of, size
 
 _MOST = 512  # clients in a stack, however small they are
 
@@ -53,8 +52,7 @@ def pick(
 
 def fitting(network: Network, batch: int, megabytes: float) -> int:
     """The clients whose weights and activations fit, at least one."""
-    weights = parameters(network.init(server_stream(0, 0, "init")))
-    own = 4 * (weights + batch * network.widest)
+    own = 4 * (size(network) + batch * network.widest)
     return int(min(_MOST, max(1, megabytes * 2**20 // own)))
 
 

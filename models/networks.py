@@ -3,7 +3,7 @@
 Matrices are kept as (in, out): with torch's (out, in) the stacked gradient comes back transposed, which costs a copy a step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
-from models.dense import MLP
+from models.dense import MLP, Descent
 from models.state import Weights
+from models.streams import server_stream
 
 
 class Network(Protocol):
@@ -43,17 +44,8 @@ class Stacked(Protocol):
 class Fused(Protocol):
     """What a network may offer besides: a step of plain gradient descent that never writes the gradient."""
 
-    def descend(
-        self,
-        weights: Weights,
-        context: Weights,
-        x: Tensor,
-        streams: Tensor,
-        slopes: Callable[[Tensor], Tensor],
-        rate: float,
-        keep: float,
-    ) -> None:
-        """In place, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, both (clients, rows, outputs)."""
+    def descend(self, weights: Weights, context: Weights, x: Tensor, step: Descent) -> None:
+        """The step in place, on weights (clients, ...) and x (clients, rows, *shape)."""
 
 
 KINDS: Mapping[str, Any] = {"mlp": MLP, "cnn": CNN, "bilinear": Bilinear, "ensemble": Ensemble}
@@ -81,6 +73,11 @@ def from_json(spec: Mapping[str, Any]) -> Network:
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "kind"}
     network: Network = KINDS[spec["kind"]](**options)
     return network
+
+
+def size(network: Network) -> int:
+    """How many numbers the network's weights hold."""
+    return parameters(network.init(server_stream(0, 0, "init")))
 
 
 def parameters(weights: Weights) -> int:

@@ -57,6 +57,10 @@ class Silos:
         """The client's law, by the name that the partition gave it; empty where the partition made no differences."""
         return self.entries(client)[0].domain
 
+    def laws(self) -> list[str]:
+        """The laws of the clients that take part in training, sorted."""
+        return sorted({self.domain(name) for name in self.clients if self.role(name) == "federated"})
+
     def federated(self) -> "Silos":
         """The clients that take part in training."""
         return replace(self, clients=tuple(name for name in self.clients if self.role(name) == "federated"))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.join import STATISTICS
 from models.model import Model
 from models.statistics import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
 from silos.cohort import Cohort, Silos, Stack
@@ -19,7 +20,6 @@ from tasks.messages import StatsKept, StatsMessage
 from tasks.opening import open_rows
 from tasks.step import step
 
-STATISTICS = "statistics"
 LEAST_ROWS = 10  # the mean of one row is that row, and mean and variance of two rows are both rows
 
 TELLABLE = {

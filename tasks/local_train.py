@@ -44,7 +44,7 @@ def local_train(
         weights, context = open_weights(model, stack, private, device)
         dummies = [""] * (stack.size - len(stack.clients))
         streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
-        held = None if anchor is None else {n: t.to(device) for n, t in stacked(anchor, stack.size).items()}
+        held = None if anchor is None else stacked({n: t.to(device) for n, t in anchor.items()}, stack.size)
         trained, loss = train(model.network, weights, context, rows, training, streams, proximal, held)
         trained = {name: t.cpu() for name, t in trained.items()}
         update = _update(stack, model, trained, rows.counts.cpu(), loss.cpu(), private)

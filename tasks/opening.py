@@ -24,11 +24,11 @@ def open_weights(
     model: Model, stack: Stack, private: PrivateStore, device: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Shared and personal weights together, and the context, both (stack size, ...); dummies repeat the first client."""
-    shared = stacked(model.shared, stack.size)
+    shared = stacked({n: t.to(device) for n, t in model.shared.items()}, stack.size)
     personal = _open(model, model.personal, stack, private)
     context = _open(model, model.context, stack, private)
-    weights = dict(sorted({**shared, **personal}.items()))
-    return {n: t.to(device) for n, t in weights.items()}, {n: t.to(device) for n, t in context.items()}
+    weights = {**shared, **{n: t.to(device) for n, t in personal.items()}}
+    return dict(sorted(weights.items())), {n: t.to(device) for n, t in context.items()}
 
 
 def _open(model: Model, part: Weights | Private, stack: Stack, private: PrivateStore) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ def regroup(
         _, context = open_weights(replace(model, shared={}), stack, private, device)
         loss = np.zeros((len(stack.clients), *offered))
         for place in np.ndindex(*offered):
-            weights = {n: t.to(device) for n, t in stacked(_one(model, place), stack.size).items()}
+            weights = stacked({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
             per_row = outcomes(model.network, weights, context, rows, training.objective, training.engine)["loss"]
             mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
             loss[(slice(None), *place)] = mean[: len(stack.clients)]
@@ -43,7 +43,3 @@ def regroup(
         found.append(Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least)))
     found[0] = replace(found[0], seconds=time.perf_counter() - start)
     return found
-
-
-def _one(model: Model, place: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    return {name: w[place] for name, w in model.shared.items()}

@@ -125,7 +125,7 @@ class Delivery:
     def _work(self) -> None:
         while True:
             self._wake.wait(RETRY if self.problem else None)
-            self._stop.wait(GATHER)
+            self._stop.wait(GATHER if self.run_id else 0)
             self._wake.clear()
             last = self._stop.is_set()
             try:

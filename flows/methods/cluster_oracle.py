@@ -20,7 +20,7 @@ class ClusterOracle(Method):
     def init(self, problem: Problem) -> State:
         """FedAvg's start for every group."""
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        groups = _groups(problem.silos)
+        groups = problem.silos.laws()
         return State({"weights": together([start] * len(groups))}, {"groups": groups})
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
@@ -36,14 +36,8 @@ class ClusterOracle(Method):
 
     def answers(self, silos: Silos) -> Silos:
         """A client of a group that nobody trained on has no model."""
-        known = _groups(silos)
+        known = silos.laws()
         return silos.select([client for client in silos.clients if silos.domain(client) in known])
-
-
-def _groups(silos: Silos) -> list[str]:
-    """The domains of the clients that train, sorted."""
-    federated = silos.federated()
-    return sorted({federated.domain(client) for client in federated.clients})
 
 
 def _group_of(silos: Silos, groups: list[str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ repeat: every client trains f(x, mu_k; w) from w on its rows for E local epochs
         w <- sum_k n_k w_k / sum_k n_k; nothing else is sent, and the protocol is FedAvg's
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -117,11 +118,11 @@ class Conditional(Method):
         """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
         count, network = self._conditions.count(problem.silos), problem.network
         manifest = problem.silos.manifest
-        outputs = len(manifest.classes) or 1
+        inputs, outputs = math.prod(manifest.shape), len(manifest.classes) or 1
         if self.form == "bilinear":
-            return Bilinear.for_rows(manifest.shape, outputs, statistics=count, constant=self.constant)
+            return Bilinear(inputs, outputs, count, self.constant)
         if self.form == "ensemble":
-            return Ensemble.for_rows(manifest.shape, outputs, statistics=count, experts=self.experts)
+            return Ensemble(inputs, outputs, count, self.experts)
         if not isinstance(network, MLP | CNN):
             raise UserError(f"params.yaml: model.kind {type(network).__name__} takes no statistics; use mlp or cnn.")
         if self.form == "joined":

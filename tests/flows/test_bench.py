@@ -39,7 +39,10 @@ def test_every_contestant_does_the_rounds_and_says_what_they_took(tmp_path):
     assert 0 < found["orchestration_share"] < 1
     assert found["peak_bytes"]["siloflow"] > 50 * 2**20
     assert found["peak_bytes"]["siloflow"] > found["resident_bytes"][5] > 50 * 2**20
-    assert said[1:] == ["W0: plain 1, 1 of 1", "W0: siloflow, 1 of 1"]
+    assert said[1:3] == ["W0: plain 1, 1 of 1", "W0: siloflow, 1 of 1"]
+    assert said[3].startswith(
+        f"W0: plain 1 {seconds['plain 1']:.3f} s, siloflow {seconds['siloflow']:.3f} s a round; ratio"
+    )
 
 
 def test_a_contestant_that_fails_is_an_error_with_its_own_words(tmp_path):
