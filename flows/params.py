@@ -40,6 +40,16 @@ class CNNParams(Section):
     statistics: int = Field(default=0, ge=0)
 
 
+class ResidualParams(Section):
+    """Residual stages with pooling, then dense layers with GELU; dropout also on the logits, as in the codebook paper."""
+
+    kind: Literal["residual"]
+    widths: list[Annotated[int, Field(ge=1)]] = Field(default=[16, 32, 64], min_length=1)
+    hidden: list[Annotated[int, Field(ge=1)]] = [512]
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    logit_dropout: bool = True
+
+
 class CrossEntropyParams(Section):
     """-log p."""
 
@@ -152,7 +162,7 @@ class Params(Section):
     """The whole file."""
 
     data: DataParams
-    model: Annotated[MLPParams | CNNParams, Field(discriminator="kind")]
+    model: Annotated[MLPParams | CNNParams | ResidualParams, Field(discriminator="kind")]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
     evaluation: EvaluationParams = EvaluationParams()

@@ -1,7 +1,7 @@
 """The engine: one client's function, run for a whole stack of clients as one batched program.
 
 `batched` is the form for a whole stack that a network offers where it pays; `vmap` maps the function of one client and
-works for every network; `sequential` runs that function for one client after another and is the reference. A method writes
+works for every network that has one; `sequential` runs one client after another and is the reference. A method writes
 for one client and never sees which. The gradient of the summed loss is each client's own gradient, since no client's loss
 holds another's weights; so autograd runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for
 1.6 s, is not needed.
@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from models.batch import Batch
 from models.dense import Descent
-from models.networks import Fused, Network, Stacked
+from models.networks import Costed, Fused, Network, Stacked
 from models.objectives import Objective, measures, slopes
 from models.optimisers import SGD, Optimiser, OptimiserState, freeze
 from models.state import Weights
@@ -78,14 +79,14 @@ def outcomes(
     """
     clients, width = rows.y.shape
     chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * clients))
-    forward = _forward(network, engine)
+    logits_of = forward(network, engine)
     if not context and all(w.stride(0) == 0 for w in weights.values()):
-        forward = _as_one_client(network)
+        logits_of = _as_one_client(network)
     parts = []
     with torch.no_grad():
         for at in range(0, width, chunk):
             y = rows.y[:, at : at + chunk]
-            logits = forward(weights, context, rows.x[:, at : at + chunk], None)
+            logits = logits_of(weights, context, rows.x[:, at : at + chunk], None)
             found = measures(objective, logits.flatten(0, 1), y.flatten())
             parts.append({name: value.view(y.shape) for name, value in found.items()})
     used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
@@ -99,17 +100,6 @@ def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:
 
 _Forward = Callable[[Weights, Weights, Tensor, Tensor | None], Tensor]
 """Of a stack: weights, context, x (clients, rows, *shape), streams (clients,) or None to logits (clients, rows, outputs)."""
-
-
-class _Batch(NamedTuple):
-    """One step's rows; `used` is 1, and 0 for padding, (clients, rows); `rows` of them are used, (clients,)."""
-
-    x: Tensor
-    y: Tensor
-    used: Tensor
-    rows: Tensor
-    streams: Tensor
-    full: bool  # whether every client has rows left
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,8 @@ class _Plan:
         seen = torch.zeros(len(streams), device=rows.x.device)
         fused = self._fuses()
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
-        state = self.training.optimiser.init(weights, len(streams))
+        descending = {name: w for name, w in weights.items() if name not in self._buffers}
+        state = self.training.optimiser.init(descending, len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
             if fused:
                 loss = self._descend(weights, context, anchor, batch)
@@ -136,6 +127,18 @@ class _Plan:
             seen += loss * batch.rows
         return weights, seen / (rows.counts * self.training.epochs).clamp_min(1)
 
+    @property
+    def _buffers(self) -> frozenset[str]:
+        """Names of weights that no gradient moves."""
+        return frozenset(getattr(self.network, "buffers", ()))
+
+    def _cost(self, weights: Weights, context: Weights, batch: Batch) -> tuple[Tensor, Weights]:
+        """Each client's mean loss, (clients,), and the buffers that the step moved."""
+        if hasattr(self.network, "cost_stack"):
+            return cast(Costed, self.network).cost_stack(weights, context, batch, self.training.objective)
+        logits = forward(self.network, self.training.engine)(weights, context, batch.x, batch.streams)
+        return batch.loss(self.training.objective, logits), {}
+
     def _fuses(self) -> bool:
         """Plain gradient descent needs no gradient in memory."""
         optimiser = self.training.optimiser
@@ -143,32 +146,32 @@ class _Plan:
         return plain and self.training.engine == "batched" and hasattr(self.network, "descend")
 
     def _step(
-        self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: _Batch
+        self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
     ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
         """One step of the optimiser; the loss is each client's mean, (clients,)."""
-        leaves = {name: w.requires_grad_() for name, w in weights.items()}
-        logits = _forward(self.network, self.training.engine)(leaves, context, batch.x, batch.streams)
-        per_row = self.training.objective(logits.flatten(0, 1), batch.y.flatten()).view(batch.y.shape)
-        loss = _mean(per_row, batch)
+        buffers = {name: w for name, w in weights.items() if name in self._buffers}
+        leaves = {name: w.requires_grad_() for name, w in weights.items() if name not in buffers}
+        loss, moved = self._cost({**leaves, **buffers}, context, batch)
         total = loss.sum()
         if self.proximal:
             total = total + self.proximal / 2 * sum(((w - anchor[n]) ** 2).sum() for n, w in leaves.items())
         grads = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
-        weights = {name: w.detach() for name, w in leaves.items()}
-        new, new_state = self.training.optimiser.step(weights, grads, state)
+        trained = {name: w.detach() for name, w in leaves.items()}
+        new, new_state = self.training.optimiser.step(trained, grads, state)
+        new, weights = {**new, **buffers, **moved}, {**trained, **buffers}
         if batch.full:
             return new, new_state, loss.detach()
         active = batch.rows > 0
         return freeze(active, new, weights), freeze(active, new_state, state), loss.detach()
 
-    def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: _Batch) -> Tensor:
+    def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: Batch) -> Tensor:
         """The same step of plain gradient descent, in place."""
         optimiser, network = cast(SGD, self.training.optimiser), cast(Fused, self.network)
         losses = []
 
         def slopes_of(logits: Tensor) -> Tensor:
             loss, slope = slopes(self.training.objective, logits.flatten(0, 1), batch.y.flatten())
-            losses.append(_mean(loss.view(batch.y.shape), batch))
+            losses.append(batch.mean(loss.view(batch.y.shape)))
             share = batch.used.to(slope.dtype) / batch.rows.clamp_min(1)[:, None]
             return slope.view(logits.shape).mul_(share.unsqueeze(-1))
 
@@ -185,12 +188,7 @@ class _Plan:
         return losses[0]
 
 
-def _mean(per_row: Tensor, batch: _Batch) -> Tensor:
-    """Each client's mean over its rows of the batch: (clients,)."""
-    return (per_row * batch.used).sum(1) / batch.rows.clamp_min(1)
-
-
-def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[_Batch]:
+def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[Batch]:
     """Every epoch's batches in each client's own order; all have the same clients, also those without rows left."""
     clients, width = rows.y.shape
     size = min(training.batch, width)
@@ -209,12 +207,13 @@ def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) 
                 index = order[:, at : at + size].flatten()
                 batch_x = x.index_select(0, index).view(clients, -1, *rows.x.shape[2:])
                 batch_y = y.index_select(0, index).view(clients, -1)
-            yield _Batch(batch_x, batch_y, used, used.sum(1), fold(epoch_streams, number), at < fewest)
+            whole = at + used.shape[1] <= fewest
+            yield Batch(batch_x, batch_y, used, used.sum(1), fold(epoch_streams, number), at < fewest, whole)
 
 
-def _forward(network: Network, engine: Kind) -> _Forward:
+def forward(network: Network, engine: Kind) -> _Forward:
     """The network on a stack; `batched` is by hand where the network offers that, else mapped."""
-    if engine == "batched" and hasattr(network, "apply_stack"):
+    if hasattr(network, "apply_stack") and (engine == "batched" or hasattr(network, "cost_stack")):
         by_hand = cast(Stacked, network)
         return by_hand.apply_stack
     if engine != "sequential":
@@ -223,22 +222,22 @@ def _forward(network: Network, engine: Kind) -> _Forward:
 
 
 def _each_by_itself(network: Network) -> _Forward:
-    def forward(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+    def each(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         stream_of = [None] * len(x) if streams is None else list(streams)
         own = (_pick((weights, context, x), i) for i in range(len(x)))
         return torch.stack([network.apply(w, c, rows, s) for (w, c, rows), s in zip(own, stream_of, strict=True)])
 
-    return forward
+    return each
 
 
 def _as_one_client(network: Network) -> _Forward:
     """For clients that share all weights: their rows are one client's."""
 
-    def forward(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+    def shared(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         logits = network.apply({n: w[0] for n, w in weights.items()}, context, x.flatten(0, 1), streams)
         return logits.view(*x.shape[:2], -1)
 
-    return forward
+    return shared
 
 
 def _one_after_another(function: Callable, clients: int, *args: Any) -> tuple[dict[str, Tensor], Tensor]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d
 
-from models.dense import dense_layers, dense_weights, within
+from models.dense import dense, dense_layers, dense_weights, within
+from models.folded import convolve, fold_images
 from models.join import join, of_rows
 from models.state import Weights
 from models.streams import fold
@@ -72,6 +73,11 @@ class CNN:
         """Numbers of one row after the convolutions."""
         return self.channels[-1] * math.prod(self._sides()[-1])
 
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """Channels and places of what `encode` gives."""
+        return self.channels[-1], math.prod(self._sides()[-1])
+
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """Dropout acts on the hidden activations of the dense layers, each kept value scaled by 1 / (1 - rate)."""
         x = self._image(x, context).movedim(-1, 1)
@@ -82,19 +88,28 @@ class CNN:
         return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack, clients folded into channels from the image to the flattened features.
+        """`apply` for a stack, clients folded into channels from the image to the features."""
+        z, _ = self.encode(weights, context, x)
+        return self.finish(weights, self.settle(weights, context, z), streams)
 
-        Channels last is the fast layout here; of one channel a tensor is both layouts at once, so it is forced.
-        """
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The convolutions: (clients, rows, channels, places)."""
         clients, rows = x.shape[:2]
-        x = self._image(x, context).permute(1, 0, 4, 2, 3).flatten(1, 2)
-        x = _channels_last(x)
+        x = fold_images(self._image(x, context))
         for layer in range(len(self.channels)):
-            kernels = _channels_last(weights[f"conv{layer}.weight"].flatten(0, 1))
-            x = conv2d(x, kernels, weights[f"conv{layer}.bias"].flatten(), padding=self._margin, groups=clients)
-            x = torch.relu(max_pool2d(x, 2))
-        x = join(x.reshape(rows, clients, -1).transpose(0, 1), context, self._joined)
-        return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, streams)
+            x = torch.relu(max_pool2d(convolve(weights, f"conv{layer}", x, self._margin), 2))
+        return x.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1), {}
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """The first dense layer with its ReLU, if there is a hidden one."""
+        features = join(z.flatten(2), context, self._joined)
+        return torch.relu(dense(weights, 0, features)) if self.hidden else features
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The other dense layers, from the first dropout on."""
+        return dense_layers(weights, len(self.hidden) + 1, settled, self.dropout, streams, len(self.hidden) > 0)
 
     @property
     def _joined(self) -> int:
@@ -132,7 +147,3 @@ class CNN:
     def _sides(self) -> list[tuple[int, ...]]:
         """Height and width after each pooling."""
         return [tuple(side // 2 for side in sides) for sides in self._convolved()]
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)

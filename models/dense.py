@@ -37,6 +37,11 @@ class MLP:
         """Numbers of one row in its largest layer."""
         return max(self.inputs + self.statistics, *self.hidden, self.outputs)
 
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """Channels and places of what `encode` gives."""
+        return (self.hidden[0] if self.hidden else self.inputs + self.statistics), 1
+
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Uniform in ±1/√fan_in, weights and biases, as torch.nn.Linear starts."""
         widths = (self.inputs + self.statistics, *self.hidden, self.outputs)
@@ -52,6 +57,21 @@ class MLP:
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
         return self._layers(weights, join(x.flatten(2), context, self.statistics), streams)
+
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The first hidden layer with its ReLU, one place a row: (clients, rows, units, 1)."""
+        z = join(x.flatten(2), context, self.statistics)
+        return (torch.relu(dense(weights, 0, z)) if self.hidden else z).unsqueeze(-1), {}
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Nothing: dropout acts on the first hidden layer."""
+        return z.squeeze(-1)
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The other dense layers, from the first dropout on."""
+        return dense_layers(weights, len(self.hidden) + 1, settled, self.dropout, streams, len(self.hidden) > 0)
 
     def _layers(self, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
@@ -87,11 +107,17 @@ class Descent(NamedTuple):
     keep: float
 
 
-def dense_layers(weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None) -> Tensor:
-    """So many dense layers with ReLU and dropout between them, of one client or of a stack (see `dense`)."""
-    for layer in range(layers):
+def dense_layers(
+    weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None, done: bool = False
+) -> Tensor:
+    """So many dense layers with ReLU and dropout between them, of one client or of a stack (see `dense`).
+
+    `done`: x has been through the first layer and its ReLU.
+    """
+    for layer in range(1 if done else 0, layers):
         if layer:
-            x = drop(torch.relu(x), dropout, stream, layer)
+            x = x if done and layer == 1 else torch.relu(x)
+            x = drop(x, dropout, stream, layer)
         x = dense(weights, layer, x)
     return x
 

@@ -29,8 +29,10 @@ class _Line(NamedTuple):
 _TABLE: dict[tuple[str, str], _Line] = {
     ("mlp", "cpu"): _Line("batched", 4),
     ("cnn", "cpu"): _Line("batched", 8),
+    ("residual", "cpu"): _Line("batched", 8),
     ("mlp", "cuda"): _Line("batched", 1024),
     ("cnn", "cuda"): _Line("batched", 1024),
+    ("residual", "cuda"): _Line("batched", 1024),
 }
 _OTHERWISE = _Line("vmap", 4)
 
@@ -46,6 +48,8 @@ def pick(
     line = _TABLE.get((kind_of(network), device), _OTHERWISE)
     if kind == "batched" and not hasattr(network, "apply_stack"):
         raise ValueError(f"the network {kind_of(network)} has no batched form; use vmap or auto.")
+    if kind == "vmap" and hasattr(network, "cost_stack"):
+        raise ValueError(f"the network {kind_of(network)} has no form to map; use batched or auto.")
     chosen: Kind = line.kind if kind == "auto" else kind
     return Kernel(chosen, fitting(network, batch, line.megabytes) if stack == "auto" else stack)
 

@@ -9,9 +9,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from models.batch import Batch
+from models.codebook import Quantised
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
 from models.dense import MLP, Descent
+from models.objectives import Objective
+from models.residual import Residual
 from models.state import Weights
 from models.streams import server_stream
 
@@ -48,7 +52,53 @@ class Fused(Protocol):
         """The step in place, on weights (clients, ...) and x (clients, rows, *shape)."""
 
 
-KINDS: Mapping[str, Any] = {"mlp": MLP, "cnn": CNN, "bilinear": Bilinear, "ensemble": Ensemble}
+class Parted(Protocol):
+    """A network in three parts, of which only the last is random: encoder, what follows up to the first dropout, the rest.
+
+    `finish(settle(encode(x)))` is `apply_stack`. Words of a codebook stand in for what `encode` gives; the passes of
+    Monte-Carlo dropout share everything before `finish`.
+    """
+
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """Channels and places of what `encode` gives."""
+
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """x: (clients, rows, *shape) to features (clients, rows, channels, places), and the buffers that training moved.
+
+        With `used`, (clients, rows), it is training; `whole`: no row is padding.
+        """
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Features to (clients, rows, numbers)."""
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """To logits (clients, rows, outputs); streams (clients,) switch dropout on."""
+
+
+class Costed(Protocol):
+    """A network whose training asks for more than an objective of its logits, or moves weights without a gradient."""
+
+    @property
+    def buffers(self) -> Sequence[str]:
+        """Names of weights that no gradient moves, such as running statistics."""
+
+    def cost_stack(
+        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What each client minimises, (clients,), and the buffers as they are after the step."""
+
+
+KINDS: Mapping[str, Any] = {
+    "mlp": MLP,
+    "cnn": CNN,
+    "residual": Residual,
+    "bilinear": Bilinear,
+    "ensemble": Ensemble,
+    "quantised": Quantised,
+}
 
 
 def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
@@ -60,7 +110,8 @@ def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, A
 
 def to_json(network: Any) -> dict[str, Any]:
     """Kind and sizes, from which `from_json` makes the same network (no pickle)."""
-    return {"kind": kind_of(network), **asdict(network)}
+    inner = {"inner": to_json(network.inner)} if isinstance(network, Quantised) else {}
+    return {"kind": kind_of(network), **asdict(network), **inner}
 
 
 def kind_of(network: Any) -> str:
@@ -70,7 +121,9 @@ def kind_of(network: Any) -> str:
 
 def from_json(spec: Mapping[str, Any]) -> Network:
     """The network that `to_json` described."""
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "kind"}
+    options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "kind"}
+    if "inner" in options:
+        options["inner"] = from_json(options["inner"])
     network: Network = KINDS[spec["kind"]](**options)
     return network
 

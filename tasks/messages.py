@@ -6,6 +6,7 @@ No record here can hold a row, a private weight or a private statistic; private 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from torch import Tensor
 
 from models.state import Weights
@@ -53,6 +54,52 @@ class Choices:
     def bytes_up(self) -> int:
         """Bytes that these clients send: a row count, and a number and a loss for each set."""
         return len(self.clients) * _FLOAT_BYTES * (1 + 2 * self.choice.shape[1])
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """How unsure a model is of the rows of one split: numbers of each client of one stack, and none of a row."""
+
+    clients: tuple[str, ...]
+    split: str
+    rows: Tensor  # (clients,) int64
+    numbers: Mapping[str, Tensor]  # (clients,) float64; NaN without rows
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own."""
+        return len(self.clients) * _FLOAT_BYTES * (1 + len(self.numbers))
+
+
+@dataclass(frozen=True)
+class Extended:
+    """That the clients of one stack stored words of their own, and how many each has now."""
+
+    clients: tuple[str, ...]
+    words: Tensor  # (clients,) int64
+    refs: Mapping[str, str]  # client, hash
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send: a number each."""
+        return len(self.clients) * _FLOAT_BYTES
+
+
+@dataclass(frozen=True)
+class Centres:
+    """What clients tell so that a common book can start where their features are: centres, and what each stands for."""
+
+    clients: tuple[str, ...]
+    centres: tuple[np.ndarray, ...]  # (words, d) float32 of each client
+    weights: tuple[np.ndarray, ...]  # (words,) tokens
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own."""
+        return _FLOAT_BYTES * sum(c.size + w.size for c, w in zip(self.centres, self.weights, strict=True))
 
 
 @dataclass(frozen=True)

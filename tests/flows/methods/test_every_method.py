@@ -40,7 +40,7 @@ def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem,
     assert page.init(problem).sha256() == page.init(problem).sha256()
     first, second = (page.model(page.init(p), p) for p in (problem, make_problem(CLIENTS, seed=1, silos=ROWS)))
     start = [
-        m.personal.start if isinstance(m.personal, Private) else {**m.shared, **m.personal} for m in (first, second)
+        {**m.shared, **(m.personal.start if isinstance(m.personal, Private) else m.personal)} for m in (first, second)
     ]
     assert not all(torch.equal(start[0][n], start[1][n]) for n in start[0])
 

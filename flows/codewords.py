@@ -1,0 +1,83 @@
+"""Which words a client reads that never took part in training: the paper leaves it open."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from flows.round import Round
+from models.codebook import COUNT, OWN
+from models.model import Model
+from models.state import Private
+from tasks.codebook_extend import borrow_words, codebook_extend
+from tasks.uncertainty_check import uncertainty_check
+
+Unseen = Literal["shared", "union", "nearest"]
+"""The shared words alone; all clients' words; or those of the client whose words are nearest to its own training rows.
+
+The last two show a client's own words to another, which training never does.
+"""
+
+
+def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str]) -> Model:
+    """The model in which these clients read such words; without any private words it is the same."""
+    personal = model.personal
+    assert isinstance(personal, Private)
+    sources = [client for client, own in _own(model).items() if own]
+    if not sources:
+        return model
+    if unseen == "union":
+        return _union(model, round, fresh, sources)
+    own = {client: _nearest(model, round, client, sources) for client in fresh}
+    refs = {**personal.refs, **{client: personal.refs[source] for client, source in own.items() if source}}
+    counts = _own(model) | {client: _own(model)[source] for client, source in own.items() if source}
+    return _with(model, refs, counts)
+
+
+def _own(model: Model) -> dict[str, int]:
+    """How many words of its own each client has."""
+    counts = model.context[COUNT].tolist() if COUNT in model.context else [0] * len(model.clients)  # type: ignore[operator, index]
+    return dict(zip(model.clients, counts, strict=True))
+
+
+def _with(model: Model, refs: dict[str, str], counts: dict[str, int], room: int | None = None) -> Model:
+    personal = model.personal
+    assert isinstance(personal, Private)
+    network = model.network if room is None else replace(model.network, room=room)  # type: ignore[type-var]
+    start = dict(personal.start)
+    if room is not None:
+        start[OWN] = start[OWN].new_zeros(room, start[OWN].shape[1])
+    context = {COUNT: model.context[COUNT].new_tensor([counts[c] for c in model.clients])}  # type: ignore[index]
+    return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)
+
+
+def _nearest(model: Model, round: Round, client: str, sources: Sequence[str]) -> str | None:
+    """The source whose words are least far from the client's training tokens; None if the shared ones are as near."""
+    personal = model.personal
+    assert isinstance(personal, Private)
+    silos = round.problem.silos.select([client])
+    options: dict[str, Any] = {"training": round.problem.training, "seed": round.problem.seed, "round": round.number}
+    far = {}
+    for source in (None, *sources):
+        refs = {} if source is None else {client: personal.refs[source]}
+        counts = _own(model) | {client: 0 if source is None else _own(model)[source]}
+        tried = _with(model, {**personal.refs, **refs}, counts)
+        (told,) = round.each(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
+        far[source] = float(told.numbers["code_loss"][0])
+    return min(far, key=lambda source: (far[source] != far[source], far[source]))
+
+
+def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[str]) -> Model:
+    """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
+    personal, own = model.personal, _own(model)
+    assert isinstance(personal, Private)
+    room, problem = sum(own[source] for source in sources), round.problem
+    options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
+    there = problem.silos.select([client for client in model.clients if client in personal.refs])
+    padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
+    refs = {client: ref for message in padded for client, ref in message.refs.items()}
+    lent = Private(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
+    for message in round.each(
+        borrow_words, model, silos=problem.silos.select(fresh), lent=lent, words=[own[s] for s in sources], room=room
+    ):
+        refs |= message.refs
+    return _with(model, refs, own | dict.fromkeys(fresh, room), room)

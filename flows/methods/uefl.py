@@ -1,0 +1,259 @@
+"""UEFL: clients whose predictions stay uncertain get words of their own (Zhang, Cao and Liu 2025, arXiv 2402.18888).
+
+stage: repeat: every client k trains encoder, classifier and its words from w and codes(k) for E local epochs;
+               w, and the shared words, <- sum_k n_k w_k / sum_k n_k;  a client's own words stay with it
+       e_k <- mean over k's validation rows of the entropy of the mean of T passes with dropout on;  only e_k leaves
+       U <- {k: e_k > (1 + gamma) min_j e_j};  none, or the last stage: done
+       every k in U: V more words, the k-means centres of its own features
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from flows.codewords import Unseen, choose
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.model import Model
+from models.state import Private, State, Weights
+from models.streams import server_stream
+from silos.errors import UserError
+from tasks.aggregate import aggregate
+from tasks.codebook_extend import Fill, codebook_extend, common_words, token_centres
+from tasks.local_train import local_train
+from tasks.messages import Doubts
+from tasks.uncertainty_check import uncertainty_check
+
+SECTION = "codewords"
+
+_ARMS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {},
+    "authors": {
+        "passes": 0,
+        "benchmark": "mean",
+        "tolerance": 0.1,
+        "words": 64,
+        "check_on": "test",
+        "usable": "latest",
+        "shared": "local",
+        "everybody": True,
+    },
+    "ours": {},
+}
+
+
+class UEFL(Method):
+    """`tolerance` is the paper's gamma (null: nobody is ever uncertain), `words` its V, `passes` its T.
+
+    `arm` sets what is not set beside it: `paper`, the text; `authors`, their code; `ours`, what worked on evidence
+    (docs/methods/uefl.md).
+    """
+
+    tests = "personal"
+
+    arm: Literal["paper", "authors", "ours"] = "paper"
+    words: int = Field(32, ge=1)
+    segments: int = Field(1, ge=1)
+    commitment: float = Field(0.25, ge=0)
+    code_weight: float = Field(1.0, ge=0)
+    warm_up: int = Field(0, ge=0)
+    start: Literal["normal", "centres"] = "normal"
+    start_scale: float = Field(1.0, gt=0)
+    first_rounds: int = Field(20, ge=1)
+    more_rounds: int = Field(10, ge=1)
+    stages: int = Field(5, ge=1)
+    passes: int = Field(20, ge=0)
+    check_on: Literal["validation", "train", "test"] = "validation"
+    benchmark: Literal["min", "mean"] = "min"
+    tolerance: float | None = Field(0.3, ge=-1)
+    threshold: Literal["first", "each_stage"] = "first"
+    extend: Literal["uncertain", "random", "shared"] = "uncertain"
+    fill: Fill = "kmeans"
+    usable: Literal["all", "latest"] = "all"
+    shared: Literal["averaged", "local"] = "averaged"
+    everybody: bool = False
+    until: Literal["certain", "budget"] = "certain"
+    unseen: Unseen = "shared"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_arm(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {**_ARMS.get(given.get("arm", cls.model_fields["arm"].default), {}), **given}
+
+    def init(self, problem: Problem) -> State:
+        """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
+        network = self._network(problem, words=0 if self.start == "centres" else self.words)
+        weights = network.init(server_stream(problem.seed, 0, "init"))
+        numbers: dict[str, Any] = {"stage": 1, "since": 0, "limit": None, "room": 0, "words": {}, "settled": None}
+        return self._split(State({}, numbers), weights).with_private(SECTION, {})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
+        if self.start == "centres" and round.number == self.warm_up + 1:
+            state = self._common_book(state, round)
+        model = self._model(state, round.problem, round.clients)
+        updates = round.train(local_train, model)
+        averaged = round.once(aggregate, updates, model.shared)
+        state = self._split(state, {**state.tensors["start"], **averaged})
+        for update in updates:
+            state = state.with_private(SECTION, update.private[SECTION])
+        report = Report.of(updates)
+        state = _with(state, since=state.numbers["since"] + (round.number > self.warm_up))
+        length = self.first_rounds if state.numbers["stage"] == 1 else self.more_rounds
+        if state.numbers["since"] < length or state.numbers["settled"]:
+            return state, _also(report, {"stage": state.numbers["stage"]})
+        state, more = self._end_stage(state, round)
+        return state, _also(report, more.numbers, more.rows)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """The same network for everybody, each client with its own words beside the shared ones."""
+        return self._model(state, problem, problem.silos.clients)
+
+    def answer(self, state: State, round: Round) -> Model:
+        """A client that never took part reads the words that `unseen` says."""
+        model = self.model(state, round.problem)
+        fresh = [client for client in round.clients if client not in state.private[SECTION]]
+        return choose(self.unseen, model, round, fresh) if fresh and self.unseen != "shared" else model
+
+    def _end_stage(self, state: State, round: Round) -> tuple[State, Report]:
+        """Algorithm 1's check: who doubts, and what follows."""
+        told = self._doubts(state, round)
+        entropy, stage = told["entropy"], state.numbers["stage"]
+        limit = state.numbers["limit"]
+        if limit is None or self.threshold == "each_stage":
+            limit = self._limit(list(entropy.values()))
+        uncertain = [client for client, e in entropy.items() if e > limit]
+        extended = self._chosen(uncertain, round) if stage < self.stages else []
+        numbers = {"stage": stage, "uncertainty/limit": limit, "clients/uncertain": len(uncertain)}
+        numbers |= {"clients/extended": len(extended)}
+        numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in told.items()}
+        rows = {f"check_{name}": of for name, of in told.items()}
+        rows["extended"] = {client: float(client in extended) for client in entropy}
+        state = _with(state, limit=limit)
+        if not extended:
+            why = "certain" if not uncertain else "stages"
+            if self.until == "budget":
+                return _with(state, settled=why), Report(numbers, rows)
+            return replace(state, finished=why), Report(numbers, rows)
+        state = self._extended(state, round, extended)
+        rows["words"] = {client: float(self.words + own) for client, own in state.numbers["words"].items()}
+        numbers["words/own"] = sum(state.numbers["words"].values())
+        return _with(state, stage=stage + 1, since=0), Report(numbers, rows)
+
+    def _doubts(self, state: State, round: Round) -> dict[str, dict[str, float]]:
+        """Each client's numbers by name; UserError if one has no rows to be unsure of."""
+        problem, model = round.problem, self._model(state, round.problem, round.clients)
+        options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+        told: Sequence[Doubts] = round.each(
+            uncertainty_check, model, split=self.check_on, passes=self.passes, **options
+        )
+        for client, rows in ((c, n) for m in told for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
+            if not rows:
+                raise UserError(
+                    f"client {client} has no {self.check_on} rows, from which its uncertainty is told; give data.split."
+                    f"{self.check_on} a share, or set method.uefl.check_on to train."
+                )
+        return {
+            n: {c: float(v) for m in told for c, v in zip(m.clients, m.numbers[n], strict=True)}
+            for n in told[0].numbers
+        }
+
+    def _limit(self, entropy: list[float]) -> float:
+        """(1 + gamma) times the least or the mean entropy (equation 7)."""
+        if self.tolerance is None:
+            return math.inf
+        benchmark = min(entropy) if self.benchmark == "min" else sum(entropy) / len(entropy)
+        return (1 + self.tolerance) * benchmark
+
+    def _chosen(self, uncertain: list[str], round: Round) -> list[str]:
+        """Who gets words: the uncertain, or, a control, as many that are drawn."""
+        if self.extend != "random" or not uncertain:
+            return uncertain
+        draw = torch.Generator().manual_seed(
+            int(server_stream(round.problem.seed, round.number, "extend")) & 0x7FFFFFFF
+        )
+        drawn = torch.randperm(len(round.clients), generator=draw)[: len(uncertain)].tolist()
+        return [round.clients[at] for at in sorted(drawn)]
+
+    def _extended(self, state: State, round: Round, extended: list[str]) -> State:
+        """The state in which these clients have more words."""
+        problem, numbers = round.problem, state.numbers
+        if self.extend == "shared":
+            return self._common_book(state, round)
+        own = {client: numbers["words"].get(client, 0) for client in problem.silos.clients}
+        if self.everybody:  # their code goes on with the words of the silo that came last
+            last = state.private[SECTION][round.clients[-1]]
+            state = state.with_private(SECTION, dict.fromkeys(state.private[SECTION], last))
+        most = max(own[client] for client in extended)
+        room = max(numbers["room"], self.words if self.usable == "latest" else most + self.words)
+        done = round.each(
+            codebook_extend,
+            self._model(state, problem, problem.silos.clients),
+            silos=problem.silos,
+            training=problem.training,
+            extend=tuple(extended),
+            words=self.words,
+            room=room,
+            seed=problem.seed,
+            round=round.number,
+            fill=self.fill,
+            latest=self.usable == "latest",
+            everybody=self.everybody,
+        )
+        for message in done:
+            state = state.with_private(SECTION, message.refs)
+            own |= dict(zip(message.clients, message.words.tolist(), strict=True))
+        return _with(state, room=room, words={client: count for client, count in own.items() if count})
+
+    def _common_book(self, state: State, round: Round) -> State:
+        """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own."""
+        problem = round.problem
+        options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+        told = round.each(token_centres, self._model(state, problem, round.clients), words=self.words, **options)
+        seed = int(server_stream(problem.seed, round.number, "common_words")) & 0x7FFFFFFF
+        book = round.once(common_words, told, self.words, seed)
+        everything = {**state.tensors["start"], **state.tensors["weights"], SHARED: book}
+        return self._split(state, everything)
+
+    def _split(self, state: State, weights: Weights) -> State:
+        """Weights that the server averages; where every client has a copy of the shared words, those start there."""
+        local = {SHARED} if self.shared == "local" else set()
+        return state.with_tensors(
+            weights={n: w for n, w in weights.items() if n not in local},
+            start={n: w for n, w in weights.items() if n in local},
+        )
+
+    def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
+        start, shared, room = state.tensors["start"], state.tensors["weights"], state.numbers["room"]
+        network = self._network(problem, len({**start, **shared}[SHARED]), room)
+        begin = {**start, OWN: torch.zeros(room, network.length)}
+        personal = Private(SECTION, state.private[SECTION], begin)
+        counts = torch.tensor([state.numbers["words"].get(client, 0) for client in clients])
+        return Model(network, shared, personal, {COUNT: counts} if room else {}, tuple(clients))
+
+    def _network(self, problem: Problem, words: int, room: int = 0) -> Quantised:
+        inner = problem.network
+        if not hasattr(inner, "encode"):
+            raise UserError(
+                f"params.yaml: model.kind {type(inner).__name__} has no features that words could stand for; "
+                "use residual, cnn or mlp."
+            )
+        try:
+            return Quantised(inner, words, room, self.segments, self.commitment, self.code_weight, self.start_scale)
+        except ValueError as error:
+            raise UserError(f"params.yaml: method.uefl.{error}.") from None
+
+
+def _with(state: State, **numbers: Any) -> State:
+    return replace(state, numbers={**state.numbers, **numbers})
+
+
+def _also(
+    report: Report, numbers: Mapping[str, float], rows: Mapping[str, Mapping[str, float]] | None = None
+) -> Report:
+    return Report({**report.numbers, **numbers}, {**report.rows, **(rows or {})})

@@ -1,0 +1,232 @@
+"""Features replaced by the nearest words of a codebook (van den Oord et al. 2017), each client with words of its own.
+
+z (clients, rows, channels, places) is cut into tokens: at each place `segments` contiguous slices of the channels, of
+d = channels / segments numbers. Every slice takes the nearest word of the one book that its client may use.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.batch import Batch
+from models.objectives import Objective
+from models.state import Weights
+from models.streams import fold, normal
+
+SHARED, OWN, COUNT = "codes.shared", "codes.own", "codes.count"
+"""The words of all clients, a client's own with room for more, and in the context how many of those there are."""
+
+_CODES = 2**20  # of the stream of fresh words; the layers' streams have small numbers
+
+
+class Words(NamedTuple):
+    """What stands in for features: `codes` as long as z, and the number of every token's word, (clients, tokens)."""
+
+    codes: Tensor
+    chosen: Tensor
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A network in parts whose features are words of a codebook; without any words it is that network itself.
+
+    `words` are shared, `room` is for a client's own, of which the context says how many are there. Training adds
+    code_weight (||sg(z) - c||^2 + commitment ||z - sg(c)||^2), means over all numbers of a row (UEFL, arXiv 2402.18888,
+    equation 5; commitment is its beta); the gradient of the logits goes straight through to the encoder.
+    """
+
+    inner: Any
+    words: int = 32
+    room: int = 0
+    segments: int = 1
+    commitment: float = 0.25
+    code_weight: float = 1.0
+    start_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.segments < 1 or self.inner.encoded[0] % self.segments:
+            fit = [s for s in (1, 2, 4, 8) if self.inner.encoded[0] % s == 0]
+            raise ValueError(
+                f"segments is {self.segments}, and must divide the {self.inner.encoded[0]} channels of the features; "
+                f"try {' or '.join(map(str, fit))}"
+            )
+
+    @property
+    def length(self) -> int:
+        """Numbers of a word."""
+        return int(self.inner.encoded[0]) // self.segments
+
+    @property
+    def tokens(self) -> int:
+        """Of one row."""
+        return int(self.inner.encoded[1]) * self.segments
+
+    @property
+    def dropout(self) -> float:
+        """The inner network's."""
+        return float(self.inner.dropout)
+
+    @property
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer, distances to words included."""
+        return max(int(self.inner.widest), self.tokens * (self.words + self.room))
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The inner network's, and books without words."""
+        empty = [name for name, count in ((SHARED, self.words), (OWN, self.room)) if not count]
+        return (*getattr(self.inner, "buffers", ()), *empty)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether there are words at all."""
+        return self.words + self.room > 0
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """The inner network's weights, and shared words from N(0, start_scale^2)."""
+        shared = normal(fold(stream, _CODES), (self.words, self.length)) * self.start_scale
+        return {**self.inner.init(stream), SHARED: shared}
+
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """`apply_stack` of a stack of one."""
+        stack, about = ({name: w[None] for name, w in part.items()} for part in (weights, context))
+        return self.apply_stack(stack, about, x[None], None if stream is None else stream[None])[0]
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """x: (clients, rows, *shape) to logits (clients, rows, outputs)."""
+        z, _ = self.encode(weights, context, x)
+        return self.finish(weights, self.settle(weights, context, z), streams)
+
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The inner network's features, before words stand in for them."""
+        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used, whole)
+        return found
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Words, and what the inner network makes of them up to the first dropout."""
+        codes = self.quantise(weights, context, z).codes if self.discrete else z
+        settled: Tensor = self.inner.settle(weights, context, codes)
+        return settled
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The inner network's."""
+        logits: Tensor = self.inner.finish(weights, settled, streams)
+        return logits
+
+    def cost_stack(
+        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective, and what words and features pay for their distance."""
+        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
+        if not self.discrete:
+            settled = self.inner.settle(weights, context, z)
+            return batch.loss(objective, self.finish(weights, settled, batch.streams)), moved
+        codes = self.quantise(weights, context, z).codes
+        straight = z + (codes - z).detach()
+        logits = self.finish(weights, self.inner.settle(weights, context, straight), batch.streams)
+        towards_features = ((z.detach() - codes) ** 2).mean((2, 3))
+        towards_words = ((z - codes.detach()) ** 2).mean((2, 3))
+        distance = batch.mean(towards_features + self.commitment * towards_words)
+        return batch.loss(objective, logits) + self.code_weight * distance, moved
+
+    def quantise(self, weights: Weights, context: Weights, z: Tensor) -> Words:
+        """The nearest usable word of every token, the first of equals (equation 4)."""
+        tokens, book = self.cut(z), torch.cat([weights[SHARED], weights[OWN]], 1) if self.room else weights[SHARED]
+        with torch.no_grad():
+            index = nearest(tokens, book, self.words + context[COUNT] if self.room else None)
+        first = torch.arange(len(book), device=book.device)[:, None] * book.shape[1]
+        chosen = book.flatten(0, 1).index_select(0, (index + first).flatten())
+        return Words(self.join(chosen.view(tokens.shape), z), index)
+
+    def cut(self, z: Tensor) -> Tensor:
+        """Features to tokens (clients, rows * tokens, d), a row's places in order and a place's slices in order."""
+        return z.transpose(2, 3).reshape(len(z), -1, self.length)
+
+    def join(self, tokens: Tensor, like: Tensor) -> Tensor:
+        """Tokens to features: the inverse of `cut`."""
+        return tokens.reshape(*like.shape[:2], like.shape[3], like.shape[2]).transpose(2, 3)
+
+
+def nearest(tokens: Tensor, book: Tensor, usable: Tensor | None = None) -> Tensor:
+    """The word with the least distance to every token: (clients, tokens); the first `usable` words of each book count.
+
+    tokens: (clients, tokens, d), book: (clients, words, d), usable: (clients,). The token's own length is the same for all
+    words, and left out.
+    """
+    lengths = (book * book).sum(-1)
+    if usable is not None:
+        beyond = torch.arange(book.shape[1], device=book.device) >= usable[:, None]
+        lengths = lengths.masked_fill(beyond, torch.inf)
+        book = book.masked_fill(beyond[..., None], 0)
+    return torch.baddbmm(lengths[:, None], tokens, book.transpose(1, 2), alpha=-2).argmin(-1)
+
+
+def perplexity(counts: Tensor) -> Tensor:
+    """exp of the entropy of the words' shares, (...): 1 if one word is used, as many as there are if all equally.
+
+    counts: (..., words). No tokens give NaN.
+    """
+    shares = counts.double() / counts.sum(-1, keepdim=True)
+    return torch.special.entr(shares).sum(-1).exp()
+
+
+_SAMPLE = 256  # tokens a word that k-means looks at: it only gives a start
+
+
+def centres(
+    tokens: np.ndarray, words: int, seed: int, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """k-means++ centres of tokens (tokens, d), and how much weight each has; fewer if fewer tokens differ.
+
+    A duplicate would never be chosen, since the first of equals is. ValueError if a number is not finite.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    if not np.isfinite(tokens).all():
+        raise ValueError("its features are no finite numbers; a lower training.optimiser.learning_rate may help")
+    draw = np.random.default_rng(seed)
+    if len(tokens) > _SAMPLE * words:
+        kept = np.sort(draw.choice(len(tokens), _SAMPLE * words, replace=False))
+        tokens, weight = tokens[kept], None if weight is None else weight[kept]
+    different = len(np.unique(tokens, axis=0))
+    with threadpool_limits(1):  # sums of several threads would differ in their last bits
+        found = KMeans(min(words, different), n_init=1, max_iter=50, random_state=seed).fit(
+            tokens, sample_weight=weight
+        )
+    share = np.bincount(found.labels_, weight, len(found.cluster_centers_))
+    return found.cluster_centers_.astype(np.float32), share
+
+
+def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor) -> dict[str, Tensor]:
+    """How each client uses its words over its first `counts` rows, (clients,) float64; no rows give NaN.
+
+    perplexity of the whole split; perplexity_100, the mean over batches of 100 rows, as the paper reports it (capped by the
+    tokens of 100 rows); words_used; code_loss, equation 5's mean. weights, context: (clients, ...).
+    """
+    words, by_hundred, distance = [], [], []
+    with torch.no_grad():
+        for at in range(0, max(int(counts.max()), 1), _HUNDRED):
+            z, _ = network.encode(weights, context, x[:, at : at + _HUNDRED])
+            codes, index = network.quantise(weights, context, z)
+            used = torch.arange(at, at + z.shape[1], device=x.device) < counts[:, None]
+            by_token = used.repeat_interleave(network.tokens, 1)
+            found = z.new_zeros(len(z), network.words + network.room, dtype=torch.float64)
+            words.append(found.scatter_add_(1, index, by_token.double()))
+            by_hundred.append(perplexity(words[-1]))
+            distance.append(((z - codes) ** 2).mean((2, 3)).double().masked_fill(~used, 0).sum(1))
+    total = torch.stack(words).sum(0)
+    return {
+        "perplexity": perplexity(total),
+        "perplexity_100": torch.stack(by_hundred).nanmean(0),
+        "words_used": (total > 0).sum(1).double(),
+        "code_loss": torch.stack(distance).sum(0) * (1 + network.commitment) / counts.double(),
+    }
+
+
+_HUNDRED = 100

@@ -1,0 +1,121 @@
+"""A convolutional encoder with the head of the codebook paper: what encoders on images share."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from models.batch import Batch
+from models.dense import dense, dense_weights, drop
+from models.folded import BUFFERS, Normalising, fold_images, unfold_images
+from models.objectives import Objective
+from models.state import Weights
+from models.streams import fold
+
+
+@dataclass(frozen=True)
+class Headed(ABC):
+    """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
+
+    Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.
+    """
+
+    shape: tuple[int, ...]
+    outputs: int
+    hidden: tuple[int, ...] = (512,)
+    dropout: float = 0.1
+    logit_dropout: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.shape) not in (2, 3):
+            raise ValueError(f"convolutions need images, and rows have the shape {self.shape}; use the kind mlp.")
+        if self.encoded[1] < 1:
+            raise ValueError(f"its poolings leave nothing of an image of {self.shape[0]} x {self.shape[1]}.")
+
+    @classmethod
+    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
+        """For rows of this shape."""
+        return cls(shape=tuple(shape), outputs=outputs, **options)
+
+    @property
+    @abstractmethod
+    def encoded(self) -> tuple[int, int]:
+        """Channels and places of what `encode` gives."""
+
+    @abstractmethod
+    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
+        """Folded images to folded features."""
+
+    @abstractmethod
+    def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
+        """Fresh weights of the encoder."""
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The running statistics of every normalising layer."""
+        names = self.trunk_weights(torch.tensor(0, dtype=torch.int64))
+        return tuple(name for name in names if name.rpartition(".")[2] in BUFFERS)
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """The encoder's weights, and dense ones uniform in ±1/√fan_in."""
+        weights = self.trunk_weights(fold(stream, 0))
+        for layer, sizes in enumerate(pairwise((math.prod(self.encoded), *self.hidden, self.outputs))):
+            weights |= dense_weights(fold(stream, 1 + layer), layer, *sizes)
+        return weights
+
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """`apply_stack` of a stack of one."""
+        stack = {name: w[None] for name, w in weights.items()}
+        return self.apply_stack(stack, {}, x[None], None if stream is None else stream[None])[0]
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """x: (clients, rows, *shape) to logits, by the running statistics."""
+        z, _ = self.encode(weights, context, x)
+        return self.finish(weights, self.settle(weights, context, z), streams)
+
+    def cost_stack(
+        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective of rows that are normalised by their batch."""
+        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
+        logits = self.finish(weights, self.settle(weights, context, z), batch.streams)
+        return batch.loss(objective, logits), moved
+
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(clients, rows, channels, places)."""
+        lead = x.shape[:2]
+        norm = Normalising(weights, used, whole)
+        folded = fold_images(x.reshape(*lead, *self.shape[:2], -1))
+        return unfold_images(self.trunk(weights, folded, norm), lead[0]).flatten(3), norm.moved
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Flattened, channel first, and the first dense layer with its GELU if there is a hidden one."""
+        features = z.flatten(2)
+        return gelu(dense(weights, 0, features)) if self.hidden else features
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The other dense layers, each after dropout, and dropout on the logits."""
+        x, layers = settled, len(self.hidden) + 1
+        for layer in range(1 if self.hidden else 0, layers):
+            if layer:
+                x = drop(gelu(x) if layer > 1 else x, self.dropout, streams, layer)
+            x = dense(weights, layer, x)
+        return drop(x, self.dropout, streams, layers) if self.logit_dropout else x
+
+    @property
+    def image_channels(self) -> int:
+        """Of a row."""
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+
+def area(shape: Sequence[int], poolings: int) -> int:
+    """Positions that so many poolings leave of an image."""
+    return math.prod(side // 2**poolings for side in shape[:2])

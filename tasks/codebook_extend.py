@@ -1,0 +1,193 @@
+"""Words for clients: of a client's own, found in its training rows, or for all, from what clients tell of theirs."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.codebook import COUNT, OWN, SHARED, Quantised, centres
+from models.cohort import Training
+from models.model import Model
+from models.state import Private
+from models.streams import client_streams, normal
+from silos.cohort import Cohort, Stack
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.messages import Centres, Extended
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+Fill = Literal["kmeans", "random"]
+_ROWS_AT_ONCE = 256
+
+
+@step
+def codebook_extend(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    extend: Sequence[str],
+    words: int,
+    room: int,
+    seed: int,
+    round: int,
+    fill: Fill = "kmeans",
+    latest: bool = False,
+    everybody: bool = False,
+    device: str = "cpu",
+) -> list[Extended]:
+    """One record a stack: every client's own words are stored anew with `room` rows, those of `extend` with more of them.
+
+    New words are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). What was there stays
+    bit for bit, but with `latest`, where new words take the place of the client's last ones. `everybody` is what the
+    authors' code does: clients outside `extend` get new words in place of their last, or of their copy of the shared ones.
+    """
+    start = time.perf_counter()
+    network = _quantised(model)
+    done = []
+    for stack in cohort.stacks:
+        weights, context = open_weights(model, stack, private, device)
+        mine = [client for client in stack.clients if everybody or client in extend]
+        found = _fill(cohort, stack, model, weights, context, mine, words, fill, (seed, round), device)
+        held = context[COUNT].tolist() if network.room else [0] * stack.size
+        assert isinstance(model.personal, Private)
+        kept = {name: w[: len(stack.clients)].cpu() for name, w in weights.items() if name not in model.shared}
+        own = torch.zeros(len(stack.clients), room, network.length)
+        own[:, : network.room] = kept[OWN]
+        count = torch.tensor(held[: len(stack.clients)])
+        for at, client in enumerate(stack.clients):
+            if client not in mine:
+                continue
+            fresh = torch.from_numpy(found[client])
+            if client in extend or count[at]:
+                first = 0 if latest else int(count[at])
+                own[at, first : first + len(fresh)] = fresh
+                count[at] = max(int(count[at]), first + len(fresh))
+            else:
+                kept[SHARED][at, : len(fresh)] = fresh
+        tensors = {name: w.numpy() for name, w in {**kept, OWN: own}.items()}
+        refs = private.save(model.personal.section, stack.clients, tensors)
+        done.append(Extended(stack.clients, count, refs))
+    done[0] = replace(done[0], seconds=time.perf_counter() - start)
+    return done
+
+
+@step
+def token_centres(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    words: int,
+    seed: int,
+    round: int,
+    device: str = "cpu",
+) -> list[Centres]:
+    """One record a stack: k-means centres of each client's training tokens, and how many tokens each stands for."""
+    start = time.perf_counter()
+    told = []
+    for stack in cohort.stacks:
+        weights, context = open_weights(model, stack, private, device)
+        tokens = _tokens(cohort, stack, model, weights, context, device)
+        seeds = client_streams(seed, stack.clients, round, "token_centres").tolist()
+        found = [_centres(cohort, c, tokens[c], words, s) for c, s in zip(stack.clients, seeds, strict=True)]
+        told.append(Centres(stack.clients, tuple(f[0] for f in found), tuple(f[1] for f in found)))
+    told[0] = replace(told[0], seconds=time.perf_counter() - start)
+    return told
+
+
+@step
+def borrow_words(
+    cohort: Cohort,
+    model: Model,
+    private: PrivateStore,
+    lent: Private,
+    words: Sequence[int],
+    room: int,
+    device: str = "cpu",
+) -> list[Extended]:
+    """One record a stack: every client stores the first `words` of each that lends its own, one after another."""
+    books = private.load_stack(lent.section, lent.refs, list(lent.refs))[OWN]
+    union = np.concatenate([book[:count] for book, count in zip(books, words, strict=True)])
+    own = np.zeros((room, union.shape[1]), np.float32)
+    own[: len(union)] = union
+    done = []
+    for stack in cohort.stacks:
+        begin = {name: w.expand(len(stack.clients), *w.shape).numpy() for name, w in lent.start.items()}
+        kept = {**begin, OWN: np.repeat(own[None], len(stack.clients), 0)}
+        refs = private.save(lent.section, stack.clients, kept)
+        done.append(Extended(stack.clients, torch.full((len(stack.clients),), len(union)), refs))
+    return done
+
+
+@step
+def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
+    """The server's k-means over all clients' centres, weighted: (words, d) float32, fewer if fewer differ."""
+    of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
+    clients = sorted(of)
+    together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
+    return torch.from_numpy(centres(together, words, seed, weight)[0])
+
+
+def _fill(
+    cohort: Cohort,
+    stack: Stack,
+    model: Model,
+    weights: dict[str, Tensor],
+    context: dict[str, Tensor],
+    clients: Sequence[str],
+    words: int,
+    fill: Fill,
+    when: tuple[int, int],
+    device: str,
+) -> dict[str, np.ndarray]:
+    """New words (words, d) of each client."""
+    if not clients:
+        return {}
+    streams = client_streams(when[0], clients, when[1], "codebook_extend")
+    if fill == "random":
+        drawn = normal(streams, (words, _quantised(model).length))
+        return dict(zip(clients, drawn.numpy(), strict=True))
+    tokens = _tokens(cohort, stack, model, weights, context, device)
+    seeds = dict(zip(clients, streams.tolist(), strict=True))
+    return {client: _centres(cohort, client, tokens[client], words, seeds[client])[0] for client in clients}
+
+
+def _tokens(
+    cohort: Cohort,
+    stack: Stack,
+    model: Model,
+    weights: dict[str, Tensor],
+    context: dict[str, Tensor],
+    device: str,
+) -> dict[str, np.ndarray]:
+    """Client to its training tokens (tokens, d), by the running statistics and without dropout."""
+    network = _quantised(model)
+    rows = open_rows(cohort.silos, stack, "train", device)
+    parts = []
+    with torch.no_grad():
+        for at in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
+            z, _ = network.encode(weights, context, rows.x[:, at : at + _ROWS_AT_ONCE])
+            parts.append(network.cut(z).cpu())
+    tokens = torch.cat(parts, 1)
+    counts = (rows.counts * network.tokens).tolist()
+    return {c: tokens[at, : counts[at]].numpy() for at, c in enumerate(stack.clients)}
+
+
+def _centres(cohort: Cohort, client: str, tokens: np.ndarray, words: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if not len(tokens):
+        return np.zeros((0, tokens.shape[1]), np.float32), np.zeros(0)
+    try:
+        return centres(tokens, words, seed & 0x7FFFFFFF)
+    except ValueError as error:
+        raise UserError(f"client {client} of {cohort.silos.folder}: {error}.") from None
+
+
+def _quantised(model: Model) -> Quantised:
+    assert isinstance(model.network, Quantised)
+    return model.network

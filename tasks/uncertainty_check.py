@@ -1,0 +1,76 @@
+"""Each client of a cohort says how unsure the model is of its rows."""
+
+import time
+from dataclasses import replace
+
+from torch import Tensor
+
+from models.codebook import Quantised, habits
+from models.cohort import Rows, Training
+from models.model import Model
+from models.streams import client_streams
+from models.uncertainty import doubts, predictive
+from silos.cohort import Cohort
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.messages import Doubts
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+
+@step
+def uncertainty_check(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    seed: int,
+    round: int,
+    split: str = "validation",
+    passes: int = 20,
+    device: str = "cpu",
+) -> list[Doubts]:
+    """One record a stack: numbers of each client, of `passes` with dropout on (0: one without); none of a row leaves.
+
+    Nothing is trained, running statistics included. UserError names a client for whom the model gives no numbers.
+    """
+    start = time.perf_counter()
+    found = []
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, split, device)
+        weights, context = open_weights(model, stack, private, device)
+        dummies = [""] * (stack.size - len(stack.clients))
+        streams = client_streams(seed, [*stack.clients, *dummies], round, "uncertainty_check").to(device)
+        told = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
+        numbers = {name: value[: len(stack.clients)].cpu() for name, value in told.items()}
+        counts = rows.counts[: len(stack.clients)].cpu()
+        _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
+        found.append(Doubts(stack.clients, split, counts, numbers))
+    found[0] = replace(found[0], seconds=time.perf_counter() - start)
+    return found
+
+
+def _doubts(
+    model: Model,
+    weights: dict[str, Tensor],
+    context: dict[str, Tensor],
+    rows: Rows,
+    streams: Tensor | None,
+    passes: int,
+    training: Training,
+) -> dict[str, Tensor]:
+    found = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
+    numbers = doubts(found, rows.y, rows.counts)
+    if isinstance(model.network, Quantised) and model.network.discrete:
+        numbers |= habits(model.network, weights, context, rows.x, rows.counts)
+    return numbers
+
+
+def _refuse_nonsense(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, folder: str) -> None:
+    """A diverged client would count as certain, since no number is above a limit of NaN."""
+    for client, rows, value in zip(clients, counts.tolist(), entropy.tolist(), strict=True):
+        if rows and value != value:
+            raise UserError(
+                f"client {client} of {folder}: its predictions are no finite numbers, so its uncertainty is not known; "
+                "training has diverged: try a lower training.optimiser.learning_rate."
+            )
