@@ -1,0 +1,223 @@
+"""UEFL reduces to what it must, extends whom it must, and resumes inside any stage."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.uefl import SECTION, UEFL
+from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.dense import MLP
+from models.optimisers import Adam
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.checkpoint import load_state, save_state
+from tasks.evaluate import evaluate
+from tasks.scoring import by_client
+
+CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
+EVERYBODY = {"words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(CLIENTS, network=MLP(5, (6,), 3, dropout=0.2), optimiser=Adam(0.01), silos={"validation": 5})
+
+
+def own_words(played, client):
+    return torch.from_numpy(played.private.load(SECTION, played.state.private[SECTION], client)[OWN])
+
+
+def test_without_a_limit_it_is_fedavg_on_quantised_features_bit_for_bit(problem, play):
+    """VQ-FedAvg."""
+    ours = play(UEFL(words=4, segments=2, first_rounds=1, tolerance=None, until="budget"), problem, [1, 2, 3])
+    quantised = replace(problem, network=Quantised(problem.network, 4, segments=2))
+    theirs = play(FedAvg(), quantised, [1, 2, 3])
+    for name, w in theirs.state.tensors["weights"].items():
+        assert torch.equal(ours.state.tensors["weights"][name], w), name
+
+
+def test_before_its_words_it_is_fedavg_bit_for_bit(problem, play):
+    ours = play(UEFL(start="centres", warm_up=3), problem, [1, 2, 3])
+    theirs = play(FedAvg(), problem, [1, 2, 3])
+    for name, w in theirs.state.tensors["weights"].items():
+        assert torch.equal(ours.state.tensors["weights"][name], w), name
+
+
+def test_words_that_start_where_the_features_are_all_have_tokens(problem, play):
+    played = play(UEFL(start="centres", warm_up=1, words=6), problem, [1, 2])
+    book = played.state.tensors["weights"][SHARED]
+    assert book.shape == (6, 6)
+    assert (book >= -1).all()
+    assert book.mean() > 0, "features are behind a ReLU"
+
+
+def test_an_infinite_tolerance_ends_after_one_stage_as_certain(problem, play):
+    played = play(UEFL(first_rounds=2, tolerance=None), problem, [1, 2])
+    assert played.state.finished == "certain"
+    assert played.state.numbers["words"] == {}
+
+
+def test_everybody_extends_until_the_last_stage_and_books_grow_by_as_much_each_time(problem, play):
+    played = play(UEFL(**EVERYBODY), problem, [1, 2])
+    assert played.state.numbers["stage"] == 2
+    assert played.state.numbers["words"] == dict.fromkeys(CLIENTS, 4)
+    played = play(UEFL(**EVERYBODY), problem, [3, 4], state=played.state)
+    assert played.state.numbers["words"] == dict.fromkeys(CLIENTS, 8)
+    assert played.state.finished == "stages"
+    assert own_words(played, "rome").shape == (8, 6)
+    model = UEFL(**EVERYBODY).model(played.state, problem)
+    assert model.network.room == 8
+    assert model.context[COUNT].tolist() == [8] * 4
+
+
+def test_a_clients_own_words_stay_with_it(problem, play):
+    played = play(UEFL(**EVERYBODY), problem, [1, 2, 3])
+    assert OWN not in {name for section in played.state.tensors.values() for name in section}
+    assert not torch.equal(own_words(played, "rome"), own_words(played, "oslo"))
+
+
+def test_only_numbers_of_each_client_leave_at_the_check(problem, play):
+    page = UEFL(**{**EVERYBODY, "first_rounds": 1})
+    played = play(page, problem, [1])
+    shared = sum(w.numel() for w in played.state.tensors["weights"].values())
+    numbers = len([name for name in played.reports[0].rows if name.startswith("check_")])
+    # weights, rows and loss; rows and each number of the check; a count of words
+    assert played.rounds[0].tally.bytes_up == 4 * len(CLIENTS) * ((shared + 2) + (1 + numbers) + 1)
+
+
+@pytest.mark.parametrize(("tolerance", "benchmark"), [(0.0, "min"), (0.0, "mean")])
+def test_strictly_above_the_benchmark_is_uncertain(tolerance, benchmark, problem, play):
+    page = UEFL(words=4, first_rounds=1, tolerance=tolerance, benchmark=benchmark)
+    played = play(page, problem, [1])
+    entropy = played.reports[0].rows["check_entropy"]
+    limit = min(entropy.values()) if benchmark == "min" else sum(entropy.values()) / 4
+    expected = {client for client, e in entropy.items() if e > limit}
+    assert {c for c, yes in played.reports[0].rows["extended"].items() if yes} == expected
+    assert 0 < len(expected) < 4
+
+
+def test_a_single_client_is_never_more_uncertain_than_the_others(make_problem, play):
+    alone = make_problem({"oslo": 12}, silos={"validation": 5})
+    assert play(UEFL(first_rounds=1, tolerance=0.0), alone, [1]).state.finished == "certain"
+
+
+def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(problem, play):
+    options = {**EVERYBODY, "tolerance": -0.5}
+    fixed = play(UEFL(**options), problem, [1, 2, 3])
+    moving = play(UEFL(**options, threshold="each_stage"), problem, [1, 2, 3])
+    name = "uncertainty/limit"
+    first, second = ([r.numbers[name] for r in p.reports if name in r.numbers] for p in (fixed, moving))
+    assert first[0] == first[1] == second[0] != second[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"extend": "shared"}, {"arm": "authors"}])
+@pytest.mark.parametrize("killed", [1, 2, 3, 4])
+def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, killed, problem, play, tmp_path):
+    page = UEFL(**{**EVERYBODY, **options})
+    whole = play(page, problem, [1, 2, 3, 4, 5], private=PrivateStore(str(tmp_path / "whole")))
+    half = play(page, problem, range(1, killed + 1), private=PrivateStore(str(tmp_path / "half")))
+    save_state(tmp_path / "checkpoint", half.state, killed)
+    state, number = load_state(tmp_path / "checkpoint")
+    rest = range(number + 1, 6)
+    resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / "half")))
+    assert resumed.state.sha256() == whole.state.sha256()
+
+
+@pytest.mark.parametrize("options", [{}, {"arm": "authors"}, {"start": "centres", "warm_up": 1}])
+def test_dealing_does_not_matter_with_books_of_different_sizes(options, problem, play):
+    page = UEFL(**{**EVERYBODY, "tolerance": 0.0, **options})
+    one, two = (play(page, problem, [1, 2, 3], workers=workers, stack=2) for workers in (1, 2))
+    assert one.state.sha256() == two.state.sha256()
+
+
+def test_as_many_at_random_are_extended_as_are_uncertain(problem, play):
+    page = UEFL(words=4, first_rounds=1, tolerance=0.0, extend="random")
+    report = play(page, problem, [1]).reports[0]
+    assert sum(report.rows["extended"].values()) == report.numbers["clients/uncertain"] > 0
+
+
+def test_the_shared_book_can_start_anew_instead(problem, play):
+    page = UEFL(**{**EVERYBODY, "extend": "shared"})
+    played = play(page, problem, [1, 2])
+    assert played.state.numbers["words"] == {}
+    assert played.state.numbers["stage"] == 2
+
+
+def test_the_authors_arm_goes_on_with_the_last_silos_words(problem, play):
+    page = UEFL(arm="authors", words=4, first_rounds=1, tolerance=-0.99, benchmark="min", stages=2)
+    assert (page.passes, page.check_on, page.usable, page.shared) == (0, "test", "latest", "local")
+    played = play(page, problem, [1])
+    assert SHARED not in played.state.tensors["weights"]
+    stored = [played.private.load(SECTION, played.state.private[SECTION], client) for client in problem.silos.clients]
+    for one in stored[1:]:
+        assert torch.equal(torch.from_numpy(one[SHARED]), torch.from_numpy(stored[0][SHARED]))
+        assert not torch.equal(torch.from_numpy(one[OWN]), torch.from_numpy(stored[0][OWN]))
+
+
+def test_what_is_set_beside_an_arm_stays():
+    assert UEFL(arm="authors", words=16).words == 16
+    assert UEFL(arm="paper").words == 32
+
+
+@pytest.mark.parametrize("unseen", ["shared", "union", "nearest"])
+def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen, problem, play, make_round):
+    page = UEFL(**{**EVERYBODY, "unseen": unseen})
+    there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
+    played = play(page, there, [1, 2])
+    round = make_round(problem, 3, private=played.private)
+    model = page.answer(played.state, round)
+    count = dict(zip(model.clients, model.context[COUNT].tolist(), strict=True))
+    assert count["bonn"] in {"shared": [0], "union": [12], "nearest": [0, 4]}[unseen]
+    assert count["oslo"] == 4
+    table = by_client(round.each(evaluate, model, training=problem.training))
+    before = by_client(round.each(evaluate, page.model(played.state, problem), training=problem.training))
+    assert table["oslo"] == before["oslo"]
+    assert table["bonn"]["test/loss"] < 10
+
+
+def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_shared_ones(problem, play, make_round):
+    page = UEFL(**{**EVERYBODY, "unseen": "nearest"})
+    there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
+    played = play(page, there, [1, 2])
+    refs = page.answer(played.state, make_round(problem, 3, private=played.private)).personal.refs
+    assert refs.get("bonn") in {None, *(refs[c] for c in there.silos.clients)}
+
+
+def test_bad_options_are_refused_in_words():
+    for options in ({"tolerance": -1.01}, {"passes": -1}, {"segments": 0}, {"words": 0}, {"stages": 0}):
+        with pytest.raises(ValidationError):
+            UEFL(**options)
+
+
+def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(problem):
+    with pytest.raises(UserError, match=r"method.uefl.segments is 4, and must divide the 6 channels .* try 1 or 2"):
+        UEFL(segments=4).init(problem)
+
+
+def test_a_network_without_features_is_refused(problem):
+    from models.conditional import Bilinear
+
+    with pytest.raises(UserError, match=r"no features that words could stand for; use residual, cnn or mlp"):
+        UEFL().init(replace(problem, network=Bilinear(5, 3, 2, False)))
+
+
+def test_a_client_without_rows_to_be_unsure_of_is_named(make_problem, play):
+    problem = make_problem(CLIENTS, silos={"validation": 0})
+    with pytest.raises(UserError, match=r"client bonn has no validation rows|client oslo has no validation rows"):
+        play(UEFL(first_rounds=1), problem, [1])
+    assert play(UEFL(first_rounds=1, check_on="train"), problem, [1]).state.numbers["limit"] > 0
+
+
+def test_a_diverged_client_does_not_count_as_certain(make_problem, play):
+    problem = make_problem(CLIENTS, optimiser=Adam(1e30), silos={"validation": 5})
+    with pytest.raises(UserError, match=r"client \w+ of .*: its (predictions|features) are no finite numbers"):
+        play(UEFL(first_rounds=1), problem, [1])
+
+
+def test_a_class_that_a_silo_lacks_does_no_harm(make_problem, play):
+    problem = make_problem(CLIENTS, silos={"validation": 5, "one_class": "rome"})
+    played = play(UEFL(**EVERYBODY), problem, [1, 2, 3])
+    assert all(torch.isfinite(t).all() for s in played.state.tensors.values() for t in s.values())

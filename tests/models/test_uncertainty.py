@@ -1,0 +1,115 @@
+"""What a model says of its doubt, against brute force, and the passes that share what they would repeat."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+from sklearn.metrics import log_loss
+
+from models.codebook import COUNT, OWN, Quantised
+from models.cohort import stacked
+from models.convolution import CNN
+from models.dense import MLP
+from models.residual import Residual
+from models.streams import client_streams, fold, server_stream
+from models.uncertainty import Predictive, doubts, predictive, together
+
+NETWORKS = {
+    "mlp": MLP(64, (8, 6), 3, dropout=0.4),
+    "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.4),
+    "residual": Residual((8, 8), 3, (6, 5), 0.4, True, (4, 8)),
+    "quantised": Quantised(Residual((8, 8), 3, (6,), 0.4, True, (4, 8)), 5, 2),
+}
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def stack(network):
+    weights = stacked(network.init(server_stream(0, 0, "init")), 2)
+    weights = {n: w + 0.3 * draw(*w.shape, seed=4).abs() for n, w in weights.items()}
+    if isinstance(network, Quantised):
+        weights[OWN] = draw(2, 2, network.length)
+        return weights, {COUNT: torch.tensor([2, 0])}
+    return weights, {}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_passes_over_the_head_are_whole_passes_with_the_same_masks(network):
+    (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
+    streams = client_streams(0, ["a", "b"], 1, "u")
+    found = predictive(network, weights, context, x, streams, 5)
+    own = [fold(fold(streams, 0), t) for t in range(5)]
+    whole = together([network.apply_stack(weights, context, x, stream) for stream in own])
+    torch.testing.assert_close(found.p, whole.p, rtol=0, atol=1e-7)
+    assert not torch.equal(found.each, torch.special.entr(found.p).sum(-1))
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_without_dropout_all_passes_agree_with_the_deterministic_softmax(network):
+    inner = {"inner": replace(network.inner, dropout=0.0)} if isinstance(network, Quantised) else {"dropout": 0.0}
+    network = replace(network, **inner)
+    (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
+    streams = client_streams(0, ["a", "b"], 1, "u")
+    expected = torch.softmax(network.apply_stack(weights, context, x, None).double(), -1)
+    for given_streams, passes in ((streams, 20), (streams, 1), (None, 0)):
+        found = predictive(network, weights, context, x, given_streams, passes)
+        assert torch.equal(found.p, expected)
+        numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
+        torch.testing.assert_close(numbers["mutual_information"], torch.zeros(2).double())
+
+
+def test_passes_repeat_and_change_nothing():
+    network = NETWORKS["residual"]
+    (weights, context), x = stack(network), draw(2, 300, 8, 8)
+    before = {n: w.clone() for n, w in weights.items()}
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first, again = (
+        predictive(network, weights, context, x, client_streams(0, ["a", "b"], 1, "u"), 3).p for _ in range(2)
+    )
+    assert torch.equal(first, again)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(w, before[n]) for n, w in weights.items())
+    alone = predictive(
+        network, {n: w[1:] for n, w in weights.items()}, {}, x[1:], client_streams(0, ["b"], 1, "u"), 3
+    ).p
+    torch.testing.assert_close(alone[0], first[1], rtol=0, atol=1e-6)
+
+
+@given(some.integers(2, 6), some.integers(1, 30), some.integers(1, 4), some.integers(0, 10**6))
+def test_entropy_lies_between_none_and_all_and_no_pass_is_less_sure_than_their_mean(classes, rows, passes, seed):
+    found = together([3 * draw(1, rows, classes, seed=seed + t) for t in range(passes)])
+    y = torch.arange(rows)[None] % classes
+    numbers = {n: float(v[0]) for n, v in doubts(found, y, torch.tensor([rows])).items()}
+    assert -1e-12 <= numbers["entropy"] <= math.log(classes) + 1e-12
+    assert numbers["mutual_information"] >= -1e-12
+    p, right = found.p[0].numpy(), (found.p[0].argmax(-1) == y[0]).numpy()
+    assert numbers["accuracy"] == pytest.approx(right.mean())
+    assert numbers["nll"] == pytest.approx(log_loss(y[0], p, labels=range(classes)), rel=1e-9)
+    assert numbers["brier"] == pytest.approx(((p - np.eye(classes)[y[0]]) ** 2).sum(1).mean())
+    assert numbers["ece"] == pytest.approx(calibration(p.max(1), right), abs=1e-12)
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Guo et al. 2017, equation 5: bins ((m - 1)/15, m/15]."""
+    total = 0.0
+    for m in range(1, 16):
+        inside = (confidence > (m - 1) / 15) & (confidence <= m / 15)
+        if inside.any():
+            total += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    return total
+
+
+def test_certain_and_ignorant_predictions_have_the_entropies_that_they_must():
+    p = torch.tensor([[[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]]).double()
+    found = Predictive(p, torch.special.entr(p).sum(-1))
+    y = torch.tensor([[0, 1]])
+    assert doubts(found, y, torch.tensor([1]))["entropy"].tolist() == [0]
+    assert doubts(found, y, torch.tensor([2]))["entropy"].tolist() == pytest.approx([math.log(4) / 2])
+    assert doubts(found, y, torch.tensor([0]))["entropy"].isnan().all()

@@ -1,0 +1,145 @@
+"""New words for some clients: what was there stays bit for bit, and words are found in a client's own rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.dense import MLP
+from models.model import Model
+from models.state import Private
+from models.streams import server_stream
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.codebook_extend import borrow_words, codebook_extend, common_words, token_centres
+
+CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
+HELD = {"oslo": 2, "lyon": 0, "one": 1}
+
+
+@pytest.fixture
+def world(make_problem, make_round, tmp_path):
+    network = Quantised(MLP(5, (), 3), words=4, room=3)
+    problem = make_problem(CLIENTS, network=network)
+    private = PrivateStore(str(tmp_path / "private"))
+    own = torch.randn(3, 3, 5, generator=torch.Generator().manual_seed(0)).numpy()
+    refs = private.save("codewords", list(CLIENTS), {OWN: own})
+    shared = network.init(server_stream(0, 0, "init"))
+    start = {OWN: torch.zeros(3, 5)}
+    context = {COUNT: torch.tensor([HELD[c] for c in problem.silos.clients])}
+    model = Model(network, shared, Private("codewords", refs, start), context, problem.silos.clients)
+    return problem, make_round(problem, private=private), model, dict(zip(CLIENTS, own, strict=True))
+
+
+def extend(world, clients, words=4, room=6, **options):
+    problem, round, model, _ = world
+    done = round.each(
+        codebook_extend,
+        model,
+        training=problem.training,
+        extend=clients,
+        words=words,
+        room=room,
+        seed=0,
+        round=1,
+        **options,
+    )
+    counts = {c: int(n) for m in done for c, n in zip(m.clients, m.words, strict=True)}
+    return counts, {c: round.private.load("codewords", m.refs, c) for m in done for c in m.clients}
+
+
+def test_old_words_survive_bit_for_bit_and_only_those_that_are_named_get_more(world):
+    counts, stored = extend(world, ("oslo",))
+    assert counts == {"oslo": 6, "lyon": 0, "one": 1}
+    for client, own in world[3].items():
+        assert stored[client][OWN].shape == (6, 5)
+        assert np.array_equal(stored[client][OWN][: HELD[client]], own[: HELD[client]])
+    assert np.isfinite(stored["oslo"][OWN]).all()
+    assert len(np.unique(stored["oslo"][OWN], axis=0)) == 6
+
+
+def test_new_words_are_the_k_means_centres_of_the_clients_own_training_rows(world):
+    """Features of this network are the rows, so they can be clustered here."""
+    _, stored = extend(world, ("lyon",))
+    rows = world[0].silos
+    from silos.cohort import Stack
+    from tasks.opening import open_rows
+
+    x = open_rows(rows, Stack(("lyon",), 1), "train", "cpu").x[0, :20].numpy()
+    found = stored["lyon"][OWN][:4]
+    nearest = ((x[:, None] - found) ** 2).sum(-1).argmin(1)
+    for word in range(4):
+        np.testing.assert_allclose(found[word], x[nearest == word].mean(0), atol=1e-5)
+    best = KMeans(4, n_init=20, random_state=1).fit(x).inertia_
+    assert ((x - found[nearest]) ** 2).sum() < 2 * best
+
+
+def test_a_client_with_fewer_tokens_than_words_gets_as_many_as_it_has(world):
+    counts, stored = extend(world, ("one",))
+    assert counts["one"] == HELD["one"] + 1
+    assert np.array_equal(stored["one"][OWN][2:3], world[3]["one"][2:3]), "nothing is written beyond"
+
+
+def test_in_the_place_of_the_last_ones(world):
+    counts, stored = extend(world, ("oslo", "lyon"), room=4, latest=True)
+    assert counts == {"oslo": 4, "lyon": 4, "one": 1}
+    assert not np.array_equal(stored["oslo"][OWN][:2], world[3]["oslo"][:2])
+
+
+def test_the_authors_way_gives_everybody_other_words(world):
+    problem, round, model, own = world
+    copies = {SHARED: np.repeat(model.shared[SHARED].numpy()[None], 3, 0), OWN: np.stack(list(own.values()))}
+    refs = round.private.save("codewords", list(CLIENTS), copies)
+    start = {OWN: torch.zeros(3, 5), SHARED: model.shared[SHARED]}
+    local = replace(
+        model,
+        shared={n: w for n, w in model.shared.items() if n != SHARED},
+        personal=Private("codewords", refs, start),
+    )
+    counts, stored = extend((problem, round, local, own), ("oslo",), room=4, latest=True, everybody=True)
+    assert counts == {"oslo": 4, "lyon": 0, "one": 1}
+    before = model.shared[SHARED].numpy()
+    assert np.array_equal(stored["oslo"][SHARED], before)
+    assert (stored["lyon"][SHARED] != before).any(1).all()
+    assert not np.array_equal(stored["one"][OWN][:1], own["one"][:1])
+
+
+def test_random_words_have_nothing_of_the_rows(world):
+    _, stored = extend(world, ("lyon",), fill="random")
+    again = extend(world, ("lyon",), fill="random")[1]
+    assert np.array_equal(stored["lyon"][OWN], again["lyon"][OWN])
+    assert 0.3 < stored["lyon"][OWN][:4].std() < 2
+
+
+def test_features_that_are_no_numbers_are_named_with_their_client(world):
+    problem, round, _, own = world
+    broken = replace(world[2], network=Quantised(MLP(5, (6,), 3), 4, 3))
+    weights = {n: w * torch.nan for n, w in broken.network.init(server_stream(0, 0, "init")).items()}
+    wide = round.private.save("codewords", list(CLIENTS), {OWN: np.zeros((3, 3, 6), np.float32)})
+    broken = replace(broken, shared=weights, personal=Private("codewords", wide, {OWN: torch.zeros(3, 6)}))
+    with pytest.raises(UserError, match=r"client (oslo|lyon|one) of .*no finite numbers"):
+        extend((problem, round, broken, own), ("oslo",))
+
+
+def test_a_common_book_is_found_from_centres_in_any_order_of_clients(world):
+    problem, round, model, _ = world
+    told = round.each(token_centres, model, training=problem.training, words=4, seed=0, round=1)
+    assert sum(float(w.sum()) for m in told for w in m.weights) == sum(CLIENTS.values())
+    assert round.tally.bytes_up == sum(m.bytes_up for m in told)
+    book = common_words.fn(told, 3, 0)
+    assert book.shape == (3, 5)
+    assert torch.equal(book, common_words.fn(list(reversed(told)), 3, 0))
+
+
+def test_borrowed_words_are_those_of_all_that_lend(world):
+    problem, round, model, own = world
+    lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
+    only = problem.silos.select(["lyon"])
+    (done,) = round.each(borrow_words, model, silos=only, lent=lent, words=[2, 1], room=5)
+    stored = round.private.load("codewords", done.refs, "lyon")[OWN]
+    assert done.words.tolist() == [3]
+    expected = np.concatenate([own["oslo"][:2], own["one"][:1], np.zeros((2, 5), np.float32)])
+    assert np.array_equal(stored, expected)
