@@ -60,10 +60,11 @@ def finish(
     model: Model,
     folder: RunFolder,
     records: list[dict[str, Any]],
+    last: dict[str, Any],
 ) -> Finish:
-    """The table of clients and rounds, the model, and the data that it was trained on."""
+    """The table of clients and rounds, the model, the data that it was trained on, and the last record of metrics."""
     clients = write_client_table(folder.path / "clients.csv", records)
-    return Finish((clients,), _model(project, page, problem, private, model), _data(project, problem))
+    return Finish((clients,), _model(project, page, problem, private, model), _data(project, problem), last)
 
 
 def git_commit(root: Path) -> str:

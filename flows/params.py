@@ -109,6 +109,7 @@ class EvaluationParams(Section):
     every: int = Field(default=1, ge=1)
     report: Literal["last", "best"] = "last"
     stop_at: float | None = Field(default=None, gt=0)
+    passes: int = Field(default=20, ge=0)
 
 
 class ComparisonParams(Section):

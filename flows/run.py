@@ -32,6 +32,7 @@ from tasks.messages import Scores
 from tasks.runner import PrefectRunner, Runner
 from tasks.scoring import by_client, summary
 from tasks.track import Delivery
+from tasks.uncertainty_check import uncertainty_check
 from tasks.workers import Workers, open_workers
 
 SPLITS = ("validation", "test")
@@ -174,6 +175,7 @@ class _Run:
         write_json(self.folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
         table = by_client(scores, self.quantity)
         silos, name = self.project.silos, self.quantity.name
+        doubts = self._doubts(model, round)
         each = [{"client": c, "role": silos.role(c), name: table.get(c, {}).get(f"test/{name}")} for c in silos.clients]
         result: dict[str, Any] = {
             "method": self.method,
@@ -189,11 +191,13 @@ class _Run:
             "steps": sum(r["metrics"].get("steps", 0) for r in records),
             "parameters": size(model.network),
             "dropped_out": sum(len(r["dropped"]) for r in records),
-            "metrics": {**_metrics(table, silos, self.quantity), f"{name}/by_client": each},
+            "metrics": {**_metrics(table, silos, self.quantity), **_means(doubts, silos), f"{name}/by_client": each},
+            "doubts": doubts,
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(self.project.root)),
         }
-        once = finish(self.project, self.page, problem, private, model, self.folder, records)
+        reached = {"round": reported, "time_ms": records[-1]["time_ms"], "metrics": _means(doubts, silos)}
+        once = finish(self.project, self.page, problem, private, model, self.folder, records, reached)
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **_seconds(records)}
         write_json(self.folder.result, result)
@@ -228,6 +232,22 @@ class _Run:
         asked = replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally)
         return self.page.answer(state, asked)
 
+    def _doubts(self, model: Model, round: Round) -> dict[str, dict[str, float]]:
+        """client to what uncertainty_check finds on its test rows; nothing of a regression, or without test rows."""
+        if self.quantity.outcome != "correct":
+            return {}
+        silos = self.project.silos.select(model.clients)
+        asked = silos.select(silos.clients[:1]) if silos.common("test") and not model.is_personal else silos
+        options: dict[str, Any] = {"training": round.problem.training, "seed": self.seed, "round": round.number}
+        options |= {"passes": self.project.params.evaluation.passes, "refuse": False}
+        found: dict[str, dict[str, float]] = {}
+        for told in round.each(uncertainty_check, model, silos=asked, split="test", **options):
+            for at, client in enumerate(told.clients):
+                if told.rows[at]:
+                    numbers = {name: float(value[at]) for name, value in told.numbers.items()}
+                    found[client] = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        return found if asked is silos else {client: dict(found[asked.clients[0]]) for client in silos.clients}
+
     def _evaluate(self, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:
         """Every client of the model is scored; one model on common rows is scored once and counts for every client."""
         silos = self.project.silos.select(model.clients)
@@ -241,6 +261,17 @@ class _Run:
             found = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
             scores += [score.for_all(silos.clients) for score in found]
         return scores
+
+
+def _means(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, float]:
+    """`uncertainty/entropy` and so on: means over the federated clients, and with their role before it over others."""
+    found: dict[str, list[float]] = {}
+    for client, numbers in doubts.items():
+        role = silos.role(client)
+        for name, value in numbers.items():
+            found.setdefault(f"{'' if role == 'federated' else f'{role}/'}uncertainty/{name}", []).append(value)
+    means = {name: math.fsum(values) / len(values) for name, values in found.items()}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def _asked(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:

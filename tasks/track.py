@@ -77,6 +77,7 @@ class Finish:
     files: tuple[Path, ...] = ()
     model: Mapping[str, Any] | None = None  # arguments of tasks.served.log
     data: Mapping[str, Any] | None = None  # name, version, source, profile
+    metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
 
 
 def tracking_uri(root: Path, configured: str | None) -> str:
@@ -162,6 +163,8 @@ class Delivery:
         if self._finish is not None:
             if self._finish.data:
                 _log_data(client, self.run_id, self._finish.data)
+            if self._finish.metrics:
+                client.log_batch(self.run_id, metrics=_metrics(self._finish.metrics))
             for file in self._finish.files:
                 client.log_artifact(self.run_id, str(file))
             if self._finish.model:

@@ -28,11 +28,13 @@ def uncertainty_check(
     round: int,
     split: str = "validation",
     passes: int = 20,
+    refuse: bool = True,
     device: str = "cpu",
 ) -> list[Doubts]:
     """One record a stack: numbers of each client, of `passes` with dropout on (0: one without); none of a row leaves.
 
-    Nothing is trained, running statistics included. UserError names a client for whom the model gives no numbers.
+    Nothing is trained, running statistics included. With `refuse` a UserError names a client for whom the model gives no
+    finite numbers; else they are NaN.
     """
     start = time.perf_counter()
     found = []
@@ -44,7 +46,8 @@ def uncertainty_check(
         told = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
         numbers = {name: value[: len(stack.clients)].cpu() for name, value in told.items()}
         counts = rows.counts[: len(stack.clients)].cpu()
-        _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
+        if refuse:
+            _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
         found.append(Doubts(stack.clients, split, counts, numbers))
     found[0] = replace(found[0], seconds=time.perf_counter() - start)
     return found
