@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """What one round tells besides the new state: numbers of the round, and numbers of each client."""
+    """What one round tells besides the new state: numbers of the round and of each client, and words for a person."""
 
     numbers: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
+    said: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, updates: "list[Update]") -> "Report":

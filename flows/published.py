@@ -38,13 +38,14 @@ class Measure(Record):
 
 
 class Cell(Record):
-    """One number of a table; `floor` is what theory says that it cannot pass."""
+    """One number of a table; `floor` is what theory says that it cannot pass, `beside` is published of other metrics."""
 
     words: str
     published: float | None = None
     floor: float | None = None
     method: str | None = None
     measure: Measure | None = None
+    beside: dict[str, float] = {}
     set: Settings = ()
 
 
@@ -69,7 +70,8 @@ class Table(Record):
 
     `choose_on` says where the best of the grid is looked for on the first seed: the measure itself, or validation rows.
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
-    with `runs_of` shows other sides of that table's runs.
+    with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
+    their columns.
     """
 
     title: str
@@ -87,6 +89,7 @@ class Table(Record):
     paired: tuple[Pair, ...] = ()
     contests: tuple[tuple[str, ...], ...] = ()
     by_class: dict[Name, dict[str, float]] = {}
+    also: dict[str, str] = {}
     runs_of: str | None = None
 
     @model_validator(mode="after")

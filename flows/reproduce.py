@@ -100,6 +100,7 @@ class _Sweep:
             "scale": self.scale,
             "rows": rows,
             "by_class": {name: self._of_class(name) for name in page.by_class},
+            "also": {title: self._also(name) for name, title in page.also.items()},
             "paired": self._sentences(rows),
             "results": str(self.file.relative_to(self.root)),
             "figures": list(self._draw()),
@@ -171,6 +172,8 @@ class _Sweep:
             "command": f"siloflow reproduce {self.paper} --table {self.table} --scale {self.scale}",
             "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
         }
+        if self.page.also:
+            record["also"] = {name: metrics.get(name) for name in self.page.also}
         if self.page.by_class:
             record["by_class"] = self._by_class(cell, seed, choice)
         records.append(record)
@@ -267,6 +270,17 @@ class _Sweep:
             shares = [right / rows for right, rows in counts if rows]
             ours = statistics.fmean(shares) if shares else None
             found[cell] = {"published": self.page.by_class[name].get(cell), "ours": ours}
+        return found
+
+    def _also(self, name: str) -> dict[str, dict[str, float | None]]:
+        """cell to published and ours of another metric: mean and standard deviation over seeds."""
+        found = {}
+        for cell, about in self.page.cells.items():
+            choice = self._choose(cell)
+            there = [v for seed in self.seeds if (v := self._one(cell, seed, choice)["also"].get(name)) is not None]
+            ours = statistics.fmean(there) if there else None
+            sd = statistics.stdev(there) if len(there) > 1 else None
+            found[cell] = {"published": about.beside.get(name), "ours": ours, "sd": sd}
         return found
 
     def _sentences(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

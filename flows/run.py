@@ -1,6 +1,7 @@
 """The flow `run`: one method, one seed, one data version. It owns the loop, once for every method."""
 
 import math
+import re
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -160,6 +161,8 @@ class _Run:
             self.folder.forget(private, state, best[1])
             delivery.round_done(number)
             screen.current().round(number, self.quantity.said(record["metrics"]))
+            for words in report.said:
+                screen.current().say(f"{self.folder.name}, round {number}: {words}")
         return state, number
 
     def _conclude(
@@ -264,14 +267,17 @@ class _Run:
 
 
 def _means(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, float]:
-    """`uncertainty/entropy` and so on: means over the federated clients, and with their role before it over others."""
-    found: dict[str, list[float]] = {}
-    for client, numbers in doubts.items():
-        role = silos.role(client)
-        for name, value in numbers.items():
-            found.setdefault(f"{'' if role == 'federated' else f'{role}/'}uncertainty/{name}", []).append(value)
-    means = {name: math.fsum(values) / len(values) for name, values in found.items()}
-    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    """`uncertainty/entropy` and so on: means over the federated clients, over each domain's, and over others by role."""
+    groups: dict[str, list[str]] = {"": list(silos.federated().clients)}
+    groups |= {f"{place}/": clients for place, clients in _domains(silos).items()}
+    groups |= {f"{role}/": [c for c in doubts if silos.role(c) == role] for role in ("fresh", "unseen")}
+    names = dict.fromkeys(name for of in doubts.values() for name in of)
+    found: dict[str, float] = {}
+    for before, clients in groups.items():
+        for name in [n for n in names if not before.startswith("domain") or n in _BY_DOMAIN]:
+            values = [doubts[c][name] for c in clients if name in doubts.get(c, {})]
+            found |= {f"{before}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
+    return found
 
 
 def _asked(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:
@@ -319,6 +325,26 @@ def _metrics(table: dict[str, dict[str, Any]], silos: Silos, quantity: Quantity)
         found |= {f"{before}{k}": v for k, v in summary(rows, "test", quantity).items()}
         if role == "federated":
             found |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
+            shown = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
+            for place, clients in _domains(silos).items():
+                there = summary({c: rows[c] for c in clients if c in rows}, "test", quantity)
+                found |= {f"{place}/{name}": there[name] for name in shown if name in there}
+    return found
+
+
+_BY_DOMAIN = ("entropy", "ece", "perplexity")
+_MOST_DOMAINS = 12  # more in one page cannot be told apart
+
+
+def _domains(silos: Silos) -> dict[str, list[str]]:
+    """`domain/-50` to the federated clients of that domain, where there are a few."""
+    federated = silos.federated()
+    if not 2 <= len(federated.laws()) <= _MOST_DOMAINS:
+        return {}
+    found: dict[str, list[str]] = {}
+    for client in federated.clients:
+        place = re.sub(r"[^A-Za-z0-9_\-. ]", "_", str(silos.domain(client)))  # MLflow takes no others
+        found.setdefault(f"domain/{place}", []).append(client)
     return found
 
 

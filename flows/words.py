@@ -250,6 +250,8 @@ def reproduce(found: dict[str, Any], console: Console) -> None:
     console.print(f"in {found['unit']}; mean ± standard deviation over {seeds}; scale {found['scale']}")
     if found["by_class"]:
         _by_class(found["by_class"], console)
+    if found["also"]:
+        _also(found["also"], console)
     if found["paired"]:
         console.print("\n95 % intervals of paired differences:")
     for pair in found["paired"]:
@@ -267,6 +269,19 @@ def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: Con
     for name, cells in found.items():
         table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
     console.print("\npublished / ours, share of the class's test rows that are right")
+    console.print(table)
+
+
+def _also(found: dict[str, dict[str, dict[str, float | None]]], console: Console) -> None:
+    """A row a cell, a column a metric: ours ± spread over seeds, and what is published in brackets."""
+    table = _table("cell", *found)
+    for cell in next(iter(found.values())):
+        sides = [by_cell[cell] for by_cell in found.values()]
+        spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
+        published = [f" ({_three(side['published'])})" if side["published"] is not None else "" for side in sides]
+        ours = [_three(side["ours"]) for side in sides]
+        table.add_row(cell, *("".join(parts) for parts in zip(ours, spread, published, strict=True)))
+    console.print("\nof the same runs: ours ± standard deviation (published)")
     console.print(table)
 
 

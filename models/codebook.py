@@ -152,6 +152,11 @@ class Quantised:
         return tokens.reshape(*like.shape[:2], like.shape[3], like.shape[2]).transpose(2, 3)
 
 
+def most_segments(channels: int) -> int:
+    """Four slices of the channels, or as many below that as divide them."""
+    return max(s for s in (1, 2, 4) if channels % s == 0)
+
+
 def nearest(tokens: Tensor, book: Tensor, usable: Tensor | None = None) -> Tensor:
     """The word with the least distance to every token: (clients, tokens); the first `usable` words of each book count.
 

@@ -10,7 +10,7 @@ stage: repeat: every client k trains encoder, classifier and its words from w an
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -18,8 +18,9 @@ from pydantic import Field, model_validator
 from flows.codewords import Unseen, choose
 from flows.method import Method, Report
 from flows.round import Problem, Round
-from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.codebook import COUNT, OWN, SHARED, Quantised, most_segments
 from models.model import Model
+from models.networks import Parted
 from models.state import Private, State, Weights
 from models.streams import server_stream
 from silos.errors import UserError
@@ -30,6 +31,8 @@ from tasks.messages import Doubts
 from tasks.uncertainty_check import uncertainty_check
 
 SECTION = "codewords"
+
+_COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},
@@ -43,7 +46,15 @@ _ARMS: Mapping[str, Mapping[str, Any]] = {
         "shared": "local",
         "everybody": True,
     },
-    "ours": {},
+    "ours": {
+        "start": "centres",
+        "warm_up": 10,
+        "segments": "auto",
+        "words": 64,
+        "tolerance": 0.05,
+        "first_rounds": 10,
+        "until": "budget",
+    },
 }
 
 
@@ -56,9 +67,9 @@ class UEFL(Method):
 
     tests = "personal"
 
-    arm: Literal["paper", "authors", "ours"] = "paper"
+    arm: Literal["paper", "authors", "ours"] = "ours"
     words: int = Field(32, ge=1)
-    segments: int = Field(1, ge=1)
+    segments: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     commitment: float = Field(0.25, ge=0)
     code_weight: float = Field(1.0, ge=0)
     warm_up: int = Field(0, ge=0)
@@ -108,7 +119,7 @@ class UEFL(Method):
         if state.numbers["since"] < length or state.numbers["settled"]:
             return state, _also(report, {"stage": state.numbers["stage"]})
         state, more = self._end_stage(state, round)
-        return state, _also(report, more.numbers, more.rows)
+        return state, replace(_also(report, more.numbers, more.rows), said=more.said)
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same network for everybody, each client with its own words beside the shared ones."""
@@ -137,13 +148,26 @@ class UEFL(Method):
         state = _with(state, limit=limit)
         if not extended:
             why = "certain" if not uncertain else "stages"
-            if self.until == "budget":
-                return _with(state, settled=why), Report(numbers, rows)
-            return replace(state, finished=why), Report(numbers, rows)
+            report = Report(numbers, rows, self._said(told, limit, why))
+            return (_with(state, settled=why) if self.until == "budget" else replace(state, finished=why)), report
+        said = self._said(told, limit, f"{len(extended)} get {self.words} words: {', '.join(extended)}")
         state = self._extended(state, round, extended)
         rows["words"] = {client: float(self.words + own) for client, own in state.numbers["words"].items()}
         numbers["words/own"] = sum(state.numbers["words"].values())
-        return _with(state, stage=stage + 1, since=0), Report(numbers, rows)
+        return _with(state, stage=stage + 1, since=0), Report(numbers, rows, said)
+
+    def _said(self, told: Mapping[str, Mapping[str, float]], limit: float, what: str) -> tuple[str, ...]:
+        """Why the stage ended as it did; and that a book has collapsed, if clients use next to none of its words."""
+        entropy = list(told["entropy"].values())
+        range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
+        words = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(what, what)
+        use = sorted(told["perplexity"].values())[len(entropy) // 2]
+        if use >= min(_COLLAPSED, self.words / 2):
+            return (f"{range_}: {words}",)
+        return f"{range_}: {words}", (
+            f"the codebook has collapsed: the median client uses as much of it as {use:.1f} words used equally; "
+            "start: centres with a warm_up, or the arm ours, prevents that"
+        )
 
     def _doubts(self, state: State, round: Round) -> dict[str, dict[str, float]]:
         """Each client's numbers by name; UserError if one has no rows to be unsure of."""
@@ -237,14 +261,15 @@ class UEFL(Method):
         return Model(network, shared, personal, {COUNT: counts} if room else {}, tuple(clients))
 
     def _network(self, problem: Problem, words: int, room: int = 0) -> Quantised:
-        inner = problem.network
-        if not hasattr(inner, "encode"):
+        if not hasattr(problem.network, "encode"):
             raise UserError(
-                f"params.yaml: model.kind {type(inner).__name__} has no features that words could stand for; "
+                f"params.yaml: model.kind {type(problem.network).__name__} has no features that words could stand for; "
                 "use residual, cnn or mlp."
             )
+        inner = cast(Parted, problem.network)
+        segments = most_segments(inner.encoded[0]) if self.segments == "auto" else self.segments
         try:
-            return Quantised(inner, words, room, self.segments, self.commitment, self.code_weight, self.start_scale)
+            return Quantised(inner, words, room, segments, self.commitment, self.code_weight, self.start_scale)
         except ValueError as error:
             raise UserError(f"params.yaml: method.uefl.{error}.") from None
 

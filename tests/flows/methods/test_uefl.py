@@ -18,7 +18,7 @@ from tasks.evaluate import evaluate
 from tasks.scoring import by_client
 
 CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
-EVERYBODY = {"words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
+EVERYBODY = {"arm": "paper", "words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def own_words(played, client):
 
 def test_without_a_limit_it_is_fedavg_on_quantised_features_bit_for_bit(problem, play):
     """VQ-FedAvg."""
-    ours = play(UEFL(words=4, segments=2, first_rounds=1, tolerance=None, until="budget"), problem, [1, 2, 3])
+    ours = play(
+        UEFL(arm="paper", words=4, segments=2, first_rounds=1, tolerance=None, until="budget"), problem, [1, 2, 3]
+    )
     quantised = replace(problem, network=Quantised(problem.network, 4, segments=2))
     theirs = play(FedAvg(), quantised, [1, 2, 3])
     for name, w in theirs.state.tensors["weights"].items():
@@ -40,14 +42,14 @@ def test_without_a_limit_it_is_fedavg_on_quantised_features_bit_for_bit(problem,
 
 
 def test_before_its_words_it_is_fedavg_bit_for_bit(problem, play):
-    ours = play(UEFL(start="centres", warm_up=3), problem, [1, 2, 3])
+    ours = play(UEFL(arm="paper", start="centres", warm_up=3), problem, [1, 2, 3])
     theirs = play(FedAvg(), problem, [1, 2, 3])
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w), name
 
 
 def test_words_that_start_where_the_features_are_all_have_tokens(problem, play):
-    played = play(UEFL(start="centres", warm_up=1, words=6), problem, [1, 2])
+    played = play(UEFL(arm="paper", start="centres", warm_up=1, words=6), problem, [1, 2])
     book = played.state.tensors["weights"][SHARED]
     assert book.shape == (6, 6)
     assert (book >= -1).all()
@@ -55,7 +57,7 @@ def test_words_that_start_where_the_features_are_all_have_tokens(problem, play):
 
 
 def test_an_infinite_tolerance_ends_after_one_stage_as_certain(problem, play):
-    played = play(UEFL(first_rounds=2, tolerance=None), problem, [1, 2])
+    played = play(UEFL(arm="paper", first_rounds=2, tolerance=None), problem, [1, 2])
     assert played.state.finished == "certain"
     assert played.state.numbers["words"] == {}
 
@@ -90,7 +92,7 @@ def test_only_numbers_of_each_client_leave_at_the_check(problem, play):
 
 @pytest.mark.parametrize(("tolerance", "benchmark"), [(0.0, "min"), (0.0, "mean")])
 def test_strictly_above_the_benchmark_is_uncertain(tolerance, benchmark, problem, play):
-    page = UEFL(words=4, first_rounds=1, tolerance=tolerance, benchmark=benchmark)
+    page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=tolerance, benchmark=benchmark)
     played = play(page, problem, [1])
     entropy = played.reports[0].rows["check_entropy"]
     limit = min(entropy.values()) if benchmark == "min" else sum(entropy.values()) / 4
@@ -101,7 +103,7 @@ def test_strictly_above_the_benchmark_is_uncertain(tolerance, benchmark, problem
 
 def test_a_single_client_is_never_more_uncertain_than_the_others(make_problem, play):
     alone = make_problem({"oslo": 12}, silos={"validation": 5})
-    assert play(UEFL(first_rounds=1, tolerance=0.0), alone, [1]).state.finished == "certain"
+    assert play(UEFL(arm="paper", first_rounds=1, tolerance=0.0), alone, [1]).state.finished == "certain"
 
 
 def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(problem, play):
@@ -134,7 +136,7 @@ def test_dealing_does_not_matter_with_books_of_different_sizes(options, problem,
 
 
 def test_as_many_at_random_are_extended_as_are_uncertain(problem, play):
-    page = UEFL(words=4, first_rounds=1, tolerance=0.0, extend="random")
+    page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=0.0, extend="random")
     report = play(page, problem, [1]).reports[0]
     assert sum(report.rows["extended"].values()) == report.numbers["clients/uncertain"] > 0
 
@@ -207,14 +209,14 @@ def test_a_network_without_features_is_refused(problem):
 def test_a_client_without_rows_to_be_unsure_of_is_named(make_problem, play):
     problem = make_problem(CLIENTS, silos={"validation": 0})
     with pytest.raises(UserError, match=r"client bonn has no validation rows|client oslo has no validation rows"):
-        play(UEFL(first_rounds=1), problem, [1])
-    assert play(UEFL(first_rounds=1, check_on="train"), problem, [1]).state.numbers["limit"] > 0
+        play(UEFL(arm="paper", first_rounds=1), problem, [1])
+    assert play(UEFL(arm="paper", first_rounds=1, check_on="train"), problem, [1]).state.numbers["limit"] > 0
 
 
 def test_a_diverged_client_does_not_count_as_certain(make_problem, play):
     problem = make_problem(CLIENTS, optimiser=Adam(1e30), silos={"validation": 5})
     with pytest.raises(UserError, match=r"client \w+ of .*: its (predictions|features) are no finite numbers"):
-        play(UEFL(first_rounds=1), problem, [1])
+        play(UEFL(arm="paper", first_rounds=1), problem, [1])
 
 
 def test_a_class_that_a_silo_lacks_does_no_harm(make_problem, play):
