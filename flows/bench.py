@@ -47,6 +47,19 @@ class Workload:
     workers: int = _THREADS
     every: int | None = None  # rounds between evaluations; none is no evaluation
     objective: dict[str, Any] = field(default_factory=lambda: {"kind": "cross_entropy"})
+    method: str = "fedavg"
+    options: dict[str, Any] = field(default_factory=dict)  # of the method
+    plain: str = "plain"  # the contestant that is written by hand
+    checked: int = 0  # validation rows of a client
+
+    @property
+    def by_hand(self) -> list[str]:
+        """The contestants written by hand: with one torch thread and with two."""
+        return [f"{self.plain} 1", f"{self.plain} 2"]
+
+    def contestants(self, peers: Sequence[str]) -> list[str]:
+        """Who takes part; peers know FedAvg only."""
+        return [*self.by_hand, "siloflow", *(peers if self.method == "fedavg" else ())]
 
     def params(self) -> dict[str, Any]:
         """As params.yaml."""
@@ -68,13 +81,16 @@ class Workload:
                 "objective": self.objective,
             },
             "evaluation": {"every": self.every or self.rounds},
-            "comparison": {"methods": ["fedavg"], "seeds": [0]},
+            "comparison": {"methods": [self.method], "seeds": [0]},
+            "method": {self.method: self.options},
             "runner": {"workers": self.workers},
         }
 
 
 _SGD = {"kind": "sgd", "learning_rate": 0.05}
 _DENSE = {"kind": "mlp", "hidden": [200]}
+_EVERY_ROUND = {"arm": "paper", "words": 32, "passes": 20, "first_rounds": 1, "more_rounds": 1, "stages": 9, "most": 3}
+_EVERY_ROUND |= {"tolerance": -1}
 WORKLOADS = {
     w.name: w
     for w in (
@@ -106,6 +122,21 @@ WORKLOADS = {
             Workload(f"W4-{clients}", clients, 20, "64-200-10, batch 20, SGD", _DENSE, 20, _SGD, 31, (8, 8), every=10)
             for clients in (1000, 3000, 10000)
         ),
+        Workload(
+            "W5",
+            9,
+            2000,
+            "UEFL with 9 silos: two convolutions, 32 words; every round each is asked and 3 get words",
+            {"kind": "cnn", "channels": [16, 32], "kernel": 5, "hidden": [128], "dropout": 0.1},
+            64,
+            {"kind": "adam", "learning_rate": 1e-3},
+            rounds=6,
+            shape=(28, 28),
+            method="uefl",
+            options=_EVERY_ROUND,
+            plain="authors",
+            checked=250,
+        ),
     )
 }
 
@@ -114,19 +145,18 @@ def bench(names: Sequence[str], repeats: int, peers: Sequence[str], say: Callabl
     """Every workload with its contestants, as plain JSON; `say` hears what is being run."""
     chosen = chosen_workloads(names)
     check_peers(peers)
-    contestants = ["plain 1", "plain 2", "siloflow", *peers]
     with _folder() as root:
         return {
             "cores": os.cpu_count(),
             "repeats": repeats,
-            "workloads": [_contest(root, w, contestants, repeats, say) for w in chosen],
+            "workloads": [_contest(root, w, w.contestants(peers), repeats, say) for w in chosen],
         }
 
 
 def chosen_workloads(names: Sequence[str]) -> list[Workload]:
     """The workloads with these names, W4 being all its sizes; UserError for another name."""
     found = []
-    for name in names or ["W1", "W2", "W3", "W4"]:
+    for name in names or ["W1", "W2", "W3", "W4", "W5"]:
         matching = [w for w in WORKLOADS.values() if w.name == name or w.name.startswith(f"{name}-")]
         if not matching:
             raise UserError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}.")
@@ -166,9 +196,10 @@ def _prepare(root: Path, workload: Workload) -> None:
 def _write_pixels(path: Path, workload: Workload) -> None:
     """Random pixels and labels, and two test rows a client."""
     draw = np.random.default_rng(0)
-    each = workload.rows + 2
+    sizes = {"train": workload.rows, "validation": workload.checked, "test": 2}
+    each = sum(sizes.values())
     count = workload.clients * each
-    split = np.tile(np.repeat(["train", "test"], [workload.rows, 2]), workload.clients)
+    split = np.tile(np.repeat(list(sizes), list(sizes.values())), workload.clients)
     x = draw.integers(0, 256, (count, *workload.shape), dtype=np.uint8)
     client = np.repeat([f"c{i:05d}" for i in range(workload.clients)], each)
     np.savez(path, x=x, y=draw.integers(0, 10, count), client=client, split=split)
@@ -177,16 +208,17 @@ def _write_pixels(path: Path, workload: Workload) -> None:
 def _siloflow(root: Path, workload: Workload, seed: int) -> dict[str, Any]:
     """One run as typed: seconds from the end of one round to the end of the next, and where they went."""
     start = time.perf_counter()
-    result, peak = _command(root, "run", "fedavg", "--seed", str(seed), "--json")
+    result, peak = _command(root, "run", workload.method, "--seed", str(seed), "--json")
     whole = time.perf_counter() - start
     records = RunFolder(root / result["folder"]).journal.all(result["rounds"])
     ends = [r["time_ms"] / 1000 for r in records]
     last = len(records) - 1  # the last round is evaluated whatever the workload says
     rounds = [b - a for a, b in pairwise(ends[:last])]
     inside = [{k: v for k, v in r["seconds"].items() if k != "round"} for r in records[1:last]]
+    tasks = {name: [s.get(name, 0.0) for s in inside] for name in inside[0]}
     return {
         "rounds": rounds,
-        "local_train": [s["local_train"] for s in inside],
+        "tasks": tasks,
         "orchestration": [
             r["seconds"]["round"] - sum(s.values()) for r, s in zip(records[1:last], inside, strict=True)
         ],
@@ -209,10 +241,13 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
     """Averages over rounds and repeats, the ratio to the better plain loop, and its spread over repeats."""
     average = fmean if workload.every else median  # of which rounds with evaluation would be left out
     middle = {name: average([s for turn in turns for s in turn["rounds"]]) for name, turns in measured.items()}
-    plain = min((n for n in middle if n.startswith("plain")), key=lambda n: middle[n])
+    plain = min((n for n in workload.by_hand if n in middle), key=lambda n: middle[n])
     ours = measured["siloflow"]
     turns = [average(p["rounds"]) / average(o["rounds"]) for p, o in zip(measured[plain], ours, strict=True)]
-    trained = median(s for turn in ours for s in turn["local_train"])
+    share = {
+        name: median(s for turn in ours for s in turn["tasks"][name]) / middle["siloflow"] for name in ours[0]["tasks"]
+    }
+    trained = share["local_train"] * middle["siloflow"]
     apart = median(s for turn in ours for s in turn["orchestration"])
     return {
         "seconds_per_round": middle,
@@ -222,6 +257,7 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
         "local_train": trained,
         "local_train_ratio": middle[plain] / trained,
         "orchestration_share": apart / middle["siloflow"],
+        "task_shares": share,
         "around": median(turn["around"] for turn in ours),
         "peak_bytes": {name: max(t["peak_bytes"] for t in turns) for name, turns in measured.items()},
         "resident_bytes": {n: ours[0]["resident_bytes"][n - 1] for n in (5, 30) if workload.rounds >= n},

@@ -173,7 +173,7 @@ class _Sweep:
             "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
         }
         if self.page.also:
-            record["also"] = {name: metrics.get(name) for name in self.page.also}
+            record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, float)}
         if self.page.by_class:
             record["by_class"] = self._by_class(cell, seed, choice)
         records.append(record)

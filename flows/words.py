@@ -123,7 +123,9 @@ def stats(found: dict[str, Any], console: Console) -> None:
 
 def bench(found: dict[str, Any], console: Console) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
-    peers = [n for n in found["workloads"][0]["seconds_per_round"] if n not in ("plain 1", "plain 2", "siloflow")]
+    by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
+    seconds = found["workloads"][0]["seconds_per_round"]
+    peers = [name for name in seconds if name not in by_hand and name != "siloflow"]
     table = _table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
     for line in found["workloads"]:
         seconds = line["seconds_per_round"]
@@ -136,7 +138,7 @@ def bench(found: dict[str, Any], console: Console) -> None:
             f"{line['local_train_ratio']:.1f}",
             f"{line['orchestration_share']:.1%}",
             f"{line['peak_bytes']['siloflow'] / 2**20:.0f} MiB",
-            *(f"{seconds[name]:.3f} s" for name in peers),
+            *(f"{seconds[name]:.3f} s" if name in seconds else "-" for name in peers),
         )
     console.print(table)
     for line in found["workloads"]:

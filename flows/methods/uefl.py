@@ -78,6 +78,7 @@ class UEFL(Method):
     first_rounds: int = Field(20, ge=1)
     more_rounds: int = Field(10, ge=1)
     stages: int = Field(5, ge=1)
+    most: int | None = Field(None, ge=1)
     passes: int = Field(20, ge=0)
     check_on: Literal["validation", "train", "test"] = "validation"
     benchmark: Literal["min", "mean"] = "min"
@@ -138,7 +139,7 @@ class UEFL(Method):
         limit = state.numbers["limit"]
         if limit is None or self.threshold == "each_stage":
             limit = self._limit(list(entropy.values()))
-        uncertain = [client for client, e in entropy.items() if e > limit]
+        uncertain = sorted((client for client, e in entropy.items() if e > limit), key=lambda c: (-entropy[c], c))
         extended = self._chosen(uncertain, round) if stage < self.stages else []
         numbers = {"stage": stage, "uncertainty/limit": limit, "clients/uncertain": len(uncertain)}
         numbers |= {"clients/extended": len(extended)}
@@ -195,9 +196,9 @@ class UEFL(Method):
         return (1 + self.tolerance) * benchmark
 
     def _chosen(self, uncertain: list[str], round: Round) -> list[str]:
-        """Who gets words: the uncertain, or, a control, as many that are drawn."""
+        """Who gets words: the most uncertain, or, a control, as many that are drawn."""
         if self.extend != "random" or not uncertain:
-            return uncertain
+            return uncertain[: self.most]
         draw = torch.Generator().manual_seed(
             int(server_stream(round.problem.seed, round.number, "extend")) & 0x7FFFFFFF
         )
