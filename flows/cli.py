@@ -198,12 +198,13 @@ def reproduce(
 
 @app.command()
 def bench(
-    workloads: Annotated[list[str] | None, typer.Argument(help="W1, W2, W3, W4; all if none is named.")] = None,
+    workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5; all if none is named.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
     peer: Annotated[list[str] | None, typer.Option(help="flower, if it is installed.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Measure this project's engine, and propose its settings.")
     ] = False,
+    codebook: Annotated[bool, typer.Option("--codebook", help="What a codebook adds to a training step.")] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -216,6 +217,10 @@ def bench(
             from flows.tune import tune as measure
 
             session.answer(measure(session.project(overrides), session.say), "tune")
+        elif codebook:
+            from flows.overhead import overhead
+
+            session.answer(overhead(repeats, session.say), "overhead")
         else:
             from flows.bench import bench as contest
 

@@ -149,6 +149,28 @@ def bench(found: dict[str, Any], console: Console) -> None:
     )
 
 
+def overhead(found: dict[str, Any], console: Console) -> None:
+    """A row an encoder: parameters and milliseconds without and with a codebook."""
+    table = _table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
+    for line in found["encoders"]:
+        numbers, milliseconds = line["parameters"], line["milliseconds"]
+        table.add_row(
+            line["encoder"],
+            f"{numbers['fedavg']:,}",
+            f"{numbers['uefl']:,}",
+            f"{numbers['uefl'] / numbers['fedavg'] - 1:+.2%}",
+            f"{milliseconds['fedavg']:.0f}",
+            f"{milliseconds['uefl']:.0f}",
+            f"{line['ratio']:.3f}",
+            " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
+        )
+    console.print(table)
+    console.print(
+        f"Forward and backward of {found['rows']} rows on one thread, with {found['words']} words; medians over "
+        f"{found['repeats']} turns. ratio: with words over without, turn by turn."
+    )
+
+
 def tune(found: dict[str, Any], console: Console) -> None:
     """What was measured, and the block for params.yaml."""
     table = _table("kind", "stack", "ms a client and epoch")
