@@ -13,7 +13,7 @@ from models.networks import Network
 from models.streams import client_streams, uniform
 from silos.cohort import Silos, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Centres, Choices, Doubts, Extended, StatsMessage, Update
+from tasks.messages import Centres, Choices, Doubts, Extended, HeadGradients, StatsMessage, Update
 from tasks.runner import Runner
 
 
@@ -92,7 +92,7 @@ class Round:
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
         for message in (m for cohort in answers for m in cohort if travels):
-            if isinstance(message, Update | Choices | StatsMessage | Doubts | Extended | Centres):
+            if isinstance(message, Update | Choices | StatsMessage | Doubts | Extended | Centres | HeadGradients):
                 self.tally.bytes_up += message.bytes_up
             if isinstance(message, Update | Choices):
                 self.tally.bytes_down += len(message.clients) * bytes_down

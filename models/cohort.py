@@ -158,6 +158,8 @@ class _Plan:
         grads = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
         trained = {name: w.detach() for name, w in leaves.items()}
         new, new_state = self.training.optimiser.step(trained, grads, state)
+        for name, rate in getattr(self.network, "rates", {}).items():
+            new[name] = trained[name].lerp(new[name], rate)
         new, weights = {**new, **buffers, **moved}, {**trained, **buffers}
         if batch.full:
             return new, new_state, loss.detach()

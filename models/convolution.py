@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d
 
-from models.dense import dense, dense_layers, dense_weights, within
+from models.dense import Ending, dense, dense_layers, dense_weights, within
 from models.folded import convolve, fold_images
 from models.join import join, of_rows
 from models.state import Weights
@@ -18,7 +18,7 @@ from models.streams import fold
 
 
 @dataclass(frozen=True)
-class CNN:
+class CNN(Ending):
     """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
 
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
@@ -106,10 +106,6 @@ class CNN:
         """The first dense layer with its ReLU, if there is a hidden one."""
         features = join(z.flatten(2), context, self._joined)
         return torch.relu(dense(weights, 0, features)) if self.hidden else features
-
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
-        """The other dense layers, from the first dropout on."""
-        return dense_layers(weights, len(self.hidden) + 1, settled, self.dropout, streams, len(self.hidden) > 0)
 
     @property
     def _joined(self) -> int:

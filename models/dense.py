@@ -14,8 +14,35 @@ from models.state import Weights
 from models.streams import fold, uniform
 
 
+class Ending:
+    """What networks share that end in dense layers: how their third part is made (see models.networks.Parted).
+
+    `finish` is dense layer number `last` of what `represent` gives, then `conclude`.
+    """
+
+    hidden: tuple[int, ...]
+    dropout: float
+
+    @property
+    def last(self) -> int:
+        """The number of the last dense layer."""
+        return len(self.hidden)
+
+    def represent(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """What the last dense layer reads, from the first dropout on."""
+        return before_last(weights, self.last, settled, self.dropout, streams, self.last > 0)
+
+    def conclude(self, scores: Tensor, streams: Tensor | None) -> Tensor:
+        """What the last dense layer gives, to logits: nothing is left to do."""
+        return scores
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The other dense layers, from the first dropout on."""
+        return self.conclude(dense(weights, self.last, self.represent(weights, settled, streams)), streams)
+
+
 @dataclass(frozen=True)
-class MLP:
+class MLP(Ending):
     """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
 
     `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.
@@ -69,10 +96,6 @@ class MLP:
         """Nothing: dropout acts on the first hidden layer."""
         return z.squeeze(-1)
 
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
-        """The other dense layers, from the first dropout on."""
-        return dense_layers(weights, len(self.hidden) + 1, settled, self.dropout, streams, len(self.hidden) > 0)
-
     def _layers(self, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
 
@@ -107,18 +130,28 @@ class Descent(NamedTuple):
     keep: float
 
 
-def dense_layers(
-    weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None, done: bool = False
-) -> Tensor:
-    """So many dense layers with ReLU and dropout between them, of one client or of a stack (see `dense`).
+def dense_layers(weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None) -> Tensor:
+    """So many dense layers with ReLU and dropout between them, of one client or of a stack (see `dense`)."""
+    return dense(weights, layers - 1, before_last(weights, layers - 1, x, dropout, stream))
 
-    `done`: x has been through the first layer and its ReLU.
+
+def before_last(
+    weights: Weights,
+    last: int,
+    x: Tensor,
+    dropout: float,
+    stream: Tensor | None,
+    done: bool = False,
+    activation: Callable[[Tensor], Tensor] = torch.relu,
+) -> Tensor:
+    """What dense layer number `last` reads: those before it, each with its activation and dropout.
+
+    `done`: x has been through the first layer and its activation.
     """
-    for layer in range(1 if done else 0, layers):
-        if layer:
-            x = x if done and layer == 1 else torch.relu(x)
-            x = drop(x, dropout, stream, layer)
-        x = dense(weights, layer, x)
+    for layer in range(last):
+        if layer or not done:
+            x = activation(dense(weights, layer, x))
+        x = drop(x, dropout, stream, layer + 1)
     return x
 
 

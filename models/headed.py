@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from models.batch import Batch
-from models.dense import dense, dense_weights, drop
+from models.dense import Ending, before_last, dense, dense_weights, drop
 from models.folded import BUFFERS, Normalising, fold_images, unfold_images
 from models.objectives import Objective
 from models.state import Weights
@@ -20,7 +20,7 @@ from models.streams import fold
 
 
 @dataclass(frozen=True)
-class Headed(ABC):
+class Headed(Ending, ABC):
     """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
 
     Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.
@@ -101,14 +101,13 @@ class Headed(ABC):
         features = z.flatten(2)
         return gelu(dense(weights, 0, features)) if self.hidden else features
 
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
-        """The other dense layers, each after dropout, and dropout on the logits."""
-        x, layers = settled, len(self.hidden) + 1
-        for layer in range(1 if self.hidden else 0, layers):
-            if layer:
-                x = drop(gelu(x) if layer > 1 else x, self.dropout, streams, layer)
-            x = dense(weights, layer, x)
-        return drop(x, self.dropout, streams, layers) if self.logit_dropout else x
+    def represent(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The other hidden layers, each after dropout."""
+        return before_last(weights, self.last, settled, self.dropout, streams, self.last > 0, gelu)
+
+    def conclude(self, scores: Tensor, streams: Tensor | None) -> Tensor:
+        """Dropout on the logits."""
+        return drop(scores, self.dropout, streams, self.last + 1) if self.logit_dropout else scores
 
     @property
     def image_channels(self) -> int:

@@ -15,9 +15,11 @@ from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
 from models.dense import MLP, Descent
 from models.objectives import Objective
+from models.represented import Represented
 from models.residual import Residual
 from models.state import Weights
 from models.streams import server_stream
+from models.transformed import Transformed
 
 
 class Network(Protocol):
@@ -78,6 +80,20 @@ class Parted(Protocol):
         """To logits (clients, rows, outputs); streams (clients,) switch dropout on."""
 
 
+class Ended(Parted, Protocol):
+    """A network in parts whose third ends in one dense layer: `finish` is that layer between the two functions here."""
+
+    @property
+    def last(self) -> int:
+        """The number of that layer."""
+
+    def represent(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """What the layer reads: (clients, rows, numbers)."""
+
+    def conclude(self, scores: Tensor, streams: Tensor | None) -> Tensor:
+        """What the layer gives, to logits."""
+
+
 class Costed(Protocol):
     """A network whose training asks for more than an objective of its logits, or moves weights without a gradient."""
 
@@ -91,6 +107,14 @@ class Costed(Protocol):
         """What each client minimises, (clients,), and the buffers as they are after the step."""
 
 
+class Paced(Protocol):
+    """A network some of whose weights learn faster or slower than the rest."""
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Names of weights to their learning rate, in units of the optimiser's."""
+
+
 KINDS: Mapping[str, Any] = {
     "mlp": MLP,
     "cnn": CNN,
@@ -98,6 +122,8 @@ KINDS: Mapping[str, Any] = {
     "bilinear": Bilinear,
     "ensemble": Ensemble,
     "quantised": Quantised,
+    "transformed": Transformed,
+    "represented": Represented,
 }
 
 
@@ -110,7 +136,7 @@ def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, A
 
 def to_json(network: Any) -> dict[str, Any]:
     """Kind and sizes, from which `from_json` makes the same network (no pickle)."""
-    inner = {"inner": to_json(network.inner)} if isinstance(network, Quantised) else {}
+    inner = {"inner": to_json(network.inner)} if hasattr(network, "inner") else {}
     return {"kind": kind_of(network), **asdict(network), **inner}
 
 

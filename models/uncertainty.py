@@ -38,7 +38,7 @@ def predictive(
     weights, context: (clients, ...); x: (clients, rows, *shape); streams: (clients,). A network in parts is run once up to
     its first dropout: the passes share what they would repeat.
     """
-    random = streams is not None and passes > 0 and network.dropout > 0
+    random = streams is not None and passes > 0 and (network.dropout > 0 or getattr(network, "random", False))
     pieces = []
     with torch.no_grad():
         for number, at in enumerate(range(0, x.shape[1], _ROWS_AT_ONCE)):

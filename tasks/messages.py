@@ -41,6 +41,24 @@ class Update:
 
 
 @dataclass(frozen=True)
+class HeadGradients:
+    """The gradient of the clients' losses in the last layer's weights, summed over their training rows and over the stack.
+
+    Like an `Update`, it is a sum in float64, which is enough for a mean.
+    """
+
+    clients: tuple[str, ...]
+    rows: Tensor  # (clients,) int64
+    sums: Weights
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own: a float32 gradient and its row count."""
+        return len(self.clients) * _FLOAT_BYTES * (1 + sum(t.numel() for t in self.sums.values()))
+
+
+@dataclass(frozen=True)
 class Choices:
     """Which model each client of one stack takes, out of every set of models that it was offered."""
 

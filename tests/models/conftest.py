@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from models.batch import Batch
 from models.cohort import Rows, stacked
+from models.convolution import CNN
 from models.dense import MLP
-from models.streams import server_stream
+from models.residual import Residual
+from models.streams import client_streams, server_stream
 
 
 @pytest.fixture
@@ -36,3 +39,50 @@ def make_rows() -> Callable[..., Rows]:
 def start(network: MLP) -> Callable[[int], dict[str, torch.Tensor]]:
     """The same fresh weights for so many clients."""
     return lambda clients: stacked(network.init(server_stream(0, 0, "init")), clients)
+
+
+ENDING = {
+    "linear": MLP(64, (), 3),
+    "mlp": MLP(64, (8, 6), 3),
+    "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True),
+    "residual": Residual((8, 8), 3, (6,), 0.0, True, (4, 8)),
+}
+"""Networks of images of 8 x 8 that end in a dense layer."""
+
+
+@pytest.fixture(params=ENDING.values(), ids=ENDING)
+def inner(request):
+    """Each network in turn that other networks can be made around."""
+    return request.param
+
+
+@pytest.fixture
+def images() -> Callable[..., tuple[dict[str, torch.Tensor], Rows, torch.Tensor]]:
+    """Weights that are a little different for each client, padded images of three clients, and their streams."""
+
+    def build(network, counts: Sequence[int] = (7, 4, 1), dtype: torch.dtype = torch.float64):
+        draw = torch.Generator().manual_seed(0)
+        start = stacked(network.init(server_stream(0, 0, "init")), len(counts))
+        moved = {n: w * (1 + 0.2 * torch.rand(w.shape, generator=draw)) for n, w in start.items()}
+        width = max(counts)
+        x = torch.rand(len(counts), width, 8, 8, generator=draw)
+        y = torch.arange(len(counts) * width).view(len(counts), -1) % 3
+        rows = Rows(x.to(dtype), y, torch.tensor(counts))
+        return (
+            {n: w.to(dtype) for n, w in moved.items()},
+            rows,
+            client_streams(0, list("abcdef")[: len(counts)], 1, "t"),
+        )
+
+    return build
+
+
+@pytest.fixture
+def batch_of() -> Callable[[Rows, torch.Tensor], Batch]:
+    """All rows of the stack as one batch."""
+
+    def build(rows: Rows, streams: torch.Tensor) -> Batch:
+        used = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
+        return Batch(rows.x, rows.y, used.to(rows.x.dtype), rows.counts, streams, True, bool(used.all()))
+
+    return build

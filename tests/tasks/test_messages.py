@@ -14,7 +14,18 @@ from torch import Tensor
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from silos.cohort import Cohort, Stack, open_stack
-from tasks import aggregate, by_class, client_stats, evaluate, local_train, messages, pair, regroup, split
+from tasks import (
+    aggregate,
+    by_class,
+    client_stats,
+    evaluate,
+    head_gradient,
+    local_train,
+    messages,
+    pair,
+    regroup,
+    split,
+)
 from tasks.evaluate import evaluate as evaluate_task
 from tasks.messages import Scores, Update
 
@@ -57,10 +68,17 @@ def test_no_message_type_can_hold_a_row(message):
 
 
 def test_the_servers_tasks_do_not_take_a_cohort():
-    for module in (aggregate, by_class, client_stats, evaluate, local_train, pair, regroup, split):
+    for module in (aggregate, by_class, client_stats, evaluate, head_gradient, local_train, pair, regroup, split):
         for step in (v for v in vars(module).values() if isinstance(v, Task)):
             kinds = set(typing.get_type_hints(step.fn).values())
-            opens_rows = step.name in ("client_stats", "evaluate", "local_train", "regroup", "tell_stats")
+            opens_rows = step.name in (
+                "client_stats",
+                "evaluate",
+                "head_gradient",
+                "local_train",
+                "regroup",
+                "tell_stats",
+            )
             assert (Cohort in kinds) == opens_rows, step.name
     assert list(inspect.signature(aggregate.aggregate.fn).parameters) == ["updates", "current"]
 

@@ -1,0 +1,24 @@
+"""What pages share that make a network around that of params.yaml."""
+
+from collections.abc import Collection
+
+from flows.round import Problem
+from models.networks import Network, kind_of
+from models.state import Weights
+from silos.errors import UserError
+
+
+def ending_in_a_layer(problem: Problem) -> Network:
+    """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
+    if not hasattr(problem.network, "represent"):
+        raise UserError(
+            f"params.yaml: model.kind {kind_of(problem.network)} has no last dense layer to build on; "
+            "use residual, cnn or mlp."
+        )
+    return problem.network
+
+
+def apart(weights: Weights, personal: Collection[str]) -> tuple[dict[str, Weights], Weights]:
+    """Those that the server knows, as a section of the state, and those that stay with clients."""
+    shared = {name: w for name, w in weights.items() if name not in personal}
+    return {"weights": shared}, {name: weights[name] for name in personal}

@@ -1,0 +1,59 @@
+"""DisTrans: every client mixes its rows with a picture of its own, which it learns (Yuan et al. 2022, arXiv 2210.15025).
+
+w <- init; every client k: t_k <- the same start
+repeat: every client k trains w_k from w, and t_k from its last, for E local epochs on
+            cross_entropy(W [g((1 - a) x + a t_k); g((1 + a) x - a t_k)] + b, y)
+        w <- sum_k n_k w_k / sum_k n_k;  t_k stays with the client
+"""
+
+from pydantic import Field
+
+from flows.around import apart, ending_in_a_layer
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import Private, State, Weights
+from models.streams import server_stream
+from models.transformed import Transformed
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+SECTION = "offset"
+
+
+class DisTrans(fedavg.FedAvg):
+    """`mix` is the paper's a, `offset_rate` the offset's learning rate in those of the model."""
+
+    tests = "personal"
+
+    mix: float = Field(0.2, ge=0, lt=1)
+    offset_rate: float = Field(0.2, ge=0)
+    start_scale: float = Field(1.0, ge=0)
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""
+        sections, _ = self._start(problem)
+        return State(sections, private={SECTION: {}})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """FedAvg of the shared weights; every client keeps its offset."""
+        updates = round.train(local_train, self.model(state, round.problem))
+        for update in updates:
+            state = state.with_private(SECTION, update.private[SECTION])
+        weights = round.once(aggregate, updates, state.tensors["weights"])
+        return state.with_tensors(weights=weights), Report.of(updates)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """The shared weights with each client's offset; one that has not trained has the start."""
+        _, start = self._start(problem)
+        offset = Private(SECTION, state.private[SECTION], start)
+        return Model(self._network(problem), state.tensors["weights"], offset, clients=problem.silos.clients)
+
+    def _start(self, problem: Problem) -> tuple[dict[str, Weights], Weights]:
+        network = self._network(problem)
+        return apart(network.init(server_stream(problem.seed, 0, "init")), network.personal)
+
+    def _network(self, problem: Problem) -> Transformed:
+        inner, shape = ending_in_a_layer(problem), tuple(problem.silos.manifest.shape)
+        return Transformed(inner, shape, self.mix, self.offset_rate, self.start_scale)

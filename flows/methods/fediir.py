@@ -1,0 +1,53 @@
+"""FedIIR: clients hold the last layer's gradient near the mean over all of them (Guo et al. 2023).
+
+w <- init, g <- 0
+repeat: every client k sends G_k, the gradient at w of its mean loss in the last layer's weights
+        g <- decay g + (1 - decay) sum_k n_k G_k / sum_k n_k
+        every client k trains w_k from w for E local epochs on  loss(batch) + lambda ||grad_W loss(batch) - g||^2
+        w <- sum_k n_k w_k / sum_k n_k
+"""
+
+import torch
+from pydantic import Field
+
+from flows.around import ending_in_a_layer
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Problem, Round
+from models.matched import Matched
+from models.model import Model
+from models.state import State
+from tasks.aggregate import aggregate
+from tasks.head_gradient import head_gradient
+from tasks.local_train import local_train
+
+
+class FedIIR(fedavg.FedAvg):
+    """`penalty` is the paper's lambda; `decay` keeps that much of the last round's g."""
+
+    penalty: float = Field(0.01, ge=0)
+    decay: float = Field(0.95, ge=0, lt=1)
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's start, and g = 0."""
+        state = super().init(problem)
+        weights = state.tensors["weights"]
+        return state.with_tensors(target={n: torch.zeros_like(weights[n]) for n in self._network(problem).parts})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Ask for gradients, move g, train towards it, average."""
+        network, model = self._network(round.problem), self.model(state, round.problem)
+        g, now = state.tensors["target"], Model(network, model.shared, clients=round.clients)
+        sent = round.each(head_gradient, now, training=round.problem.training)
+        mean = round.once(aggregate, sent, g)
+        g = {name: self.decay * g[name] + (1 - self.decay) * mean[name] for name in g}
+        everybodys = {name: t.expand(len(round.clients), *t.shape) for name, t in g.items()}
+        updates = round.train(local_train, Model(network, model.shared, context=everybodys, clients=round.clients))
+        weights = round.once(aggregate, updates, model.shared)
+        report, size = Report.of(updates), sum(float((t.double() ** 2).sum()) for t in g.values()) ** 0.5
+        return state.with_tensors(weights=weights, target=g), Report(
+            {**report.numbers, "gradient/norm": size}, report.rows
+        )
+
+    def _network(self, problem: Problem) -> Matched:
+        return Matched(ending_in_a_layer(problem), self.penalty)

@@ -1,0 +1,63 @@
+"""FedSR: FedAvg of a representation that is drawn, short, and simple given the class (Nguyen, Torr and Lim 2022).
+
+w <- init; every client k: (r_mu, r_sigma, C)_k <- the same start
+repeat: every client k trains w_k from w, and its references from their last, for E local epochs on
+            cross_entropy(W z, y) + a E||z|| + c KL(N(C mu, (C sigma)^2) || N(r_mu[y], r_sigma[y]^2)),  z ~ N(mu, sigma^2)
+        w <- sum_k n_k w_k / sum_k n_k;  the references stay with the client
+"""
+
+from pydantic import Field
+
+from flows.around import apart, ending_in_a_layer
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Problem, Round
+from models.model import Model
+from models.represented import Represented
+from models.state import Private, State, Weights
+from models.streams import server_stream
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+SECTION = "references"
+
+
+class FedSR(fedavg.FedAvg):
+    """`norm_weight` and `conditional_weight` are the paper's alpha L2R and alpha CMI; `sampled` false is z = mu.
+
+    `width` gives mu a linear layer of its own, as in the authors' code.
+    """
+
+    norm_weight: float = Field(0.01, ge=0)
+    conditional_weight: float = Field(0.001, ge=0)
+    sampled: bool = True
+    width: int | None = Field(None, ge=1)
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's draw with a layer for sigma; nobody has stored references yet."""
+        sections, _ = self._start(problem)
+        return State(sections, private={SECTION: {}})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """FedAvg of the shared weights; every client keeps its references."""
+        _, start = self._start(round.problem)
+        references = Private(SECTION, state.private[SECTION], start)
+        network = self._network(round.problem)
+        training = Model(network, state.tensors["weights"], references, clients=round.clients)
+        updates = round.train(local_train, training)
+        for update in updates:
+            state = state.with_private(SECTION, update.private[SECTION])
+        weights = round.once(aggregate, updates, state.tensors["weights"])
+        return state.with_tensors(weights=weights), Report.of(updates)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """The same weights for everybody: references serve training alone."""
+        return Model(self._network(problem), state.tensors["weights"], clients=problem.silos.clients)
+
+    def _start(self, problem: Problem) -> tuple[dict[str, Weights], Weights]:
+        network = self._network(problem)
+        return apart(network.init(server_stream(problem.seed, 0, "init")), network.personal)
+
+    def _network(self, problem: Problem) -> Represented:
+        inner = ending_in_a_layer(problem)
+        return Represented(inner, self.norm_weight, self.conditional_weight, self.sampled, self.width)

@@ -1,0 +1,32 @@
+"""Each client of a cohort tells the gradient of its loss in the last layer's weights."""
+
+import time
+from dataclasses import replace
+from typing import cast
+
+from models.cohort import Training
+from models.matched import Matched
+from models.model import Model
+from silos.cohort import Cohort
+from silos.private import PrivateStore
+from tasks.messages import HeadGradients
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+
+@step
+def head_gradient(
+    cohort: Cohort, model: Model, training: Training, private: PrivateStore, device: str = "cpu"
+) -> list[HeadGradients]:
+    """One record a stack, over the training rows of its clients; `model.network` is a `Matched`, and nothing is trained."""
+    start = time.perf_counter()
+    sent = []
+    for stack in cohort.stacks:
+        own = slice(len(stack.clients))
+        rows = open_rows(cohort.silos, stack, "train", device)
+        weights, context = open_weights(model, stack, private, device)
+        found = cast(Matched, model.network).gradients(weights, context, rows, training.objective)
+        sums = {name: total[own].cpu().double().sum(0) for name, total in found.items()}
+        sent.append(HeadGradients(stack.clients, rows.counts[own].cpu(), sums))
+    sent[0] = replace(sent[0], seconds=time.perf_counter() - start)
+    return sent
