@@ -12,6 +12,7 @@ from flows.method import Method
 from flows.params import flat
 from flows.project import Project, experiment
 from flows.round import Problem
+from models.codebook import COUNT
 from models.model import Model
 from models.networks import to_json
 from models.state import Private
@@ -61,10 +62,11 @@ def finish(
     folder: RunFolder,
     records: list[dict[str, Any]],
     last: dict[str, Any],
+    pictures: tuple[Path, ...],
 ) -> Finish:
-    """The table of clients and rounds, the model, the data that it was trained on, and the last record of metrics."""
+    """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics."""
     clients = write_client_table(folder.path / "clients.csv", records)
-    return Finish((clients,), _model(project, page, problem, private, model), _data(project, problem), last)
+    return Finish((clients, *pictures), _model(project, page, problem, private, model), _data(project, problem), last)
 
 
 def git_commit(root: Path) -> str:
@@ -89,6 +91,9 @@ def _model(
         clients = tuple(c for c in clients if c in personal.refs)
         opened = private.load_stack(personal.section, personal.refs, clients)
         personal = {name: torch.from_numpy(array) for name, array in opened.items()}
+        if not isinstance(model.context, Private) and COUNT in model.context:
+            held = dict(zip(model.clients, model.context[COUNT], strict=True))
+            personal[COUNT] = torch.stack([held[client] for client in clients])
     example, _ = open_client(Path(problem.silos.folder), manifest.clients[0], "train")
     card = {
         "method": page.__class__.__name__,

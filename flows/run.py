@@ -5,6 +5,7 @@ import re
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -30,6 +31,8 @@ from tasks.evaluate import evaluate
 from tasks.files import read_json, unwritable, write_json
 from tasks.memory import resident, tidy
 from tasks.messages import Scores
+from tasks.projection import plane, projection, shared_words
+from tasks.report import draw_codebook, draw_stages
 from tasks.runner import PrefectRunner, Runner
 from tasks.scoring import by_client, summary
 from tasks.track import Delivery
@@ -199,8 +202,9 @@ class _Run:
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(self.project.root)),
         }
+        pictures = self._pictures(model, round, records)
         reached = {"round": reported, "time_ms": records[-1]["time_ms"], "metrics": _means(doubts, silos)}
-        once = finish(self.project, self.page, problem, private, model, self.folder, records, reached)
+        once = finish(self.project, self.page, problem, private, model, self.folder, records, reached, pictures)
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **_seconds(records)}
         write_json(self.folder.result, result)
@@ -234,6 +238,25 @@ class _Run:
         problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
         asked = replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally)
         return self.page.answer(state, asked)
+
+    def _pictures(self, model: Model, round: Round, records: list[dict[str, Any]]) -> tuple[Path, ...]:
+        """The stages, where the method has some; features and words, where there are words and params let them be seen."""
+        made = []
+        if any("check/entropy" in r["metrics"] for r in records):
+            made.append(self.folder.path / "stages.png")
+            draw_stages(made[-1], records, self.quantity)
+        shared = shared_words(model)
+        if shared is not None and self.project.params.tracking.personal_models:
+            silos, axes = self.project.silos.select(model.clients), plane(shared)
+            told = round.each(projection, model, silos=silos, training=round.problem.training, axes=axes)
+            points = {
+                client: (tokens.tolist(), own.tolist())
+                for m in told
+                for client, tokens, own in zip(m.clients, m.tokens, m.words, strict=True)
+            }
+            made.append(self.folder.path / "codebook.png")
+            draw_codebook(made[-1], (shared @ axes).tolist(), points, {c: silos.domain(c) or "" for c in points})
+        return tuple(made)
 
     def _doubts(self, model: Model, round: Round) -> dict[str, dict[str, float]]:
         """client to what uncertainty_check finds on its test rows; nothing of a regression, or without test rows."""

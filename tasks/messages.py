@@ -121,6 +121,16 @@ class Centres:
 
 
 @dataclass(frozen=True)
+class Projected:
+    """For a picture, and only where params allow it: some of each client's tokens and its own words, two numbers each."""
+
+    clients: tuple[str, ...]
+    tokens: tuple[Tensor, ...]  # (tokens, 2) of each client
+    words: tuple[Tensor, ...]  # (words, 2)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Scores:
     """What the clients of one stack report of a model on one split: counts and sums over that client's rows.
 

@@ -101,6 +101,63 @@ def draw_comparison(
     _write(figure, path)
 
 
+def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> None:
+    """The headline and every check's entropy by round, a line at the end of each stage with who got words."""
+    figure, axes = _figure(8, 4.6, 1)
+    scored = [(r["round"], r["metrics"][quantity.headline]) for r in records if quantity.headline in r["metrics"]]
+    axes.plot(*zip(*scored, strict=True), color=_COLOURS[0], linewidth=2, label=f"test {quantity.name}")
+    doubts = axes.twinx()
+    checks = [r for r in records if "check/entropy" in r["metrics"]]
+    at = [r["round"] for r in checks]
+    for name, colour in (("entropy", _COLOURS[1]), ("ece", _COLOURS[3])):
+        doubts.plot(at, [r["metrics"][f"check/{name}"] for r in checks], "o--", color=colour, label=name)
+    for record in checks:
+        axes.axvline(record["round"], color=_GREY, linewidth=0.8, linestyle=":")
+        extended = record["metrics"].get("clients/extended", 0)
+        axes.annotate(
+            f"+{extended:.0f}" if extended else "end",
+            (record["round"], 1),
+            xycoords=("data", "axes fraction"),
+            fontsize=9,
+            color=_GREY,
+            ha="right",
+            va="top",
+        )
+    _title(axes, "Stages: dotted lines are checks, +n gave n clients words")
+    axes.set(xlabel="round", ylabel=quantity.name)
+    doubts.set(ylabel="at the check: entropy in nats, ECE")
+    doubts.grid(visible=False)
+    doubts.spines["right"].set_visible(True)
+    lines = [*axes.get_lines()[:1], *doubts.get_lines()]
+    axes.legend(lines, [line.get_label() for line in lines], frameon=False, loc="center right")
+    _write(figure, path)
+
+
+Points = Sequence[tuple[float, float]]
+
+
+def draw_codebook(
+    path: Path, shared: Points, clients: Mapping[str, tuple[Points, Points]], domain: Mapping[str, str]
+) -> None:
+    """Features (dots) and words (crosses) in the plane in which shared words spread most; a colour for each domain."""
+    figure, axes = _figure(7.5, 6, 1)
+    domains = list(dict.fromkeys(domain.values()))
+    for client, (tokens, words) in clients.items():
+        colour = _COLOURS[domains.index(domain[client]) % len(_COLOURS)]
+        if len(tokens):
+            axes.scatter(*zip(*tokens, strict=True), s=5, color=colour, alpha=0.35, linewidths=0)
+        if len(words):
+            axes.scatter(*zip(*words, strict=True), s=26, color=colour, marker="x", linewidths=1.2)
+    axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2, label="shared words")
+    for at, name in enumerate(domains):
+        axes.scatter([], [], s=24, color=_COLOURS[at % len(_COLOURS)], label=name or "features")
+    axes.scatter([], [], s=26, color=_GREY, marker="x", label="own words")
+    _title(axes, "Features and words")
+    axes.set(xlabel="first direction of the shared words", ylabel="second")
+    axes.legend(frameon=False, fontsize=9)
+    _write(figure, path)
+
+
 def _mean_curve(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[float]]:
     """Over the rounds that every seed has."""
     tables = [dict(curve) for curve in seeds]

@@ -17,6 +17,7 @@ from mlflow.pyfunc import PythonModel
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from models.codebook import COUNT
 from models.networks import from_json
 
 
@@ -40,6 +41,7 @@ class Answering:
         """model_input: (rows, *shape) array of the logged dtype; MLflow would read type hints as a schema."""
         weights = self._weights((params or {}).get("client", ""))
         context = self._context((params or {}).get("statistics", ()))
+        context |= {COUNT: weights.pop(COUNT)} if COUNT in weights else {}  # of a client's own words
         x = torch.from_numpy(np.ascontiguousarray(model_input))
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
         shape = tuple(self.card["shape"])
