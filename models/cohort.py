@@ -117,7 +117,8 @@ class _Plan:
         seen = torch.zeros(len(streams), device=rows.x.device)
         fused = self._fuses()
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
-        descending = {name: w for name, w in weights.items() if name not in self._buffers}
+        held = self._buffers
+        descending = {name: w for name, w in weights.items() if name not in held}
         state = self.training.optimiser.init(descending, len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
             if fused:
@@ -149,7 +150,8 @@ class _Plan:
         self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
     ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
         """One step of the optimiser; the loss is each client's mean, (clients,)."""
-        buffers = {name: w for name, w in weights.items() if name in self._buffers}
+        held = self._buffers
+        buffers = {name: w for name, w in weights.items() if name in held}
         leaves = {name: w.requires_grad_() for name, w in weights.items() if name not in buffers}
         loss, moved = self._cost({**leaves, **buffers}, context, batch)
         total = loss.sum()

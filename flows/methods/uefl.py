@@ -265,7 +265,7 @@ class UEFL(Method):
         if not hasattr(problem.network, "encode"):
             raise UserError(
                 f"params.yaml: model.kind {type(problem.network).__name__} has no features that words could stand for; "
-                "use residual, cnn or mlp."
+                "use residual, vgg16_bn, resnet18, cnn or mlp."
             )
         inner = cast(Parted, problem.network)
         segments = most_segments(inner.encoded[0]) if self.segments == "auto" else self.segments

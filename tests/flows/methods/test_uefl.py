@@ -202,7 +202,9 @@ def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(pr
 def test_a_network_without_features_is_refused(problem):
     from models.conditional import Bilinear
 
-    with pytest.raises(UserError, match=r"no features that words could stand for; use residual, cnn or mlp"):
+    with pytest.raises(
+        UserError, match=r"no features that words could stand for; use residual, vgg16_bn, resnet18, cnn or mlp"
+    ):
         UEFL().init(replace(problem, network=Bilinear(5, 3, 2, False)))
 
 
