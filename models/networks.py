@@ -16,8 +16,10 @@ from models.convolution import CNN
 from models.dense import MLP, Descent
 from models.objectives import Objective
 from models.residual import Residual
+from models.resnet import ResNet18
 from models.state import Weights
 from models.streams import server_stream
+from models.vgg import VGG16
 
 
 class Network(Protocol):
@@ -95,6 +97,8 @@ KINDS: Mapping[str, Any] = {
     "mlp": MLP,
     "cnn": CNN,
     "residual": Residual,
+    "vgg16_bn": VGG16,
+    "resnet18": ResNet18,
     "bilinear": Bilinear,
     "ensemble": Ensemble,
     "quantised": Quantised,
