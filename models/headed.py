@@ -57,6 +57,11 @@ class Headed(ABC):
 
     @property
     @abstractmethod
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+
+    @property
+    @abstractmethod
     def norms(self) -> tuple[str, ...]:
         """The encoder's normalising layers."""
 

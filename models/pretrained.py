@@ -15,7 +15,7 @@ from models.folded import channels_last
 from models.headed import Headed
 from models.state import Weights
 
-_KEPT: dict[str, dict[str, Tensor]] = {}
+_KEPT: dict[tuple[type, str | None], dict[str, Tensor]] = {}
 
 _OURS = {"running_mean": "mean", "running_var": "variance"}
 
@@ -25,7 +25,7 @@ class Pretrained(Headed):
     """An encoder with torchvision's parameter names; `pretrained` is the hash of numbers that were kept, or None.
 
     Published numbers expect three channels: with them a grey image is given as three equal ones. Fresh, the first layer
-    takes the image's own channels. Pixels are not normalised in either case (as in the code of arXiv 2402.18888).
+    takes the image's own channels. Pixels go in as rows are, without ImageNet's mean and scale, in either case.
     """
 
     pretrained: str | None = None
@@ -48,7 +48,7 @@ class Pretrained(Headed):
         fresh = super().init(stream)
         if self.pretrained is None:
             return fresh
-        return fresh | {name: w.clone() for name, w in _KEPT[self.pretrained].items()}
+        return fresh | {name: w.clone() for name, w in _KEPT[self._key].items()}
 
     def taken_images(self, x: Tensor) -> Tensor:
         """Folded images with as many channels a client as the first layer takes."""
@@ -65,8 +65,16 @@ class Pretrained(Headed):
                 raise ValueError(f"has {name} of the shape {tuple(given[name].shape)}, and {tuple(w.shape)} is needed")
             if not torch.isfinite(given[name]).all():
                 raise ValueError(f"has numbers in {name} that are not finite")
-        assert self.pretrained is not None
-        _KEPT[self.pretrained] = {name: given[name].detach().float().clone() for name in wanted}
+        _KEPT[self._key] = {name: given[name].detach().float().clone() for name in wanted}
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether `keep` has been called in this process."""
+        return self._key in _KEPT
+
+    @property
+    def _key(self) -> tuple[type, str | None]:
+        return type(self), self.pretrained
 
 
 def ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
