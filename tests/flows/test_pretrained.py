@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,8 +46,6 @@ def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(p
 
 
 def test_the_file_may_lie_at_home_and_hold_vgg(project, states, tmp_path, monkeypatch):
-    import numpy as np
-
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (12, 32, 32, 3), np.uint8), np.arange(12) % 2
     np.savez(project / "mine.npz", x=x, y=y, client=np.repeat(["a", "b"], 6))
