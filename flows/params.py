@@ -50,6 +50,26 @@ class ResidualParams(Section):
     logit_dropout: bool = True
 
 
+class VGGParams(Section):
+    """VGG16 with batch normalisation up to its last pooling, then the head of `residual`."""
+
+    kind: Literal["vgg16_bn"]
+    hidden: list[Annotated[int, Field(ge=1)]] = [512]
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    logit_dropout: bool = True
+    pretrained: str | None = Field(default=None, min_length=1)
+
+
+class ResNetParams(Section):
+    """ResNet18 up to the mean over places, then the head of `residual`."""
+
+    kind: Literal["resnet18"]
+    hidden: list[Annotated[int, Field(ge=1)]] = [512]
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    logit_dropout: bool = True
+    pretrained: str | None = Field(default=None, min_length=1)
+
+
 class CrossEntropyParams(Section):
     """-log p."""
 
@@ -163,7 +183,7 @@ class Params(Section):
     """The whole file."""
 
     data: DataParams
-    model: Annotated[MLPParams | CNNParams | ResidualParams, Field(discriminator="kind")]
+    model: Annotated[MLPParams | CNNParams | ResidualParams | VGGParams | ResNetParams, Field(discriminator="kind")]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
     evaluation: EvaluationParams = EvaluationParams()

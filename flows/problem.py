@@ -1,16 +1,20 @@
 """From params and silos to what every method of a seed is given."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from flows.params import Params
+from flows.pretrained import started
 from flows.round import Problem
 from models import objectives, optimisers
 from models.cohort import Kind, Training
 from models.kernels import pick
-from models.networks import build
+from models.networks import Network, build
+from models.pretrained import Pretrained
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.manifest import Manifest
 
 _OBJECTIVES: Mapping[str, Any] = {
     "cross_entropy": objectives.CrossEntropy,
@@ -19,17 +23,27 @@ _OBJECTIVES: Mapping[str, Any] = {
 }
 
 
-def problem(params: Params, silos: Silos, device: str, seed: int) -> Problem:
-    """The federated silos, the network for their rows, and how it trains; UserError for what does not fit together."""
+def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) -> Problem:
+    """The federated silos, the network for their rows, and how it trains; UserError for what does not fit together.
+
+    `root` is the project's folder, in which files are named.
+    """
     manifest, engine = silos.manifest, params.engine
     _suits(params, manifest.task)
-    options = params.model.model_dump(exclude={"kind"})
     try:
-        network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
+        network = _network(params, manifest, root)
         kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
     return Problem(silos.federated(), network, _training(params, kernel.kind), seed, kernel.stack)
+
+
+def _network(params: Params, manifest: Manifest, root: Path) -> Network:
+    """As params describe it for rows of this shape, starting from the file that they name, if any."""
+    options = params.model.model_dump(exclude={"kind"})
+    path = options.pop("pretrained", None)
+    network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
+    return network if path is None else started(cast(Pretrained, network), root / Path(path).expanduser())
 
 
 def _suits(params: Params, task: str) -> None:

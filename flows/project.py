@@ -73,7 +73,7 @@ class Project:
         """What every method of a seed is given."""
         from flows.problem import problem
 
-        return problem(self.params, self.silos, self.device, seed)
+        return problem(self.params, self.silos, self.device, seed, self.root)
 
     @property
     def quantity(self) -> Quantity:

@@ -21,6 +21,7 @@ from flows.round import Problem, Round, Tally, draw
 from models.kernels import even
 from models.model import Model
 from models.networks import size
+from models.pretrained import Pretrained
 from models.quantities import Quantity
 from models.state import State
 from silos.cohort import Silos
@@ -307,6 +308,8 @@ def _asked(project: Project, problem: Problem, page: Method, method: str) -> dic
     """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
     elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
+    if isinstance(problem.network, Pretrained) and problem.network.pretrained:
+        params["model"]["pretrained"] = f"sha256:{problem.network.pretrained}"  # wherever the file lies
     stack = even(len(problem.silos.clients), problem.stack)
     engine = {"kind": problem.training.engine, "stack": stack, "device": project.device}
     return {

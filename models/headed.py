@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
@@ -57,10 +56,19 @@ class Headed(Ending, ABC):
         """Fresh weights of the encoder."""
 
     @property
+    @abstractmethod
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+
+    @property
+    @abstractmethod
+    def norms(self) -> tuple[str, ...]:
+        """The encoder's normalising layers."""
+
+    @property
     def buffers(self) -> tuple[str, ...]:
         """The running statistics of every normalising layer."""
-        names = self.trunk_weights(torch.tensor(0, dtype=torch.int64))
-        return tuple(name for name in names if name.rpartition(".")[2] in BUFFERS)
+        return tuple(f"{name}.{part}" for name in self.norms for part in BUFFERS)
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The encoder's weights, and dense ones uniform in ±1/√fan_in."""

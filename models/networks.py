@@ -17,9 +17,11 @@ from models.dense import MLP, Descent
 from models.objectives import Objective
 from models.represented import Represented
 from models.residual import Residual
+from models.resnet import ResNet18
 from models.state import Weights
 from models.streams import server_stream
 from models.transformed import Transformed
+from models.vgg import VGG16
 
 
 class Network(Protocol):
@@ -119,6 +121,8 @@ KINDS: Mapping[str, Any] = {
     "mlp": MLP,
     "cnn": CNN,
     "residual": Residual,
+    "vgg16_bn": VGG16,
+    "resnet18": ResNet18,
     "bilinear": Bilinear,
     "ensemble": Ensemble,
     "quantised": Quantised,

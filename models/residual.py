@@ -34,6 +34,11 @@ class Residual(Headed):
         pixels = [area(self.shape, stage) for stage in range(len(self.widths))]
         return max(w * p for w, p in zip(self.widths, pixels, strict=True))
 
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Two a stage."""
+        return tuple(f"stage{stage}.norm{at}" for stage in range(len(self.widths)) for at in (1, 2))
+
     def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
         """Uniform in ±1/√fan_in, weights and biases, as torch.nn starts."""
         weights: dict[str, Tensor] = {}
