@@ -1,6 +1,6 @@
 """DisTrans and its reductions (Yuan et al. 2022)."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from flows.methods.distrans import DisTrans
 from flows.methods.fedavg import FedAvg
 from models.conditional import Ensemble
 from models.dense import MLP
+from models.optimisers import SGD
 from models.state import State
 from silos.errors import UserError
 
@@ -69,6 +70,14 @@ def test_an_absent_client_keeps_its_offset_and_one_that_never_trained_has_the_st
     start = model.personal.start["offset"]
     assert start.shape == (5,)
     assert ((start >= 0) & (start < 1)).all()
+
+
+def test_a_client_goes_on_from_its_own_offset(make_problem, play):
+    problem = make_problem(SIZES)
+    before = play(DisTrans(), problem, [1])
+    still = replace(problem, training=replace(problem.training, optimiser=SGD(1e-30)))
+    after = play(DisTrans(), still, [2], state=before.state)
+    assert all(offset(after, client).tobytes() == offset(before, client).tobytes() for client in SIZES)
 
 
 def test_with_offset_rate_0_offsets_are_a_fixed_augmentation(make_problem, play):

@@ -1,5 +1,8 @@
 """FedSR and its reductions (Nguyen, Torr and Lim 2022)."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +54,16 @@ def test_an_absent_client_keeps_its_references(make_problem, play):
     for name, w in kept(before, "b").items():
         assert kept(after, "b")[name].tobytes() == w.tobytes()
         assert kept(after, "a")[name].tobytes() != kept(before, "a")[name].tobytes()
+
+
+def test_a_client_goes_on_from_its_own_references(make_problem, play):
+    problem = make_problem(SIZES)
+    before = play(FedSR(), problem, [1])
+    still = replace(problem, training=replace(problem.training, optimiser=SGD(1e-30)))
+    after = play(FedSR(), still, [2], state=before.state)
+    for client in SIZES:
+        for name, w in kept(before, client).items():
+            np.testing.assert_allclose(kept(after, client)[name], w, rtol=0, atol=1e-20)
 
 
 def test_a_clients_references_never_reach_the_model_that_is_scored(make_problem, play):
