@@ -9,6 +9,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
+from flows.ensemble import ensemble
 from flows.folder import RunFolder, run_name
 from flows.interrupt import interruption
 from flows.method import MethodError
@@ -130,7 +131,23 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
             said = told(method, reference, found, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}
             paired.append({**about, "distinguishable": found.distinguishable, **said})
-    return {"table": table_rows(list(results.values()), quantity), "paired": paired}
+    return {
+        "table": table_rows(list(results.values()), quantity),
+        "paired": paired,
+        "ensembles": _ensembles(project, wanted, results),
+    }
+
+
+def _ensembles(project: Project, wanted: dict[str, Any], results: Results) -> list[dict[str, Any]]:
+    """Of each method with several seeds: the mean prediction of its runs, in accuracy and in how unsure it is."""
+    found = []
+    for method in wanted["methods"]:
+        seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
+        members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
+        numbers = ensemble(project.params.page(method, project.root), members) if members else None
+        if numbers is not None:
+            found.append({"method": method, "seeds": seeds, **numbers})
+    return found
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
@@ -140,6 +157,16 @@ def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int
         folder = RunFolder(project.root / result["folder"])
         curves.setdefault(method, []).append(folder.curve(project.quantity.headline, result["rounds"]))
     return curves
+
+
+def _ensemble_note(found: list[dict[str, Any]]) -> list[str]:
+    """The ensembles as a table of the experiment's note."""
+    if not found:
+        return []
+    names = [name for name in found[0] if name not in ("method", "seeds")]
+    head = ["All seeds of a method as one ensemble:", "", f"| method | {' | '.join(names)} |"]
+    rows = [f"| {one['method']} | {' | '.join(f'{one[name]:.3f}' for name in names)} |" for one in found]
+    return [*head, "|---" * (len(names) + 1) + "|", *rows, ""]
 
 
 def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
@@ -177,6 +204,7 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         "",
         *(f"- {p['words']}" for p in comparison["paired"]),
         "",
+        *_ensemble_note(comparison["ensembles"]),
         f"Data version {comparison['data_version']}.",
     ]
     try:

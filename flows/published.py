@@ -71,7 +71,7 @@ class Table(Record):
     `choose_on` says where the best of the grid is looked for on the first seed: the measure itself, or validation rows.
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
-    their columns.
+    their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble.
     """
 
     title: str
@@ -90,6 +90,7 @@ class Table(Record):
     contests: tuple[tuple[str, ...], ...] = ()
     by_class: dict[Name, dict[str, float]] = {}
     also: dict[str, str] = {}
+    ensembles: bool = False
     runs_of: str | None = None
 
     @model_validator(mode="after")

@@ -19,7 +19,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
 from flows.cells import Runs, paired_draws, paired_rows
-from flows.folder import run_name
+from flows.ensemble import ensemble
+from flows.folder import RunFolder, run_name
 from flows.pairs import kept
 from flows.project import Project
 from flows.published import table_of
@@ -101,6 +102,7 @@ class _Sweep:
             "rows": rows,
             "by_class": {name: self._of_class(name) for name in page.by_class},
             "also": {title: self._also(name) for name, title in page.also.items()},
+            "ensembles": {cell: self._ensemble(cell) for cell in page.cells} if page.ensembles else {},
             "paired": self._sentences(rows),
             "results": str(self.file.relative_to(self.root)),
             "figures": list(self._draw()),
@@ -281,6 +283,24 @@ class _Sweep:
             ours = statistics.fmean(there) if there else None
             sd = statistics.stdev(there) if len(there) > 1 else None
             found[cell] = {"published": about.beside.get(name), "ours": ours, "sd": sd}
+        return found
+
+    def _ensemble(self, cell: str) -> dict[str, float] | None:
+        """A cell's runs as one, from the results where the runs are not on this machine; None if it is not there either."""
+        runs = self._runs(cell)
+        page = runs.projects[0].params.page(self.page.method_of(cell), self.root)
+        members = [(p, s, RunFolder(f)) for p, s, f in zip(runs.projects, self.seeds, runs.folders, strict=True)]
+        asked = {"cell": cell, "seeds": self.seeds, "set": without_places(self.overrides)}
+        results = read_json(self.file) or {}
+        kept = results.setdefault(self.owner, {}).setdefault("ensembles", {}).setdefault(self.scale, [])
+        there = [line for line in kept if {key: line[key] for key in asked} == asked]
+        found = ensemble(page, members)
+        if found is None:
+            return dict(there[0]["numbers"]) if there else None
+        line = {**asked, "numbers": {name: round(value, 6) for name, value in found.items()}}
+        if there != [line]:
+            kept[:] = [other for other in kept if other not in there] + [line]
+            write_json(self.file, results)
         return found
 
     def _sentences(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

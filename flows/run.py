@@ -231,14 +231,8 @@ class _Run:
         return Round(number, problem, clients, dropped, self.runner, private, self.project.device)
 
     def _answer(self, state: State, round: Round) -> Model:
-        """What every client would use, also those that did not take part; fresh and unseen ones if the method has a model.
-
-        The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
-        """
-        silos = self.page.answers(self.project.silos)
-        problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
-        asked = replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally)
-        return self.page.answer(state, asked)
+        """What every client would use, also those that did not take part."""
+        return answer_of(self.page, self.project.silos, state, round)
 
     def _pictures(self, model: Model, round: Round, records: list[dict[str, Any]]) -> tuple[Path, ...]:
         """The stages, where the method has some; features and words, where there are words and params let them be seen."""
@@ -302,6 +296,16 @@ def _means(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, float
             values = [doubts[c][name] for c in clients if name in doubts.get(c, {})]
             found |= {f"{before}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
     return found
+
+
+def answer_of(page: Method, silos: Silos, state: State, round: Round) -> Model:
+    """The model of every client, of all roles, that has one.
+
+    The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
+    """
+    silos = page.answers(silos)
+    problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
+    return page.answer(state, replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally))
 
 
 def _asked(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:

@@ -276,6 +276,8 @@ def reproduce(found: dict[str, Any], console: Console) -> None:
         _by_class(found["by_class"], console)
     if found["also"]:
         _also(found["also"], console)
+    if found["ensembles"]:
+        _ensembles(found["ensembles"], console)
     if found["paired"]:
         console.print("\n95 % intervals of paired differences:")
     for pair in found["paired"]:
@@ -306,6 +308,16 @@ def _also(found: dict[str, dict[str, dict[str, float | None]]], console: Console
         ours = [_three(side["ours"]) for side in sides]
         table.add_row(cell, *("".join(parts) for parts in zip(ours, spread, published, strict=True)))
     console.print("\nof the same runs: ours ± standard deviation (published)")
+    console.print(table)
+
+
+def _ensembles(found: dict[str, dict[str, float] | None], console: Console) -> None:
+    """A row a cell, a column a number of its runs together."""
+    names = next((list(numbers) for numbers in found.values() if numbers), [])
+    table = _table("cell", *(name.replace("_", " ") for name in names))
+    for cell, numbers in found.items():
+        table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
+    console.print("\nall seeds of a cell as one deep ensemble")
     console.print(table)
 
 

@@ -152,3 +152,14 @@ def test_prefect_has_every_flow_and_every_task_as_completed(finished: Any) -> No
     # a round trains, averages and scores; the reported model is scored once more; private weights are not averaged
     expected = {f"{method}-seed{seed}": (3 if method == "fedavg" else 2) * ROUNDS + 1 for method, seed in RUNS}
     assert set(counted) == {(name, "COMPLETED", tasks) for name, tasks in expected.items()}
+
+
+def test_all_seeds_of_a_method_are_told_as_one_ensemble(finished):
+    ensembles = {line["method"]: line for line in finished.compare.json["ensembles"]}
+    runs = finished.compare.json["runs"]
+    assert ensembles.keys() == {run["method"] for run in runs}
+    for method, line in ensembles.items():
+        alone = [run["metrics"]["uncertainty/nll"] for run in runs if run["method"] == method]
+        assert line["seeds"] == sorted({run["seed"] for run in runs})
+        assert line["nll"] <= sum(alone) / len(alone), "the mean prediction is never worse than the mean (Jensen)"
+        assert line["mutual_information"] > 0

@@ -1,0 +1,48 @@
+"""Each client of a cohort says how unsure several models are together: a deep ensemble."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from models.cohort import Training
+from models.model import Model
+from models.uncertainty import Predictive, doubts, predictive
+from silos.cohort import Cohort
+from silos.private import PrivateStore
+from tasks.messages import Doubts
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+
+@step
+def ensemble_check(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    members: Sequence[tuple[Model, PrivateStore]],
+    split: str = "test",
+    device: str = "cpu",
+) -> list[Doubts]:
+    """One record a stack: numbers of each client, of the mean prediction of the members (Lakshminarayanan et al. 2017).
+
+    Every member brings the store in which its clients keep what is private to it; dropout is off.
+    """
+    start = time.perf_counter()
+    found = []
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, split, device)
+        said = []
+        for member, store in members:
+            weights, context = open_weights(member, stack, store, device)
+            said.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
+        mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*said, strict=True)))
+        numbers = doubts(mean, rows.y, rows.counts)
+        own = slice(len(stack.clients))
+        found.append(
+            Doubts(stack.clients, split, rows.counts[own].cpu(), {n: v[own].cpu() for n, v in numbers.items()})
+        )
+    found[0] = replace(found[0], seconds=time.perf_counter() - start)
+    return found
