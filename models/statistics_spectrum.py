@@ -21,21 +21,24 @@ _ANCHORED = 1e-3  # a cosine below this does not settle a sign
 class Loadings(Statistic):
     """The first principal directions of [flattened input, one-hot label]: (components * (features + label columns),).
 
-    Each is a unit vector times the root of its length, so that entries have size 1; its sign makes its sum over the
-    inputs positive (`ones`, the same anchor for every client) or its largest entry positive (`largest`). Directions
-    that the rows do not have are zeros.
+    Each is a vector of the Euclidean length `norm`, or, without it, of the root of its number of entries, so that those
+    have size 1. Its sign makes its sum over the inputs positive (`ones`, the same anchor for every client) or its largest
+    entry positive (`largest`). Directions that the rows do not have are zeros.
     """
 
     kind: ClassVar[str] = "loadings"
     least_rows: ClassVar[int] = 2
     components: int = 1
     sign: Literal["ones", "largest"] = "ones"
+    norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.components < 1:
             raise ValueError(f"components is {self.components}, and must be 1 or more")
         if self.sign not in ("ones", "largest"):
             raise ValueError(f"sign is {self.sign!r}, and must be ones or largest")
+        if self.norm is not None and not 0 < self.norm < float("inf"):
+            raise ValueError(f"norm is {self.norm}, and must be above 0 and finite")
 
     def length(self, features: int, classes: int) -> int:
         """A number for each feature and label column, for each component."""
@@ -56,7 +59,7 @@ class Loadings(Statistic):
         anchor = torch.zeros(width, dtype=z.dtype)
         anchor[: x.shape[1]] = float(self.sign == "ones")
         for at in range(there):
-            found[at] = fix_sign(directions[at], anchor) * width**0.5
+            found[at] = fix_sign(directions[at], anchor) * (self.norm or width**0.5)
         return Found(found.flatten(), there == self.components, _gap(values, there))
 
 
