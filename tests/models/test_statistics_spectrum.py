@@ -77,6 +77,16 @@ def test_directions_that_the_rows_do_not_have_are_zeros():
     assert found.ok == (False,)
 
 
+def test_a_loading_is_as_long_as_it_is_asked_to_be():
+    x, y = pictures(9)
+    asked, usual = (compute([make({"kind": "loadings", **more})], x, y, CLASSES) for more in ({"norm": 10.0}, {}))
+    assert float(asked.vector.norm()) == pytest.approx(10)
+    torch.testing.assert_close(asked.vector / 10, usual.vector / len(usual.vector) ** 0.5)
+    for wrong in (0, -1.0, float("inf")):
+        with pytest.raises(ValueError, match=r"norm is .*, and must be above 0 and finite"):
+            make({"kind": "loadings", "norm": wrong})
+
+
 def test_rows_that_are_all_alike_have_no_loadings():
     x, y = pictures(9)
     found = compute([make({"kind": "loadings"})], x[:1].expand_as(x), y[:1].expand_as(y), CLASSES)
