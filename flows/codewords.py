@@ -1,6 +1,6 @@
-"""Which words a client reads that never took part in training: the paper leaves it open."""
+"""What the page of UEFL asks clients, what it says, and which words a client reads that never took part in training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -8,8 +8,45 @@ from flows.round import Round
 from models.codebook import COUNT, OWN
 from models.model import Model
 from models.state import Private
+from silos.errors import UserError
 from tasks.codebook_extend import borrow_words, codebook_extend
+from tasks.messages import Doubts
 from tasks.uncertainty_check import uncertainty_check
+
+_COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
+
+
+def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
+    """What uncertainty_check finds of the clients that take part, by name and client.
+
+    UserError if one has no rows to be unsure of.
+    """
+    problem = round.problem
+    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+    told: Sequence[Doubts] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
+    for client, rows in ((c, n) for m in told for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
+        if not rows:
+            raise UserError(
+                f"client {client} has no {split} rows, from which its uncertainty is told; give data.split.{split} "
+                "a share, or set method.uefl.check_on to train."
+            )
+    names = told[0].numbers
+    return {n: {c: float(v) for m in told for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
+
+
+def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:
+    """Why a stage ended as it did; and that a book of so many words has collapsed, if clients use next to none of it."""
+    entropy = list(told["entropy"].values())
+    range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
+    why = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(what, what)
+    use = sorted(told["perplexity"].values())[len(entropy) // 2]
+    if use >= min(_COLLAPSED, words / 2):
+        return (f"{range_}: {why}",)
+    return f"{range_}: {why}", (
+        f"the codebook has collapsed: the median client uses as much of it as {use:.1f} words used equally; "
+        "start: centres with a warm_up, or the arm ours, prevents that"
+    )
+
 
 Unseen = Literal["shared", "union", "nearest"]
 """The shared words alone; all clients' words; or those of the client whose words are nearest to its own training rows.

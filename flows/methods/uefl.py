@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, cast
 import torch
 from pydantic import Field, model_validator
 
-from flows.codewords import Unseen, choose
+from flows.codewords import Unseen, choose, doubts, said
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.codebook import COUNT, OWN, SHARED, Quantised, most_segments
@@ -27,12 +27,8 @@ from silos.errors import UserError
 from tasks.aggregate import aggregate
 from tasks.codebook_extend import Fill, codebook_extend, common_words, token_centres
 from tasks.local_train import local_train
-from tasks.messages import Doubts
-from tasks.uncertainty_check import uncertainty_check
 
 SECTION = "codewords"
-
-_COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},
@@ -97,6 +93,14 @@ class UEFL(Method):
     def _of_arm(cls, given: dict[str, Any]) -> dict[str, Any]:
         return {**_ARMS.get(given.get("arm", cls.model_fields["arm"].default), {}), **given}
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> "UEFL":
+        if self.shared == "local" and (self.start != "normal" or self.extend == "shared"):
+            raise ValueError("with shared local there is no common book: start is normal, and extend is not shared")
+        if self.everybody and (self.shared, self.usable) != ("local", "latest"):
+            raise ValueError("everybody is what the authors' code does, with shared local and usable latest")
+        return self
+
     def init(self, problem: Problem) -> State:
         """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
         network = self._network(problem, words=0 if self.start == "centres" else self.words)
@@ -106,7 +110,7 @@ class UEFL(Method):
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
-        if self.start == "centres" and round.number == self.warm_up + 1:
+        if round.number > self.warm_up and not len({**state.tensors["start"], **state.tensors["weights"]}[SHARED]):
             state = self._common_book(state, round)
         model = self._model(state, round.problem, round.clients)
         updates = round.train(local_train, model)
@@ -134,7 +138,7 @@ class UEFL(Method):
 
     def _end_stage(self, state: State, round: Round) -> tuple[State, Report]:
         """Algorithm 1's check: who doubts, and what follows."""
-        told = self._doubts(state, round)
+        told = doubts(round, self._model(state, round.problem, round.clients), self.check_on, self.passes)
         entropy, stage = told["entropy"], state.numbers["stage"]
         limit = state.numbers["limit"]
         if limit is None or self.threshold == "each_stage":
@@ -149,44 +153,13 @@ class UEFL(Method):
         state = _with(state, limit=limit)
         if not extended:
             why = "certain" if not uncertain else "stages"
-            report = Report(numbers, rows, self._said(told, limit, why))
+            report = Report(numbers, rows, said(told, limit, why, self.words))
             return (_with(state, settled=why) if self.until == "budget" else replace(state, finished=why)), report
-        said = self._said(told, limit, f"{len(extended)} get {self.words} words: {', '.join(extended)}")
+        words = said(told, limit, f"{len(extended)} get {self.words} words: {', '.join(extended)}", self.words)
         state = self._extended(state, round, extended)
         rows["words"] = {client: float(self.words + own) for client, own in state.numbers["words"].items()}
         numbers["words/own"] = sum(state.numbers["words"].values())
-        return _with(state, stage=stage + 1, since=0), Report(numbers, rows, said)
-
-    def _said(self, told: Mapping[str, Mapping[str, float]], limit: float, what: str) -> tuple[str, ...]:
-        """Why the stage ended as it did; and that a book has collapsed, if clients use next to none of its words."""
-        entropy = list(told["entropy"].values())
-        range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
-        words = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(what, what)
-        use = sorted(told["perplexity"].values())[len(entropy) // 2]
-        if use >= min(_COLLAPSED, self.words / 2):
-            return (f"{range_}: {words}",)
-        return f"{range_}: {words}", (
-            f"the codebook has collapsed: the median client uses as much of it as {use:.1f} words used equally; "
-            "start: centres with a warm_up, or the arm ours, prevents that"
-        )
-
-    def _doubts(self, state: State, round: Round) -> dict[str, dict[str, float]]:
-        """Each client's numbers by name; UserError if one has no rows to be unsure of."""
-        problem, model = round.problem, self._model(state, round.problem, round.clients)
-        options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-        told: Sequence[Doubts] = round.each(
-            uncertainty_check, model, split=self.check_on, passes=self.passes, **options
-        )
-        for client, rows in ((c, n) for m in told for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
-            if not rows:
-                raise UserError(
-                    f"client {client} has no {self.check_on} rows, from which its uncertainty is told; give data.split."
-                    f"{self.check_on} a share, or set method.uefl.check_on to train."
-                )
-        return {
-            n: {c: float(v) for m in told for c, v in zip(m.clients, m.numbers[n], strict=True)}
-            for n in told[0].numbers
-        }
+        return _with(state, stage=stage + 1, since=0), Report(numbers, rows, words)
 
     def _limit(self, entropy: list[float]) -> float:
         """(1 + gamma) times the least or the mean entropy (equation 7)."""

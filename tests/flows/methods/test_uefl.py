@@ -194,6 +194,26 @@ def test_bad_options_are_refused_in_words():
             UEFL(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"arm": "authors", "extend": "shared"}, "no common book"),
+        ({"arm": "authors", "start": "centres"}, "no common book"),
+        ({"arm": "paper", "everybody": True}, "with shared local and usable latest"),
+    ],
+)
+def test_switches_that_do_not_go_together_are_refused(options, said):
+    with pytest.raises(ValidationError, match=said):
+        UEFL(**options)
+
+
+def test_words_start_later_if_nobody_is_there_when_they_should(problem, play, make_round):
+    page = UEFL(arm="paper", start="centres", warm_up=1, words=6)
+    after = play(page, problem, [1])
+    later = play(page, problem, [3], state=after.state)  # in round 2 everybody had dropped out
+    assert len(later.state.tensors["weights"][SHARED]) == 6
+
+
 def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(problem):
     with pytest.raises(UserError, match=r"method.uefl.segments is 4, and must divide the 6 channels .* try 1 or 2"):
         UEFL(segments=4).init(problem)
