@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
+
 from flows.round import Round
 from models.codebook import COUNT, OWN
 from models.model import Model
@@ -48,17 +50,23 @@ def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words
     )
 
 
-Unseen = Literal["shared", "union", "nearest"]
-"""The shared words alone; all clients' words; or those of the client whose words are nearest to its own training rows.
+Unseen = Literal["shared", "own", "union", "nearest"]
+"""The shared words alone; words of its own besides, k-means centres of its training features, without any training; all
+clients' words; or those of the client whose words are nearest to its training features.
 
 The last two show a client's own words to another, which training never does.
 """
 
 
-def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str]) -> Model:
-    """The model in which these clients read such words; without any private words it is the same."""
+def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str], words: int) -> Model:
+    """The model in which these clients read such words, so many if they are its own.
+
+    Where nobody has words of its own, there are none to lend.
+    """
     personal = model.personal
     assert isinstance(personal, Private)
+    if unseen == "own":
+        return _joining(model, round, fresh, words)
     sources = [client for client, own in _own(model).items() if own]
     if not sources:
         return model
@@ -68,6 +76,28 @@ def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str]) -> 
     refs = {**personal.refs, **{client: personal.refs[source] for client, source in own.items() if source}}
     counts = _own(model) | {client: _own(model)[source] for client, source in own.items() if source}
     return _with(model, refs, counts)
+
+
+def _joining(model: Model, round: Round, fresh: Sequence[str], words: int) -> Model:
+    """What a stage does for an uncertain client, for these."""
+    problem, own = round.problem, _own(model)
+    assert isinstance(model.personal, Private)
+    room = max([words, *own.values()])
+    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+    refs = dict(model.personal.refs)
+    asked = [client for client in model.clients if client in refs or client in fresh]
+    for message in round.each(
+        codebook_extend,
+        model,
+        silos=problem.silos.select(asked),
+        extend=tuple(fresh),
+        words=words,
+        room=room,
+        **options,
+    ):
+        refs |= message.refs
+        own |= dict(zip(message.clients, message.words.tolist(), strict=True))
+    return _with(model, refs, own, room)
 
 
 def _own(model: Model) -> dict[str, int]:
@@ -83,7 +113,7 @@ def _with(model: Model, refs: dict[str, str], counts: dict[str, int], room: int 
     start = dict(personal.start)
     if room is not None:
         start[OWN] = start[OWN].new_zeros(room, start[OWN].shape[1])
-    context = {COUNT: model.context[COUNT].new_tensor([counts[c] for c in model.clients])}  # type: ignore[index]
+    context = {COUNT: torch.tensor([counts[c] for c in model.clients])}
     return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)
 
 

@@ -134,7 +134,7 @@ class UEFL(Method):
         """A client that never took part reads the words that `unseen` says."""
         model = self.model(state, round.problem)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
-        return choose(self.unseen, model, round, fresh) if fresh and self.unseen != "shared" else model
+        return choose(self.unseen, model, round, fresh, self.words) if fresh and self.unseen != "shared" else model
 
     def _end_stage(self, state: State, round: Round) -> tuple[State, Report]:
         """Algorithm 1's check: who doubts, and what follows."""

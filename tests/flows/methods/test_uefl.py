@@ -164,7 +164,7 @@ def test_what_is_set_beside_an_arm_stays():
     assert UEFL(arm="paper").words == 32
 
 
-@pytest.mark.parametrize("unseen", ["shared", "union", "nearest"])
+@pytest.mark.parametrize("unseen", ["shared", "own", "union", "nearest"])
 def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen, problem, play, make_round):
     page = UEFL(**{**EVERYBODY, "unseen": unseen})
     there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
@@ -172,7 +172,7 @@ def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen
     round = make_round(problem, 3, private=played.private)
     model = page.answer(played.state, round)
     count = dict(zip(model.clients, model.context[COUNT].tolist(), strict=True))
-    assert count["bonn"] in {"shared": [0], "union": [12], "nearest": [0, 4]}[unseen]
+    assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
     assert count["oslo"] == 4
     table = by_client(round.each(evaluate, model, training=problem.training))
     before = by_client(round.each(evaluate, page.model(played.state, problem), training=problem.training))
