@@ -3,11 +3,12 @@
 import os
 import sys
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows import bench
+from flows import bench, overhead
 from flows.bench import WORKLOADS, Workload, chosen_workloads
 from flows.peers import PYTHON, interpreter
 from flows.project import Project
@@ -100,6 +101,27 @@ def test_the_workloads_are_those_of_the_docs():
         line = next(line for line in page.splitlines() if line.startswith(f"| {name} "))
         assert f"{workload.rows:,}" in line
         assert f"{workload.clients:,}" in line
+
+
+def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):
+    monkeypatch.setattr(overhead, "_ENCODERS", {"residual": ((8, 8), {"widths": (4, 6)})})
+    (line,) = overhead.overhead(2, lambda _: None)["encoders"]
+    learned = line["parameters"]
+    assert learned["uefl"] - learned["fedavg"] == overhead.WORDS * 6
+    assert len(line["ratio_by_turn"]) == 2
+    assert min(line["milliseconds"].values()) > 0
+
+
+def test_peers_take_part_where_the_method_is_fedavg():
+    assert WORKLOADS["W1"].contestants(["flower"]) == ["plain 1", "plain 2", "siloflow", "flower"]
+    assert WORKLOADS["W5"].contestants(["flower"]) == ["authors 1", "authors 2", "siloflow"]
+
+
+def test_the_authors_way_does_the_rounds(tmp_path):
+    small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
+    found = bench._contest(tmp_path, small, ["authors 1", "siloflow"], 1, lambda _: None)
+    assert found["better_plain"] == "authors 1"
+    assert {"local_train", "uncertainty_check", "codebook_extend"} <= found["task_shares"].keys()
 
 
 def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(project):
