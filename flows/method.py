@@ -109,8 +109,7 @@ def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Pat
     """The method's own words and options, for `siloflow methods`."""
     cls = find(name, extra, root)
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
-    options = {k: f.default for k, f in cls.model_fields.items()}
-    return {"method": name, "model": cls.tests, "summary": page.strip().splitlines()[0], "options": options}
+    return {"method": name, "model": cls.tests, "summary": page.strip().splitlines()[0], "options": cls().model_dump()}
 
 
 def _load(name: str, path: Path) -> ModuleType:

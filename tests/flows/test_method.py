@@ -43,7 +43,7 @@ def test_the_four_first_methods_are_there():
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no method 'fedvag'; did you mean fedavg\?"):
         find("fedvag")
-    with pytest.raises(UserError, match="there are cfl, cluster_oracle, conditional, ditto, fedavg"):
+    with pytest.raises(UserError, match="there are cfl, cluster_oracle, conditional, distrans, ditto, fedavg"):
         find("zzz")
 
 
