@@ -5,7 +5,7 @@ d = channels / segments numbers. Every slice takes the nearest word of the one b
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from models.batch import Batch
 from models.objectives import Objective
 from models.state import Weights
 from models.streams import fold, normal
+from models.wrapped import Wrapped
 
 SHARED, OWN, COUNT = "codes.shared", "codes.own", "codes.count"
 """The words of all clients, a client's own with room for more, and in the context how many of those there are."""
@@ -30,7 +31,7 @@ class Words(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantised(Wrapped):
     """A network in parts whose features are words of a codebook; without any words it is that network itself.
 
     `words` are shared, `room` is for a client's own, of which the context says how many are there. Training adds
@@ -38,7 +39,6 @@ class Quantised:
     equation 5; commitment is its beta); the gradient of the logits goes straight through to the encoder.
     """
 
-    inner: Any
     words: int = 32
     room: int = 0
     segments: int = 1
@@ -65,20 +65,15 @@ class Quantised:
         return int(self.inner.encoded[1]) * self.segments
 
     @property
-    def dropout(self) -> float:
-        """The inner network's."""
-        return float(self.inner.dropout)
-
-    @property
     def widest(self) -> int:
         """Numbers of one row in its largest layer, distances to words included."""
-        return max(int(self.inner.widest), self.tokens * (self.words + self.room))
+        return max(super().widest, self.tokens * (self.words + self.room))
 
     @property
     def buffers(self) -> tuple[str, ...]:
         """The inner network's, and books without words."""
         empty = [name for name, count in ((SHARED, self.words), (OWN, self.room)) if not count]
-        return (*getattr(self.inner, "buffers", ()), *empty)
+        return (*super().buffers, *empty)
 
     @property
     def discrete(self) -> bool:
@@ -90,33 +85,10 @@ class Quantised:
         shared = normal(fold(stream, _CODES), (self.words, self.length)) * self.start_scale
         return {**self.inner.init(stream), SHARED: shared}
 
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """`apply_stack` of a stack of one."""
-        stack, about = ({name: w[None] for name, w in part.items()} for part in (weights, context))
-        return self.apply_stack(stack, about, x[None], None if stream is None else stream[None])[0]
-
-    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to logits (clients, rows, outputs)."""
-        z, _ = self.encode(weights, context, x)
-        return self.finish(weights, self.settle(weights, context, z), streams)
-
-    def encode(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The inner network's features, before words stand in for them."""
-        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used, whole)
-        return found
-
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """Words, and what the inner network makes of them up to the first dropout."""
         codes = self.quantise(weights, context, z).codes if self.discrete else z
-        settled: Tensor = self.inner.settle(weights, context, codes)
-        return settled
-
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
-        """The inner network's."""
-        logits: Tensor = self.inner.finish(weights, settled, streams)
-        return logits
+        return super().settle(weights, context, codes)
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
@@ -124,11 +96,11 @@ class Quantised:
         """The objective, and what words and features pay for their distance."""
         z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
         if not self.discrete:
-            settled = self.inner.settle(weights, context, z)
+            settled = super().settle(weights, context, z)
             return batch.loss(objective, self.finish(weights, settled, batch.streams)), moved
         codes = self.quantise(weights, context, z).codes
         straight = z + (codes - z).detach()
-        logits = self.finish(weights, self.inner.settle(weights, context, straight), batch.streams)
+        logits = self.finish(weights, super().settle(weights, context, straight), batch.streams)
         towards_features = ((z.detach() - codes) ** 2).mean((2, 3))
         towards_words = ((z - codes.detach()) ** 2).mean((2, 3))
         distance = batch.mean(towards_features + self.commitment * towards_words)

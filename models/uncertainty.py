@@ -1,6 +1,5 @@
 """What a model says of its own doubt: the mean of several stochastic passes, and how it keeps to the truth."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -97,8 +96,3 @@ def _passes(
     z, _ = parts.encode(weights, context, x)
     settled = parts.settle(weights, context, z)
     return lambda streams: parts.finish(weights, settled, streams)
-
-
-def most(classes: int) -> float:
-    """The entropy of knowing nothing, in nats."""
-    return math.log(classes)
