@@ -10,11 +10,12 @@ stage: repeat: every client k trains encoder, classifier and its words from w an
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 
+from flows.around import apart, offering
 from flows.codewords import Unseen, choose, doubts, said
 from flows.method import Method, Report
 from flows.round import Problem, Round
@@ -145,7 +146,7 @@ class UEFL(Method):
             limit = self._limit(list(entropy.values()))
         uncertain = sorted((client for client, e in entropy.items() if e > limit), key=lambda c: (-entropy[c], c))
         extended = self._chosen(uncertain, round) if stage < self.stages else []
-        numbers = {"stage": stage, "uncertainty/limit": limit, "clients/uncertain": len(uncertain)}
+        numbers = {"stage": stage, "check/limit": limit, "clients/uncertain": len(uncertain)}
         numbers |= {"clients/extended": len(extended)}
         numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in told.items()}
         rows = {f"check_{name}": of for name, of in told.items()}
@@ -220,11 +221,8 @@ class UEFL(Method):
 
     def _split(self, state: State, weights: Weights) -> State:
         """Weights that the server averages; where every client has a copy of the shared words, those start there."""
-        local = {SHARED} if self.shared == "local" else set()
-        return state.with_tensors(
-            weights={n: w for n, w in weights.items() if n not in local},
-            start={n: w for n, w in weights.items() if n in local},
-        )
+        sections, start = apart(weights, (SHARED,) if self.shared == "local" else ())
+        return state.with_tensors(**sections, start=start)
 
     def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
         start, shared, room = state.tensors["start"], state.tensors["weights"], state.numbers["room"]
@@ -235,12 +233,7 @@ class UEFL(Method):
         return Model(network, shared, personal, {COUNT: counts} if room else {}, tuple(clients))
 
     def _network(self, problem: Problem, words: int, room: int = 0) -> Quantised:
-        if not hasattr(problem.network, "encode"):
-            raise UserError(
-                f"params.yaml: model.kind {type(problem.network).__name__} has no features that words could stand for; "
-                "use residual, vgg16_bn, resnet18, cnn or mlp."
-            )
-        inner = cast(Parted, problem.network)
+        inner: Parted = offering(problem, "encode", "features that words could stand for")
         segments = most_segments(inner.encoded[0]) if self.segments == "auto" else self.segments
         try:
             return Quantised(inner, words, room, segments, self.commitment, self.code_weight, self.start_scale)

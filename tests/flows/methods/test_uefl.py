@@ -110,7 +110,7 @@ def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(proble
     options = {**EVERYBODY, "tolerance": -0.5}
     fixed = play(UEFL(**options), problem, [1, 2, 3])
     moving = play(UEFL(**options, threshold="each_stage"), problem, [1, 2, 3])
-    name = "uncertainty/limit"
+    name = "check/limit"
     first, second = ([r.numbers[name] for r in p.reports if name in r.numbers] for p in (fixed, moving))
     assert first[0] == first[1] == second[0] != second[1]
 
