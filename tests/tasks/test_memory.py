@@ -1,9 +1,9 @@
 """What a round leaves in memory."""
 
 import gc
+import mmap
 import weakref
 
-import pytest
 import torch
 from prefect import flow
 
@@ -49,5 +49,6 @@ def test_sixty_submitted_rounds_with_large_messages_hold_one_rounds_at_most(pref
 
 def test_a_process_holds_more_after_it_took_more():
     before = resident()
-    held = torch.ones(16 * SIZE)
-    assert resident() - before == pytest.approx(held.numel() * 4, rel=0.2)
+    with mmap.mmap(-1, 64 * SIZE) as held:  # from the system itself: an allocator may hand out what it was given back
+        held.write(b"1" * len(held))
+        assert resident() - before > 60 * SIZE
