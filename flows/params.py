@@ -121,6 +121,7 @@ class ClientsParams(Section):
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    join: dict[str, Annotated[int, Field(ge=1)]] = {}
 
 
 class EvaluationParams(Section):

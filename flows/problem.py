@@ -1,6 +1,7 @@
 """From params and silos to what every method of a seed is given."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     """
     manifest, engine = silos.manifest, params.engine
     _suits(params, manifest.task)
+    _join(params, silos.federated())
     try:
         network = _network(params, manifest, root)
         kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
@@ -53,6 +55,22 @@ def _suits(params: Params, task: str) -> None:
         ours = "squared_error" if task == "regression" else "cross_entropy or focal"
         raise UserError(
             f"params.yaml: training.objective.kind is {kind}, and data/{params.data.name} is a {task}; use {ours}."
+        )
+
+
+def _join(params: Params, silos: Silos) -> None:
+    """UserError if a client joins that takes no part in training, or if nobody is there in the first round."""
+    join = params.clients.join
+    for client in join:
+        if client not in silos.clients:
+            near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
+            raise UserError(
+                f"params.yaml: clients.join: data/{params.data.name} has no client {client!r} that takes part in training; "
+                f"did you mean {near[0]}?"
+            )
+    if all(join.get(client, 1) > 1 for client in silos.clients):
+        raise UserError(
+            f"params.yaml: clients.join: nobody is there in round 1; let at least one of {len(join)} start."
         )
 
 

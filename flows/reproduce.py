@@ -154,6 +154,7 @@ class _Sweep:
             if {key: record[key] for key in asked} == asked:
                 return dict(record)
         found = self._run(cell, seed, choice, [], self.experiment)
+        found["metrics"] |= self._at_rounds(cell, found)
         metrics, quantity = found["metrics"], QUANTITIES[found["task"]]
         others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
         record = {
@@ -175,7 +176,7 @@ class _Sweep:
             "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
         }
         if self.page.also:
-            record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, float)}
+            record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, int | float)}
         if self.page.by_class:
             record["by_class"] = self._by_class(cell, seed, choice)
         records.append(record)
@@ -227,6 +228,16 @@ class _Sweep:
             return found["rounds"] if found["ended_by"] == "evaluation.stop_at" else None
         value: float | None = found["metrics"][measure.metric or QUANTITIES[found["task"]].headline]
         return value
+
+    def _at_rounds(self, cell: str, found: dict[str, Any]) -> dict[str, float]:
+        """What the page asks for as `metric@round`, of those rounds that the run scored."""
+        asked = {*self.page.also, self.page.measure_of(cell).metric or ""}
+        journal, there = RunFolder(self.root / found["folder"]).journal, {}
+        for metric, _, number in (name.partition("@") for name in sorted(asked) if "@" in name):
+            record = journal.read(int(number)) if int(number) <= found["rounds"] else {"metrics": {}}
+            if metric in record["metrics"]:
+                there[f"{metric}@{number}"] = record["metrics"][metric]
+        return there
 
     def _row(self, cell: str) -> dict[str, Any]:
         """Published beside ours; `missed` counts the seeds that did not reach the target."""

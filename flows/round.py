@@ -1,6 +1,6 @@
 """A round as a method sees it: who takes part, and how its tasks are run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,13 +98,16 @@ class Round:
                 self.tally.bytes_down += len(message.clients) * bytes_down
 
 
-def draw(problem: Problem, number: int, fraction: float, dropout: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def draw(
+    problem: Problem, number: int, fraction: float, dropout: float, join: Mapping[str, int] | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The clients of this round that answer, and those that were drawn but dropped out, both in listing order.
 
     max(1, fraction * clients) are drawn without replacement (McMahan et al. 2017); each drops out with chance `dropout`,
-    from a stream of its own, so that the same seed loses the same clients in every method.
+    from a stream of its own, so that the same seed loses the same clients in every method. `join`: clients to the round
+    before which they are not there to be drawn.
     """
-    clients = problem.silos.clients
+    clients = [c for c in problem.silos.clients if (join or {}).get(c, 1) <= number]
     chosen = set(clients)
     wanted = max(1, round(fraction * len(clients)))
     if wanted < len(clients):

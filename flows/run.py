@@ -146,7 +146,8 @@ class _Run:
         while number < params.training.rounds and not state.finished and not reached:
             heed()
             start, number = time.perf_counter(), number + 1
-            clients, dropped = draw(problem, number, params.clients.fraction, params.clients.dropout)
+            about = params.clients
+            clients, dropped = draw(problem, number, about.fraction, about.dropout, about.join)
             round = self._round(problem, private, number, clients, dropped)
             state, report = self.page.one_round(state, round) if clients else (state, Report())
             last = number == params.training.rounds or bool(state.finished)

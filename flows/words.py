@@ -7,6 +7,7 @@ from rich.table import Table
 
 from models.quantities import QUANTITIES, Quantity
 
+_ABREAST = 5  # columns of other metrics that fit beside each other
 _OPEN = "siloflow ui opens MLflow's and Prefect's pages"
 
 
@@ -299,16 +300,18 @@ def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: Con
 
 
 def _also(found: dict[str, dict[str, dict[str, float | None]]], console: Console) -> None:
-    """A row a cell, a column a metric: ours ± spread over seeds, and what is published in brackets."""
-    table = _table("cell", *found)
-    for cell in next(iter(found.values())):
-        sides = [by_cell[cell] for by_cell in found.values()]
-        spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
-        published = [f" ({_three(side['published'])})" if side["published"] is not None else "" for side in sides]
-        ours = [_three(side["ours"]) for side in sides]
-        table.add_row(cell, *("".join(parts) for parts in zip(ours, spread, published, strict=True)))
+    """A row a cell, a column a metric, as many as fit: ours ± spread over seeds, and what is published in brackets."""
     console.print("\nof the same runs: ours ± standard deviation (published)")
-    console.print(table)
+    titles = list(found)
+    for at in range(0, len(titles), _ABREAST):
+        table = _table("cell", *titles[at : at + _ABREAST])
+        for cell in found[titles[at]]:
+            sides = [found[title][cell] for title in titles[at : at + _ABREAST]]
+            spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
+            published = [f" ({_three(side['published'])})" if side["published"] is not None else "" for side in sides]
+            ours = [_three(side["ours"]) for side in sides]
+            table.add_row(cell, *("".join(parts) for parts in zip(ours, spread, published, strict=True)))
+        console.print(table)
 
 
 def _ensembles(found: dict[str, dict[str, float] | None], console: Console) -> None:

@@ -88,6 +88,7 @@ class UEFL(Method):
     everybody: bool = False
     until: Literal["certain", "budget"] = "certain"
     unseen: Unseen = "shared"
+    joining: Literal["own", "shared"] = "own"
 
     @model_validator(mode="before")
     @classmethod
@@ -113,19 +114,24 @@ class UEFL(Method):
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
         if round.number > self.warm_up and not len({**state.tensors["start"], **state.tensors["weights"]}[SHARED]):
             state = self._common_book(state, round)
+        newcomers = self._newcomers(state, round)
+        joined: tuple[str, ...] = ()
+        if newcomers:
+            state = self._extended(state, round, newcomers)
+            joined = (f"joined with {self.words} words of their own: {', '.join(newcomers)}",)
         model = self._model(state, round.problem, round.clients)
         updates = round.train(local_train, model)
         averaged = round.once(aggregate, updates, model.shared)
         state = self._split(state, {**state.tensors["start"], **averaged})
         for update in updates:
             state = state.with_private(SECTION, update.private[SECTION])
-        report = Report.of(updates)
+        report = replace(Report.of(updates), said=joined)
         state = _with(state, since=state.numbers["since"] + (round.number > self.warm_up))
         length = self.first_rounds if state.numbers["stage"] == 1 else self.more_rounds
         if state.numbers["since"] < length or state.numbers["settled"]:
             return state, _also(report, {"stage": state.numbers["stage"]})
         state, more = self._end_stage(state, round)
-        return state, replace(_also(report, more.numbers, more.rows), said=more.said)
+        return state, replace(_also(report, more.numbers, more.rows), said=(*joined, *more.said))
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same network for everybody, each client with its own words beside the shared ones."""
@@ -136,6 +142,13 @@ class UEFL(Method):
         model = self.model(state, round.problem)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
         return choose(self.unseen, model, round, fresh, self.words) if fresh and self.unseen != "shared" else model
+
+    def _newcomers(self, state: State, round: Round) -> list[str]:
+        """Who takes part for the first time, and too late for the first check."""
+        checked = state.numbers["stage"] > 1 or state.numbers["settled"]
+        if not checked or self.joining == "shared" or self.extend == "shared" or self.tolerance is None:
+            return []
+        return [client for client in round.clients if client not in state.private[SECTION]]
 
     def _end_stage(self, state: State, round: Round) -> tuple[State, Report]:
         """Algorithm 1's check: who doubts, and what follows."""
@@ -190,10 +203,11 @@ class UEFL(Method):
             state = state.with_private(SECTION, dict.fromkeys(state.private[SECTION], last))
         most = max(own[client] for client in extended)
         room = max(numbers["room"], self.words if self.usable == "latest" else most + self.words)
+        there = [client for client in problem.silos.clients if client in {*state.private[SECTION], *extended}]
         done = round.each(
             codebook_extend,
             self._model(state, problem, problem.silos.clients),
-            silos=problem.silos,
+            silos=problem.silos.select(there),
             training=problem.training,
             extend=tuple(extended),
             words=self.words,
@@ -248,4 +262,4 @@ def _with(state: State, **numbers: Any) -> State:
 def _also(
     report: Report, numbers: Mapping[str, float], rows: Mapping[str, Mapping[str, float]] | None = None
 ) -> Report:
-    return Report({**report.numbers, **numbers}, {**report.rows, **(rows or {})})
+    return replace(report, numbers={**report.numbers, **numbers}, rows={**report.rows, **(rows or {})})

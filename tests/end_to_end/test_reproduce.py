@@ -23,6 +23,14 @@ DIGITS = {
     "by_class": {3: {"shared": 0.5}, 8: {}},
     "scales": {"cpu": {"seeds": [0, 1], "grid": {"shared": [0.001, 0.3]}}},
 }
+LATE = {
+    **DIGITS,
+    "base": [*DIGITS["base"], "evaluation.every=1", "clients.join={c02: 2}"],
+    "cells": {"late": {"words": "one client comes later"}},
+    "measure": {"metric": "clients/answered@1"},
+    "also": {"clients/answered@2": "with it", "clients/answered@9": "never"},
+    **{"paired": [], "contests": [], "by_class": {}, "scales": {"cpu": {"seeds": [0]}}},
+}
 LAWS = {
     **ABOUT,
     "base": [
@@ -50,7 +58,7 @@ LAWS = {
 def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     found = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "reproduce", server)
     other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "by_class": {1: {}}}
-    page = {"tables": {"digits": DIGITS, "laws": LAWS, "other": other}}
+    page = {"tables": {"digits": DIGITS, "laws": LAWS, "late": LATE, "other": other}}
     (found.path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
     return found
 
@@ -100,6 +108,13 @@ def test_a_table_of_other_tables_runs_runs_nothing(folder, digits):
     assert "seed0" not in answer.err
     assert records(folder, "digits") == before
     assert "other" not in json.loads((folder.path / "docs" / "results" / "tiny.json").read_text())
+
+
+def test_a_number_may_be_that_of_an_earlier_round(folder):
+    found = folder.type("reproduce", "tiny.yaml", "--table", "late", "--json").json
+    assert found["rows"][0]["values"] == [2]  # the third joined in round 2
+    shown = {name: of["late"]["ours"] for name, of in found["also"].items()}
+    assert shown == {"with it": 3, "never": None}
 
 
 def test_sentences_outlive_the_runs(folder, digits, tmp_path):

@@ -79,7 +79,10 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "seeds_are": seeds_are,
         "unit": "rmse or accuracy",
         "scale": "cpu",
-        "also": {"entropy, nats": {"linear-conditional-fedavg-2K": {"published": 0.273, "ours": number, "sd": 0.01}}},
+        "also": {
+            f"entropy {at}, nats": {"linear-conditional-fedavg-2K": {"published": 0.273, "ours": number, "sd": 0.01}}
+            for at in range(12)
+        },
         "ensembles": {"linear-conditional-fedavg-2K": {"accuracy": 0.9, "mutual_information": number}},
         "by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
         "paired": [{"words": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
@@ -95,5 +98,6 @@ def test_a_table_prints_within_120_columns(seeds_are):
     assert ("draws of the data" in said) == (seeds_are == "data")
     for part in ("14.9 ± 1.9", "13.12", "24.81", "0.930 / -", "on [o]", "0.123 ± 0.01 (0.273)", "mutual information"):
         assert part in said
+    assert all(f"entropy {at}," in said for at in range(12))
     line, *_ = [line for line in said.splitlines() if line.startswith("linear-conditional-fedavg-2K")]
     assert line.split()[1] == "-"  # not published

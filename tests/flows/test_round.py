@@ -44,6 +44,17 @@ def test_every_client_is_drawn_about_equally_often(problem):
     assert all(abs(n - 100) < 4 * deviation for n in counts.values())
 
 
+def test_a_client_that_joins_later_is_drawn_from_its_round_on(problem):
+    join = {"c03": 4, "c11": 2}
+    there = [set(draw(problem, number, 1.0, 0.0, join)[0]) for number in (1, 2, 3, 4)]
+    assert [{"c03", "c11"} - clients for clients in there] == [{"c03", "c11"}, {"c03"}, {"c03"}, set()]
+    assert all(set(NAMES) - {"c03", "c11"} <= clients for clients in there)
+    assert draw(problem, 4, 0.5, 0.3, join) == draw(problem, 4, 0.5, 0.3)
+    half = draw(problem, 1, 0.5, 0.0, dict.fromkeys(NAMES[:10], 2))[0]
+    assert len(half) == 5
+    assert set(half) <= set(NAMES[10:])
+
+
 def test_about_the_asked_share_drops_out(problem):
     lost = [len(draw(problem, n, 1.0, 0.3)[1]) for n in range(300)]
     share = sum(lost) / (300 * 20)

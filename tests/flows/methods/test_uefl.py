@@ -188,6 +188,39 @@ def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_sh
     assert refs.get("bonn") in {None, *(refs[c] for c in there.silos.clients)}
 
 
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({}, 4), ({"joining": "shared"}, 0), ({"tolerance": None, "until": "budget"}, 0), ({"extend": "shared"}, 0)],
+)
+def test_a_client_that_joins_after_the_first_check_gets_its_own_words_at_once(options, count, problem, play):
+    page = UEFL(**{**EVERYBODY, "more_rounds": 3, **options})
+    played = play(page, problem, [1, 2, 3], absent={1: ["bonn"], 2: ["bonn"]})
+    assert played.state.numbers["words"].get("bonn", 0) == count
+    said = "joined with 4 words of their own: bonn"
+    assert (said in played.reports[2].said) == bool(count)
+    again = play(page, problem, [4], state=played.state)
+    assert again.state.numbers["words"].get("bonn", 0) == count
+    assert not again.reports[0].said
+
+
+def test_a_client_that_joins_before_the_first_check_is_asked_there(problem, play):
+    page = UEFL(**{**EVERYBODY, "tolerance": 1e6, "until": "budget"})
+    played = play(page, problem, [1, 2, 3], absent={1: ["bonn"]})
+    assert played.state.numbers["words"] == {}
+
+
+def test_a_client_that_joins_changes_no_words_that_are_there(problem, play):
+    page = UEFL(**{**EVERYBODY, "more_rounds": 9})
+    before = play(page, problem, [1, 2], absent={1: ["bonn"], 2: ["bonn"]})
+    words = {c: own_words(before, c) for c in before.state.private[SECTION]}
+    assert "bonn" not in words
+    frozen = replace(problem, training=replace(problem.training, optimiser=Adam(0.0)))
+    after = play(page, frozen, [3], state=before.state)
+    for client, own in words.items():
+        assert torch.equal(own_words(after, client), own), client
+    assert own_words(after, "bonn").abs().sum() > 0
+
+
 def test_bad_options_are_refused_in_words():
     for options in ({"tolerance": -1.01}, {"passes": -1}, {"segments": 0}, {"words": 0}, {"stages": 0}):
         with pytest.raises(ValidationError):

@@ -1,0 +1,43 @@
+"""What params say of clients must fit the clients that there are."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.project import Project
+from silos.errors import UserError
+
+
+@pytest.fixture
+def opened(write_params, tmp_path, monkeypatch):
+    write_params(tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return lambda *overrides: Project.open(list(overrides), Path.cwd(), derived=True)
+
+
+def test_clients_may_join_later(opened):
+    assert opened("clients.join={c05: 3, c00: 2}").problem(0).silos.clients[-1] == "c05"
+
+
+@pytest.mark.parametrize(
+    ("join", "said"),
+    [
+        ("{c5: 3}", r"clients\.join: data/digits has no client 'c5' that takes part in training; did you mean c05\?"),
+        ("{oslo: 3}", r"clients\.join: data/digits has no client 'oslo' .*; did you mean c05\?"),
+        (str({f"c0{i}": 2 for i in range(6)}), r"clients\.join: nobody is there in round 1"),
+    ],
+)
+def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
+    with pytest.raises(UserError, match=said):
+        opened(f"clients.join={join}").problem(0)
+
+
+def test_a_client_that_is_never_trained_joins_nothing(opened):
+    scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 1}]"
+    with pytest.raises(UserError, match=r"has no client 'c05' that takes part in training"):
+        opened(scheme, "clients.join={c05: 3}").problem(0)
+
+
+def test_the_first_round_of_a_client_is_a_number(opened):
+    with pytest.raises(UserError, match=r"clients\.join\.c05 is 0; it must be at least 1"):
+        opened("clients.join={c05: 0}")
