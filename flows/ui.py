@@ -1,6 +1,5 @@
 """`siloflow ui`: MLflow's and Prefect's own pages over this project's runs, on loopback."""
 
-import contextlib
 import json
 import os
 import signal
@@ -74,17 +73,34 @@ def _newest_comparison(root: Path, page: str) -> str | None:
     return f"{page}/#/experiments/{found}/runs?{_TRAINING}&viewStateShareKey={VIEW}"
 
 
+# between us and MLflow's server: ends it and its children when the pipe from us closes, as a kill -9 does
+_GUARD = """
+import os, signal, subprocess, sys, threading
+server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def watch():
+    while sys.stdin.buffer.read(4096): pass
+    os.killpg(0, signal.SIGTERM)
+    try: server.wait(10)
+    finally: os.killpg(0, signal.SIGKILL)
+threading.Thread(target=watch).start()
+server.wait()
+os.killpg(0, signal.SIGKILL)
+"""
+
+
 def _mlflow(root: Path, uri: str, port: int) -> subprocess.Popen:
-    """MLflow's server in a process group of its own; it starts children."""
+    """MLflow's server behind its guard, in a process group of their own."""
     quiet = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "1",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes that judge language models
     }
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
     with (root / "runs" / "mlflow-ui.log").open("wb") as log:
         return subprocess.Popen(
-            [*command, "--backend-store-uri", uri],
+            [*command, "--port", str(port), "--workers", "1", "--backend-store-uri", uri],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             env={**os.environ, **quiet},
@@ -104,13 +120,9 @@ def _wait(server: subprocess.Popen, url: str, log: Path, patience: float = 120.0
     raise UserError(f"MLflow's page does not answer at {url}; see {log}, or choose another --mlflow-port.")
 
 
-def _stop(server: subprocess.Popen) -> None:
+def _stop(guard: subprocess.Popen) -> None:
     """The server and its children; a second ctrl-C does not interrupt it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGTERM)
-    try:
-        server.wait(10)
-    except subprocess.TimeoutExpired:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+    assert guard.stdin is not None
+    guard.stdin.close()
+    guard.wait()

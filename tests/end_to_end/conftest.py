@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -57,13 +57,13 @@ class Folder:
         assert processes(self.path) == []
         return Answer(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
 
-    def start(self, *words: str) -> subprocess.Popen:
+    def start(self, *words: str, out: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen:
         """The same, without waiting."""
         return subprocess.Popen(
             [COMMAND, *words],
             cwd=self.path,
             env=plain_environment(),
-            stdout=subprocess.DEVNULL,
+            stdout=out,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # a process group, as a terminal gives it

@@ -1,0 +1,51 @@
+"""The pages of a finished comparison."""
+
+import json
+import signal
+import socket
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def ports():
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    found = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return found
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_both_servers_answer_and_are_gone_with_the_command(by, finished, ports, tmp_path, living):
+    folder = finished.folder.copy(tmp_path / "project")
+    mlflow, prefect = ports
+    with (tmp_path / "screen.txt").open("w+") as screen:
+        process = folder.start("ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), out=screen)
+        said = _until(screen.name, "ctrl-C ends both", process)
+        assert "newest comparison" in said
+        search = json.dumps({"max_results": 9}).encode()
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{mlflow}/api/2.0/mlflow/experiments/search", search, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert any(e["name"].startswith("compare-") for e in json.load(answer)["experiments"])
+        urllib.request.urlopen(f"http://127.0.0.1:{prefect}/api/health", timeout=20).close()
+        process.send_signal(by)
+        process.wait(30)
+    end = time.monotonic() + 20
+    while living(folder.path) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert living(folder.path) == []
+
+
+def _until(screen: str, words: str, process) -> str:
+    while process.poll() is None:
+        said = Path(screen).read_text()
+        if words in said:
+            return said
+        time.sleep(0.1)
+    raise AssertionError(process.stderr.read())
