@@ -60,8 +60,9 @@ def ensembled(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFa
 
 
 def test_an_ensemble_decides_and_the_final_doubts_are_its_own(ensembled, assert_quiet):
-    _, answer = ensembled
+    folder, answer = ensembled
     assert_quiet(answer.err)
+    assert (folder.path / answer.json["folder"] / "codebook.png").is_file()
     assert "9 get 8 words in each member: c0" in answer.err
     metrics = answer.json["metrics"]
     assert metrics["uncertainty/accuracy"] == pytest.approx(metrics["accuracy/mean"], abs=1e-9)

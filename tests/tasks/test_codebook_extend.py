@@ -182,6 +182,7 @@ def test_the_first_member_gets_the_words_that_the_network_alone_would_get(fill, 
     _, expected = extend((problem, round, alone, own), ("oslo", "lyon"), fill=fill)
     for client in CLIENTS:
         assert np.array_equal(stored[client][f"0/{OWN}"], expected[client][OWN])
+    assert not np.array_equal(stored["lyon"][f"0/{OWN}"], stored["lyon"][f"1/{OWN}"])
 
 
 def test_a_member_in_which_fewer_tokens_differ_gets_fewer_words(ensemble):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import SECTION, UEFL
-from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.codebook import COUNT, OWN, SHARED, Quantised, habits
 from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
 from models.optimisers import Adam
@@ -179,6 +179,9 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
         entropy, each = torch.special.entr(p.mean(0)).sum(-1).mean(), torch.special.entr(p).sum(-1).mean()
         assert rows["check_entropy"][client] == pytest.approx(float(entropy))
         assert rows["check_mutual_information"][client] == pytest.approx(float(entropy - each), abs=1e-9)
+        counts = torch.tensor([x.shape[1]])
+        told = [habits(one.network, one.of(weights), {}, x, counts) for one in members_of(model.network)]
+        assert rows["check_words_used"][client] == sum(float(of["words_used"]) for of in told) / 2
     assert min(rows["check_mutual_information"].values()) > 0
     assert rows["words"] == dict.fromkeys(CLIENTS, 8.0), "of one member: 4 that are shared, and 4"
     assert "4 get 4 words in each member" in played.reports[0].said[0]
@@ -245,6 +248,7 @@ def test_in_every_member_a_client_that_never_took_part_reads_the_words_that_it_i
     for member in (0, 1):
         count = dict(zip(model.clients, model.context[f"{member}/{COUNT}"].tolist(), strict=True))
         assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
+        assert bool(count["bonn"]) == ("bonn" in model.personal.refs)
         assert count["oslo"] == 4
     table = by_client(round.each(evaluate, model, training=ensemble.training))
     before = by_client(round.each(evaluate, page.model(played.state, ensemble), training=ensemble.training))
