@@ -4,24 +4,36 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
-from models.networks import kind_of
+from models.deep_ensemble import DeepEnsemble
+from models.networks import Network, kind_of
 from models.state import Weights
 from silos.errors import UserError
+
+TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, cluster_oracle or uefl"
 
 
 def ending_in_a_layer(problem: Problem) -> Any:
     """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
-    return offering(problem, "represent", "last dense layer to build on")
+    return offering(single(problem), "represent", "last dense layer to build on")
 
 
-def offering(problem: Problem, part: str, what: str) -> Any:
-    """The problem's network; UserError if it does not offer this part."""
-    if not hasattr(problem.network, part):
+def single(problem: Problem) -> Network:
+    """The problem's network; UserError if it is an ensemble, whose members the method has no word for."""
+    if isinstance(problem.network, DeepEnsemble):
         raise UserError(
-            f"params.yaml: model.kind {kind_of(problem.network)} has no {what}; "
-            "use residual, vgg16_bn, resnet18, cnn or mlp."
+            f"params.yaml: model.members is {problem.network.members}, and this method makes a network of its own around "
+            f"a single one; set model.members to 1, or use {TAKE_MEMBERS}."
         )
     return problem.network
+
+
+def offering(network: Network, part: str, what: str) -> Any:
+    """The network; UserError if it does not offer this part."""
+    if not hasattr(network, part):
+        raise UserError(
+            f"params.yaml: model.kind {kind_of(network)} has no {what}; use residual, vgg16_bn, resnet18, cnn or mlp."
+        )
+    return network
 
 
 def apart(weights: Weights, personal: Collection[str]) -> tuple[dict[str, Weights], Weights]:

@@ -1,21 +1,62 @@
-"""What the page of UEFL asks clients, what it says, and which words a client reads that never took part in training."""
+"""What the page of UEFL asks clients, what it counts and what it says."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from flows.round import Round
-from models.codebook import COUNT, OWN
+from models.codebook import COUNT, SHARED
+from models.deep_ensemble import members_of
 from models.model import Model
-from models.state import Private
+from models.networks import Network
+from models.streams import server_stream
 from silos.errors import UserError
-from tasks.codebook_extend import borrow_words, codebook_extend
+from tasks.codebook_extend import common_words, token_centres
 from tasks.messages import Doubts
 from tasks.uncertainty_check import uncertainty_check
 
 _COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
+
+
+Held = Mapping[str, int]
+"""How many words of its own each client has in each member, by its name behind the member's prefix; 0 may be left out."""
+
+
+def counted(network: Network, clients: Sequence[str], held: Held) -> dict[str, Tensor]:
+    """`held` as the context of a model: every member's counts, (clients,) int64."""
+    each = members_of(network)
+    return {one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients]) for one in each}
+
+
+def own_words(network: Network, clients: Sequence[str], held: Held) -> dict[str, float]:
+    """How many words of its own each client has, if any; in an ensemble the mean over members."""
+    counts = counted(network, clients, held).values()
+    mean = torch.stack(list(counts)).double().mean(0).tolist()
+    return {client: count for client, count in zip(clients, mean, strict=True) if count}
+
+
+def common_books(round: Round, model: Model, words: int) -> dict[str, Tensor]:
+    """Every member's shared words anew, by name: the server's k-means over the centres that each client tells of its own.
+
+    Where fewer centres than words differ in one member, all have as few: their networks are of one shape.
+    """
+    problem = round.problem
+    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+    told = round.each(token_centres, model, words=words, **options)
+    stream = server_stream(problem.seed, round.number, "common_words")
+
+    def books(words: int) -> dict[str, Tensor]:
+        found = {}
+        for one in members_of(model.network):
+            mine = [message for message in told if message.prefix == one.prefix]
+            found[one.prefix + SHARED] = round.once(common_words, mine, words, int(one.stream(stream)) & 0x7FFFFFFF)
+        return found
+
+    found = books(words)
+    fewest = min(len(book) for book in found.values())
+    return found if all(len(book) == fewest for book in found.values()) else books(fewest)
 
 
 def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
@@ -48,103 +89,3 @@ def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words
         f"the codebook has collapsed: the median client uses as much of it as {use:.1f} words used equally; "
         "start: centres with a warm_up, or the arm ours, prevents that"
     )
-
-
-Unseen = Literal["shared", "own", "union", "nearest"]
-"""The shared words alone; words of its own besides, k-means centres of its training features, without any training; all
-clients' words; or those of the client whose words are nearest to its training features.
-
-The last two show a client's own words to another, which training never does.
-"""
-
-
-def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str], words: int) -> Model:
-    """The model in which these clients read such words, so many if they are its own.
-
-    Where nobody has words of its own, there are none to lend.
-    """
-    personal = model.personal
-    assert isinstance(personal, Private)
-    if unseen == "own":
-        return _joining(model, round, fresh, words)
-    sources = [client for client, own in _own(model).items() if own]
-    if not sources:
-        return model
-    if unseen == "union":
-        return _union(model, round, fresh, sources)
-    own = {client: _nearest(model, round, client, sources) for client in fresh}
-    refs = {**personal.refs, **{client: personal.refs[source] for client, source in own.items() if source}}
-    counts = _own(model) | {client: _own(model)[source] for client, source in own.items() if source}
-    return _with(model, refs, counts)
-
-
-def _joining(model: Model, round: Round, fresh: Sequence[str], words: int) -> Model:
-    """What a stage does for an uncertain client, for these."""
-    problem, own = round.problem, _own(model)
-    assert isinstance(model.personal, Private)
-    room = max([words, *own.values()])
-    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    refs = dict(model.personal.refs)
-    asked = [client for client in model.clients if client in refs or client in fresh]
-    for message in round.each(
-        codebook_extend,
-        model,
-        silos=problem.silos.select(asked),
-        extend=tuple(fresh),
-        words=words,
-        room=room,
-        **options,
-    ):
-        refs |= message.refs
-        own |= dict(zip(message.clients, message.words.tolist(), strict=True))
-    return _with(model, refs, own, room)
-
-
-def _own(model: Model) -> dict[str, int]:
-    """How many words of its own each client has."""
-    counts = model.context[COUNT].tolist() if COUNT in model.context else [0] * len(model.clients)  # type: ignore[operator, index]
-    return dict(zip(model.clients, counts, strict=True))
-
-
-def _with(model: Model, refs: dict[str, str], counts: dict[str, int], room: int | None = None) -> Model:
-    personal = model.personal
-    assert isinstance(personal, Private)
-    network = model.network if room is None else replace(model.network, room=room)  # type: ignore[type-var]
-    start = dict(personal.start)
-    if room is not None:
-        start[OWN] = start[OWN].new_zeros(room, start[OWN].shape[1])
-    context = {COUNT: torch.tensor([counts[c] for c in model.clients])}
-    return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)
-
-
-def _nearest(model: Model, round: Round, client: str, sources: Sequence[str]) -> str | None:
-    """The source whose words are least far from the client's training tokens; None if the shared ones are as near."""
-    personal = model.personal
-    assert isinstance(personal, Private)
-    silos = round.problem.silos.select([client])
-    options: dict[str, Any] = {"training": round.problem.training, "seed": round.problem.seed, "round": round.number}
-    far = {}
-    for source in (None, *sources):
-        refs = {} if source is None else {client: personal.refs[source]}
-        counts = _own(model) | {client: 0 if source is None else _own(model)[source]}
-        tried = _with(model, {**personal.refs, **refs}, counts)
-        (told,) = round.each(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
-        far[source] = float(told.numbers["code_loss"][0])
-    return min(far, key=lambda source: (far[source] != far[source], far[source]))
-
-
-def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[str]) -> Model:
-    """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
-    personal, own = model.personal, _own(model)
-    assert isinstance(personal, Private)
-    room, problem = sum(own[source] for source in sources), round.problem
-    options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
-    there = problem.silos.select([client for client in model.clients if client in personal.refs])
-    padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
-    refs = {client: ref for message in padded for client, ref in message.refs.items()}
-    lent = Private(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
-    for message in round.each(
-        borrow_words, model, silos=problem.silos.select(fresh), lent=lent, words=[own[s] for s in sources], room=room
-    ):
-        refs |= message.refs
-    return _with(model, refs, own | dict.fromkeys(fresh, room), room)

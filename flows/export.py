@@ -12,7 +12,6 @@ from flows.method import Method
 from flows.params import flat
 from flows.project import Project, experiment
 from flows.round import Problem
-from models.codebook import COUNT
 from models.model import Model
 from models.networks import to_json
 from models.state import Private
@@ -91,9 +90,8 @@ def _model(
         clients = tuple(c for c in clients if c in personal.refs)
         opened = private.load_stack(personal.section, personal.refs, clients)
         personal = {name: torch.from_numpy(array) for name, array in opened.items()}
-        if not isinstance(model.context, Private) and COUNT in model.context:
-            held = dict(zip(model.clients, model.context[COUNT], strict=True))
-            personal[COUNT] = torch.stack([held[client] for client in clients])
+        counts = model.select(clients).context  # of words of its own, which a client's model reads beside its weights
+        personal |= {} if isinstance(counts, Private) else counts
     example, _ = open_client(Path(problem.silos.folder), manifest.clients[0], "train")
     card = {
         "method": page.__class__.__name__,

@@ -19,7 +19,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class MLPParams(Section):
+class NetworkParams(Section):
+    """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble."""
+
+    members: int = Field(default=1, ge=1)
+
+
+class MLPParams(NetworkParams):
     """Dense layers; no hidden one is logistic or linear regression."""
 
     kind: Literal["mlp"]
@@ -28,7 +34,7 @@ class MLPParams(Section):
     statistics: int = Field(default=0, ge=0)
 
 
-class CNNParams(Section):
+class CNNParams(NetworkParams):
     """Convolutions with pooling, then dense layers."""
 
     kind: Literal["cnn"]
@@ -40,7 +46,7 @@ class CNNParams(Section):
     statistics: int = Field(default=0, ge=0)
 
 
-class ResidualParams(Section):
+class ResidualParams(NetworkParams):
     """Residual stages with pooling, then dense layers with GELU; dropout also on the logits, as in the codebook paper."""
 
     kind: Literal["residual"]
@@ -50,7 +56,7 @@ class ResidualParams(Section):
     logit_dropout: bool = True
 
 
-class VGGParams(Section):
+class VGGParams(NetworkParams):
     """VGG16 with batch normalisation up to its last pooling, then the head of `residual`."""
 
     kind: Literal["vgg16_bn"]
@@ -60,7 +66,7 @@ class VGGParams(Section):
     pretrained: str | None = Field(default=None, min_length=1)
 
 
-class ResNetParams(Section):
+class ResNetParams(NetworkParams):
     """ResNet18 up to the mean over places, then the head of `residual`."""
 
     kind: Literal["resnet18"]

@@ -10,6 +10,7 @@ from flows.pretrained import started
 from flows.round import Problem
 from models import objectives, optimisers
 from models.cohort import Kind, Training
+from models.deep_ensemble import DeepEnsemble
 from models.kernels import pick
 from models.networks import Network, build
 from models.pretrained import Pretrained
@@ -42,19 +43,26 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:
     """As params describe it for rows of this shape, starting from the file that they name, if any."""
-    options = params.model.model_dump(exclude={"kind"})
+    options = params.model.model_dump(exclude={"kind", "members"})
     path = options.pop("pretrained", None)
     network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
-    return network if path is None else started(cast(Pretrained, network), root / Path(path).expanduser())
+    if path is not None:
+        network = started(cast(Pretrained, network), root / Path(path).expanduser())
+    return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
 
 
 def _suits(params: Params, task: str) -> None:
-    """UserError if the data are of another task than the objective."""
+    """UserError if the data are of another task than the objective, or than an ensemble can answer."""
     kind = params.training.objective.kind
     if _OBJECTIVES[kind].task != task:
         ours = "squared_error" if task == "regression" else "cross_entropy or focal"
         raise UserError(
             f"params.yaml: training.objective.kind is {kind}, and data/{params.data.name} is a {task}; use {ours}."
+        )
+    if task == "regression" and params.model.members > 1:
+        raise UserError(
+            f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
+            "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
         )
 
 

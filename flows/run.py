@@ -18,6 +18,7 @@ from flows.interrupt import heed, interruption
 from flows.method import Method, MethodError, Report
 from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
+from models.deep_ensemble import members_of
 from models.kernels import even
 from models.model import Model
 from models.networks import size
@@ -313,8 +314,9 @@ def _asked(project: Project, problem: Problem, page: Method, method: str) -> dic
     """What decides the run's numbers; where it is computed does not, but the engine's form rounds in its own way."""
     elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
-    if isinstance(problem.network, Pretrained) and problem.network.pretrained:
-        params["model"]["pretrained"] = f"sha256:{problem.network.pretrained}"  # wherever the file lies
+    network = members_of(problem.network)[0].network
+    if isinstance(network, Pretrained) and network.pretrained:
+        params["model"]["pretrained"] = f"sha256:{network.pretrained}"  # wherever the file lies
     stack = even(len(problem.silos.clients), problem.stack)
     engine = {"kind": problem.training.engine, "stack": stack, "device": project.device}
     return {

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.batch import Batch
+from models.deep_ensemble import members_of
 from models.dense import Descent
 from models.networks import Costed, Fused, Network, Stacked
 from models.objectives import Objective, measures, slopes
@@ -61,7 +62,8 @@ def train(
 
     weights, context: names to (clients, ...); streams: (clients,) int64. `proximal` adds proximal/2 ||w - anchor||^2
     (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given.
-    Returns trained weights (clients, ...) and the mean training loss over all rows seen (clients,).
+    Returns trained weights (clients, ...) and the mean training loss over all rows seen (clients,), of a deep ensemble the
+    mean over its members besides.
     """
     plan = _Plan(network, training, proximal)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams)
@@ -126,7 +128,8 @@ class _Plan:
             else:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
             seen += loss * batch.rows
-        return weights, seen / (rows.counts * self.training.epochs).clamp_min(1)
+        members = len(members_of(self.network))  # what an ensemble minimises is their sum
+        return weights, seen / (rows.counts * self.training.epochs * members).clamp_min(1)
 
     @property
     def _buffers(self) -> frozenset[str]:

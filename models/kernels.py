@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from models.cohort import Kind
+from models.deep_ensemble import members_of
 from models.networks import Network, kind_of, size
 
 _MOST = 512  # clients in a stack, however small they are
@@ -49,7 +50,7 @@ def pick(
     stack: int | Literal["auto"] = "auto",
 ) -> Kernel:
     """The table's choice for what is `auto`; ValueError if the network has no form of the kind that is asked for."""
-    line = _TABLE.get((kind_of(network), device), _OTHERWISE)
+    line = _TABLE.get((kind_of(members_of(network)[0].network), device), _OTHERWISE)
     if kind == "batched" and not hasattr(network, "apply_stack"):
         raise ValueError(f"the network {kind_of(network)} has no batched form; use vmap or auto.")
     if kind == "vmap" and hasattr(network, "cost_stack"):

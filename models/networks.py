@@ -13,6 +13,7 @@ from models.batch import Batch
 from models.codebook import Quantised
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
+from models.deep_ensemble import DeepEnsemble
 from models.dense import MLP, Descent
 from models.objectives import Objective
 from models.represented import Represented
@@ -128,6 +129,7 @@ KINDS: Mapping[str, Any] = {
     "quantised": Quantised,
     "transformed": Transformed,
     "represented": Represented,
+    "deep_ensemble": DeepEnsemble,
 }
 
 

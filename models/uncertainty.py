@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from models.cohort import Kind, forward
+from models.deep_ensemble import members_of
 from models.networks import Network, Parted
 from models.state import Weights
 from models.streams import fold
@@ -34,16 +35,20 @@ def predictive(
 ) -> Predictive:
     """`passes` of Monte-Carlo dropout (Gal and Ghahramani 2016), or one without dropout if there are no streams.
 
-    weights, context: (clients, ...); x: (clients, rows, *shape); streams: (clients,). A network in parts is run once up to
-    its first dropout: the passes share what they would repeat.
+    Of a deep ensemble every member makes so many. weights, context: (clients, ...); x: (clients, rows, *shape); streams:
+    (clients,). A network in parts is run once up to its first dropout: the passes share what they would repeat.
     """
     random = streams is not None and passes > 0 and (network.dropout > 0 or getattr(network, "random", False))
     pieces = []
     with torch.no_grad():
         for number, at in enumerate(range(0, x.shape[1], _ROWS_AT_ONCE)):
-            logits = _passes(network, weights, context, x[:, at : at + _ROWS_AT_ONCE], engine)
             own = [fold(fold(cast(Tensor, streams), number), t) for t in range(passes)] if random else [None]
-            pieces.append(together([logits(stream) for stream in own]))
+            said: list[Tensor] = []
+            for one in members_of(network):
+                rows = x[:, at : at + _ROWS_AT_ONCE]
+                logits = _passes(one.network, one.of(weights), one.of(context), rows, engine)
+                said += [logits(None if stream is None else one.stream(stream)) for stream in own]
+            pieces.append(together(said))
     return Predictive(*(torch.cat(part, 1) for part in zip(*pieces, strict=True)))
 
 

@@ -1,7 +1,7 @@
 """Words for clients: of a client's own, found in its training rows, or for all, from what clients tell of theirs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.codebook import COUNT, OWN, SHARED, Quantised, centres
+from models.codebook import COUNT, OWN, SHARED, centres
 from models.cohort import Training
+from models.deep_ensemble import Member, members_of
 from models.model import Model
-from models.state import Private
+from models.state import Private, Weights
 from models.streams import client_streams, normal
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
@@ -41,38 +42,40 @@ def codebook_extend(
     everybody: bool = False,
     device: str = "cpu",
 ) -> list[Extended]:
-    """One record a stack: every client's own words are stored anew with `room` rows, those of `extend` with more of them.
+    """One record a stack and member: every client's own words are stored anew with `room` rows, those of `extend` with more.
 
     New words are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). What was there stays
     bit for bit, but with `latest`, where new words take the place of the client's last ones. `everybody` is what the
     authors' code does: clients outside `extend` get new words in place of their last, or of their copy of the shared ones.
     """
     start = time.perf_counter()
-    network = _quantised(model)
+    assert isinstance(model.personal, Private)
     done = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
         mine = [client for client in stack.clients if everybody or client in extend]
-        found = _fill(cohort, stack, model, weights, context, mine, words, fill, (seed, round), device)
-        held = context[COUNT].tolist() if network.room else [0] * stack.size
-        assert isinstance(model.personal, Private)
         kept = {name: w[: len(stack.clients)].cpu() for name, w in weights.items() if name not in model.shared}
-        own = torch.zeros(len(stack.clients), room, network.length)
-        own[:, : network.room] = kept[OWN]
-        count = torch.tensor(held[: len(stack.clients)])
-        for at, client in enumerate(stack.clients):
-            if client not in mine:
-                continue
-            fresh = torch.from_numpy(found[client])
-            if client in extend or count[at]:
-                first = 0 if latest else int(count[at])
-                own[at, first : first + len(fresh)] = fresh
-                count[at] = max(int(count[at]), first + len(fresh))
-            else:
-                kept[SHARED][at, : len(fresh)] = fresh
-        tensors = {name: w.numpy() for name, w in {**kept, OWN: own}.items()}
-        refs = private.save(model.personal.section, stack.clients, tensors)
-        done.append(Extended(stack.clients, count, refs))
+        counts = {}
+        for one in members_of(model.network):
+            found = _fill(
+                cohort, stack, one, one.of(weights), one.of(context), mine, words, fill, (seed, round), device
+            )
+            own = torch.zeros(len(stack.clients), room, one.network.length)
+            own[:, : one.network.room] = kept[one.prefix + OWN]
+            count = _held(one, context, len(stack.clients))
+            for at, client in enumerate(stack.clients):
+                if client not in mine:
+                    continue
+                fresh = torch.from_numpy(found[client])
+                if client in extend or count[at]:
+                    first = 0 if latest else int(count[at])
+                    own[at, first : first + len(fresh)] = fresh
+                    count[at] = max(int(count[at]), first + len(fresh))
+                else:
+                    kept[one.prefix + SHARED][at, : len(fresh)] = fresh
+            kept[one.prefix + OWN], counts[one.prefix] = own, count
+        refs = private.save(model.personal.section, stack.clients, {name: w.numpy() for name, w in kept.items()})
+        done += [Extended(stack.clients, count, refs, prefix=prefix) for prefix, count in counts.items()]
     done[0] = replace(done[0], seconds=time.perf_counter() - start)
     return done
 
@@ -88,15 +91,18 @@ def token_centres(
     round: int,
     device: str = "cpu",
 ) -> list[Centres]:
-    """One record a stack: k-means centres of each client's training tokens, and how many tokens each stands for."""
+    """One record a stack and member: k-means centres of each client's training tokens, and the tokens of each centre."""
     start = time.perf_counter()
     told = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
-        tokens = _tokens(cohort, stack, model, weights, context, device)
-        seeds = client_streams(seed, stack.clients, round, "token_centres").tolist()
-        found = [_centres(cohort, c, tokens[c], words, s) for c, s in zip(stack.clients, seeds, strict=True)]
-        told.append(Centres(stack.clients, tuple(f[0] for f in found), tuple(f[1] for f in found)))
+        streams = client_streams(seed, stack.clients, round, "token_centres")
+        for one in members_of(model.network):
+            tokens = _tokens(cohort, stack, one, one.of(weights), one.of(context), device)
+            seeds = zip(stack.clients, one.stream(streams).tolist(), strict=True)
+            found = [_centres(cohort, client, tokens[client], words, own) for client, own in seeds]
+            centre, weight = zip(*found, strict=True)
+            told.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
     told[0] = replace(told[0], seconds=time.perf_counter() - start)
     return told
 
@@ -107,27 +113,34 @@ def borrow_words(
     model: Model,
     private: PrivateStore,
     lent: Private,
-    words: Sequence[int],
+    words: Mapping[str, int],
     room: int,
     device: str = "cpu",
 ) -> list[Extended]:
-    """One record a stack: every client stores the first `words` of each that lends its own, one after another."""
-    books = private.load_stack(lent.section, lent.refs, list(lent.refs))[OWN]
-    union = np.concatenate([book[:count] for book, count in zip(books, words, strict=True)])
-    own = np.zeros((room, union.shape[1]), np.float32)
-    own[: len(union)] = union
+    """One record a stack and member: every client stores the words of all that lend their own, one after another.
+
+    `words` says how many of their own they have, by name behind the member's prefix.
+    """
+    books = private.load_stack(lent.section, lent.refs, list(lent.refs))
+    union = {}
+    for one in members_of(model.network):
+        lenders = zip(lent.refs, books[one.prefix + OWN], strict=True)
+        union[one.prefix] = np.concatenate([book[: words[one.prefix + client]] for client, book in lenders])
     done = []
     for stack in cohort.stacks:
-        begin = {name: w.expand(len(stack.clients), *w.shape).numpy() for name, w in lent.start.items()}
-        kept = {**begin, OWN: np.repeat(own[None], len(stack.clients), 0)}
+        size = len(stack.clients)
+        kept = {name: w.expand(size, *w.shape).numpy() for name, w in lent.start.items()}
+        for prefix, own in union.items():
+            kept[prefix + OWN] = np.zeros((size, room, own.shape[1]), np.float32)
+            kept[prefix + OWN][:, : len(own)] = own
         refs = private.save(lent.section, stack.clients, kept)
-        done.append(Extended(stack.clients, torch.full((len(stack.clients),), len(union)), refs))
+        done += [Extended(stack.clients, torch.full((size,), len(own)), refs, prefix=p) for p, own in union.items()]
     return done
 
 
 @step
 def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
-    """The server's k-means over all clients' centres, weighted: (words, d) float32, fewer if fewer differ."""
+    """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ."""
     of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
     clients = sorted(of)
     together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
@@ -137,37 +150,32 @@ def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
 def _fill(
     cohort: Cohort,
     stack: Stack,
-    model: Model,
-    weights: dict[str, Tensor],
-    context: dict[str, Tensor],
+    one: Member,
+    weights: Weights,
+    context: Weights,
     clients: Sequence[str],
     words: int,
     fill: Fill,
     when: tuple[int, int],
     device: str,
 ) -> dict[str, np.ndarray]:
-    """New words (words, d) of each client."""
+    """New words (words, d) of each client in one member."""
     if not clients:
         return {}
-    streams = client_streams(when[0], clients, when[1], "codebook_extend")
+    streams = one.stream(client_streams(when[0], clients, when[1], "codebook_extend"))
     if fill == "random":
-        drawn = normal(streams, (words, _quantised(model).length))
+        drawn = normal(streams, (words, one.network.length))
         return dict(zip(clients, drawn.numpy(), strict=True))
-    tokens = _tokens(cohort, stack, model, weights, context, device)
+    tokens = _tokens(cohort, stack, one, weights, context, device)
     seeds = dict(zip(clients, streams.tolist(), strict=True))
     return {client: _centres(cohort, client, tokens[client], words, seeds[client])[0] for client in clients}
 
 
 def _tokens(
-    cohort: Cohort,
-    stack: Stack,
-    model: Model,
-    weights: dict[str, Tensor],
-    context: dict[str, Tensor],
-    device: str,
+    cohort: Cohort, stack: Stack, one: Member, weights: Weights, context: Weights, device: str
 ) -> dict[str, np.ndarray]:
-    """Client to its training tokens (tokens, d), by the running statistics and without dropout."""
-    network = _quantised(model)
+    """Client to its training tokens (tokens, d) in one member, by the running statistics and without dropout."""
+    network = one.network
     rows = open_rows(cohort.silos, stack, "train", device)
     parts = []
     with torch.no_grad():
@@ -188,6 +196,8 @@ def _centres(cohort: Cohort, client: str, tokens: np.ndarray, words: int, seed: 
         raise UserError(f"client {client} of {cohort.silos.folder}: {error}.") from None
 
 
-def _quantised(model: Model) -> Quantised:
-    assert isinstance(model.network, Quantised)
-    return model.network
+def _held(one: Member, context: Weights, clients: int) -> Tensor:
+    """How many words of its own each client has in this member, (clients,)."""
+    if not one.network.room:
+        return torch.zeros(clients, dtype=torch.int64)
+    return context[one.prefix + COUNT][:clients].cpu().clone()

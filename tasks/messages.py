@@ -92,12 +92,18 @@ class Doubts:
 
 @dataclass(frozen=True)
 class Extended:
-    """That the clients of one stack stored words of their own, and how many each has now."""
+    """That the clients of one stack stored words of their own, and how many each has now in one member of an ensemble."""
 
     clients: tuple[str, ...]
     words: Tensor  # (clients,) int64
-    refs: Mapping[str, str]  # client, hash
+    refs: Mapping[str, str]  # client, hash; the same in the records of all members
     seconds: float = 0.0
+    prefix: str = ""  # the member's; empty where there is no ensemble
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How many, by the client's name behind the prefix."""
+        return {self.prefix + c: n for c, n in zip(self.clients, self.words.tolist(), strict=True)}
 
     @property
     def bytes_up(self) -> int:
@@ -107,12 +113,16 @@ class Extended:
 
 @dataclass(frozen=True)
 class Centres:
-    """What clients tell so that a common book can start where their features are: centres, and what each stands for."""
+    """What clients tell so that a common book can start where their features are: centres, and what each stands for.
+
+    Of one member of an ensemble, since each has features of its own.
+    """
 
     clients: tuple[str, ...]
     centres: tuple[np.ndarray, ...]  # (words, d) float32 of each client
     weights: tuple[np.ndarray, ...]  # (words,) tokens
     seconds: float = 0.0
+    prefix: str = ""  # the member's; empty where there is no ensemble
 
     @property
     def bytes_up(self) -> int:

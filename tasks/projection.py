@@ -8,6 +8,7 @@ from torch import Tensor
 
 from models.codebook import COUNT, OWN, SHARED, Quantised
 from models.cohort import Training
+from models.deep_ensemble import members_of
 from models.model import Model
 from silos.cohort import Cohort
 from silos.private import PrivateStore
@@ -28,13 +29,17 @@ def projection(
     split: str = "validation",
     device: str = "cpu",
 ) -> list[Projected]:
-    """One record a stack: every client's first tokens of a split, and its own words, on axes (d, 2)."""
+    """One record a stack: every client's first tokens of a split, and its own words, on axes (d, 2).
+
+    Of a deep ensemble, those of the first member.
+    """
     start = time.perf_counter()
-    network, found = model.network, []
+    one, found = members_of(model.network)[0], []
+    network = one.network
     assert isinstance(network, Quantised)
     for stack in cohort.stacks:
         rows = open_rows(cohort.silos, stack, split, device)
-        weights, context = open_weights(model, stack, private, device)
+        weights, context = map(one.of, open_weights(model, stack, private, device))
         count = -(-_TOKENS // network.tokens)
         with torch.no_grad():
             z, _ = network.encode(weights, context, rows.x[:, :count])
@@ -62,6 +67,7 @@ def plane(words: Tensor) -> Tensor:
 
 
 def shared_words(model: Model) -> Tensor | None:
-    """The words that all clients share, where there are any and the server has them."""
-    words = model.shared.get(SHARED)
-    return words if isinstance(model.network, Quantised) and words is not None and len(words) > 1 else None
+    """The words that all clients share, where there are any and the server has them; the first member's of an ensemble."""
+    one = members_of(model.network)[0]
+    words = model.shared.get(one.prefix + SHARED)
+    return words if isinstance(one.network, Quantised) and words is not None and len(words) > 1 else None

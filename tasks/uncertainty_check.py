@@ -3,10 +3,12 @@
 import time
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from models.codebook import Quantised, habits
 from models.cohort import Rows, Training
+from models.deep_ensemble import members_of
 from models.model import Model
 from models.streams import client_streams
 from models.uncertainty import doubts, predictive
@@ -33,8 +35,9 @@ def uncertainty_check(
 ) -> list[Doubts]:
     """One record a stack: numbers of each client, of `passes` with dropout on (0: one without); none of a row leaves.
 
-    Nothing is trained, running statistics included. With `refuse` a UserError names a client for whom the model gives no
-    finite numbers; else they are NaN.
+    Of a deep ensemble they are of all members' passes together, and of words the mean over members. Nothing is trained,
+    running statistics included. With `refuse` a UserError names a client for whom the model gives no finite numbers; else
+    they are NaN.
     """
     start = time.perf_counter()
     found = []
@@ -64,9 +67,9 @@ def _doubts(
 ) -> dict[str, Tensor]:
     found = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
     numbers = doubts(found, rows.y, rows.counts)
-    if isinstance(model.network, Quantised) and model.network.discrete:
-        numbers |= habits(model.network, weights, context, rows.x, rows.counts)
-    return numbers
+    each = [one for one in members_of(model.network) if isinstance(one.network, Quantised) and one.network.discrete]
+    words = [habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts) for one in each]
+    return numbers | {name: torch.stack([told[name] for told in words]).mean(0) for name in (words[0] if words else ())}
 
 
 def _refuse_nonsense(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, folder: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from flows.around import single
 from flows.gradient import gradient_round
 from flows.method import Method, Report
 from flows.round import Problem, Round
@@ -116,7 +117,7 @@ class Conditional(Method):
 
     def _network(self, problem: Problem) -> Network:
         """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
-        count, network = self._conditions.count(problem.silos), problem.network
+        count, network = self._conditions.count(problem.silos), single(problem)
         manifest = problem.silos.manifest
         inputs, outputs = math.prod(manifest.shape), len(manifest.classes) or 1
         if self.form == "bilinear":

@@ -14,19 +14,22 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from flows.around import apart, offering
-from flows.codewords import Unseen, choose, doubts, said
+from flows.codewords import common_books, counted, doubts, own_words, said
 from flows.method import Method, Report
 from flows.round import Problem, Round
-from models.codebook import COUNT, OWN, SHARED, Quantised, most_segments
+from flows.unseen import Unseen, choose
+from models.codebook import OWN, SHARED, Quantised, most_segments
+from models.deep_ensemble import each_made, members_of, plain
 from models.model import Model
-from models.networks import Parted
+from models.networks import Network
 from models.state import Private, State, Weights
 from models.streams import server_stream
 from silos.errors import UserError
 from tasks.aggregate import aggregate
-from tasks.codebook_extend import Fill, codebook_extend, common_words, token_centres
+from tasks.codebook_extend import Fill, codebook_extend
 from tasks.local_train import local_train
 
 SECTION = "codewords"
@@ -59,7 +62,7 @@ class UEFL(Method):
     """`tolerance` is the paper's gamma (null: nobody is ever uncertain), `words` its V, `passes` its T.
 
     `arm` sets what is not set beside it: `paper`, the text; `authors`, their code; `ours`, what worked on evidence
-    (docs/methods/uefl.md).
+    (docs/methods/uefl.md). Of a deep ensemble every member has a book and words of its own.
     """
 
     tests = "personal"
@@ -112,7 +115,7 @@ class UEFL(Method):
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
-        if round.number > self.warm_up and not len({**state.tensors["start"], **state.tensors["weights"]}[SHARED]):
+        if round.number > self.warm_up and not _common(state):
             state = self._common_book(state, round)
         newcomers = self._newcomers(state, round)
         joined: tuple[str, ...] = ()
@@ -169,11 +172,13 @@ class UEFL(Method):
             why = "certain" if not uncertain else "stages"
             report = Report(numbers, rows, said(told, limit, why, self.words))
             return (_with(state, settled=why) if self.until == "budget" else replace(state, finished=why)), report
-        words = said(told, limit, f"{len(extended)} get {self.words} words: {', '.join(extended)}", self.words)
+        each = " in each member" if len(members_of(round.problem.network)) > 1 else ""
+        what = f"{len(extended)} get {self.words} words{each}: {', '.join(extended)}"
         state = self._extended(state, round, extended)
-        rows["words"] = {client: float(self.words + own) for client, own in state.numbers["words"].items()}
-        numbers["words/own"] = sum(state.numbers["words"].values())
-        return _with(state, stage=stage + 1, since=0), Report(numbers, rows, words)
+        own = own_words(round.problem.network, round.problem.silos.clients, state.numbers["words"])
+        rows["words"] = {client: self.words + count for client, count in own.items()}
+        numbers["words/own"] = sum(own.values())
+        return _with(state, stage=stage + 1, since=0), Report(numbers, rows, said(told, limit, what, self.words))
 
     def _limit(self, entropy: list[float]) -> float:
         """(1 + gamma) times the least or the mean entropy (equation 7)."""
@@ -193,15 +198,15 @@ class UEFL(Method):
         return [round.clients[at] for at in sorted(drawn)]
 
     def _extended(self, state: State, round: Round, extended: list[str]) -> State:
-        """The state in which these clients have more words."""
+        """The state in which these clients have more words, of an ensemble in every member."""
         problem, numbers = round.problem, state.numbers
         if self.extend == "shared":
             return self._common_book(state, round)
-        own = {client: numbers["words"].get(client, 0) for client in problem.silos.clients}
+        own = dict(numbers["words"])
         if self.everybody:  # their code goes on with the words of the silo that came last
             last = state.private[SECTION][round.clients[-1]]
             state = state.with_private(SECTION, dict.fromkeys(state.private[SECTION], last))
-        most = max(own[client] for client in extended)
+        most = max(own.get(one.prefix + c, 0) for one in members_of(problem.network) for c in extended)
         room = max(numbers["room"], self.words if self.usable == "latest" else most + self.words)
         there = [client for client in problem.silos.clients if client in {*state.private[SECTION], *extended}]
         done = round.each(
@@ -220,39 +225,51 @@ class UEFL(Method):
         )
         for message in done:
             state = state.with_private(SECTION, message.refs)
-            own |= dict(zip(message.clients, message.words.tolist(), strict=True))
+            own |= message.held
         return _with(state, room=room, words={client: count for client, count in own.items() if count})
 
     def _common_book(self, state: State, round: Round) -> State:
         """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own."""
-        problem = round.problem
-        options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-        told = round.each(token_centres, self._model(state, problem, round.clients), words=self.words, **options)
-        seed = int(server_stream(problem.seed, round.number, "common_words")) & 0x7FFFFFFF
-        book = round.once(common_words, told, self.words, seed)
-        everything = {**state.tensors["start"], **state.tensors["weights"], SHARED: book}
-        return self._split(state, everything)
+        books = common_books(round, self._model(state, round.problem, round.clients), self.words)
+        return self._split(state, {**_everything(state), **books})
 
     def _split(self, state: State, weights: Weights) -> State:
         """Weights that the server averages; where every client has a copy of the shared words, those start there."""
-        sections, start = apart(weights, (SHARED,) if self.shared == "local" else ())
+        copies = [name for name in weights if plain(name) == SHARED and self.shared == "local"]
+        sections, start = apart(weights, copies)
         return state.with_tensors(**sections, start=start)
 
     def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
-        start, shared, room = state.tensors["start"], state.tensors["weights"], state.numbers["room"]
-        network = self._network(problem, len({**start, **shared}[SHARED]), room)
-        begin = {**start, OWN: torch.zeros(room, network.length)}
-        personal = Private(SECTION, state.private[SECTION], begin)
-        counts = torch.tensor([state.numbers["words"].get(client, 0) for client in clients])
-        return Model(network, shared, personal, {COUNT: counts} if room else {}, tuple(clients))
+        shared, room = state.tensors["weights"], state.numbers["room"]
+        network = self._network(problem, _common(state), room)
+        empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in members_of(network)}
+        personal = Private(SECTION, state.private[SECTION], {**state.tensors["start"], **empty})
+        context = counted(network, clients, state.numbers["words"]) if room else {}
+        return Model(network, shared, personal, context, tuple(clients))
 
-    def _network(self, problem: Problem, words: int, room: int = 0) -> Quantised:
-        inner: Parted = offering(problem, "encode", "features that words could stand for")
-        segments = most_segments(inner.encoded[0]) if self.segments == "auto" else self.segments
-        try:
+    def _network(self, problem: Problem, words: int, room: int = 0) -> Network:
+        """With words in place of features; an ensemble of such networks where the problem's is one."""
+
+        def quantised(inner: Network) -> Quantised:
+            channels = offering(inner, "encode", "features that words could stand for").encoded[0]
+            segments = most_segments(channels) if self.segments == "auto" else self.segments
             return Quantised(inner, words, room, segments, self.commitment, self.code_weight, self.start_scale)
+
+        try:
+            network: Network = each_made(problem.network, quantised)
         except ValueError as error:
             raise UserError(f"params.yaml: method.uefl.{error}.") from None
+        return network
+
+
+def _everything(state: State) -> dict[str, Tensor]:
+    """Weights and what clients start with, shared words among them wherever they are."""
+    return {**state.tensors["start"], **state.tensors["weights"]}
+
+
+def _common(state: State) -> int:
+    """How many words a shared book has; those of an ensemble's members have as many."""
+    return next(len(w) for name, w in _everything(state).items() if plain(name) == SHARED)
 
 
 def _with(state: State, **numbers: Any) -> State:

@@ -85,6 +85,16 @@ def test_the_global_model_answers_raw_rows_as_reported_also_for_an_unknown_clien
     assert found[""] == found[CLIENT]
 
 
+def test_an_ensemble_answers_raw_rows_as_reported(finished: Any, server: str) -> None:
+    folder = replace(finished.folder, server=server)
+    asked = ("--set", "model.members=2", "--set", "training.rounds=2", "--json")
+    run = folder.type("run", "fedavg", *asked).json
+    alone = finished.run("fedavg", 0)
+    assert run["parameters"] == 2 * alone["parameters"]
+    found = answers(folder.path, run["mlflow_run_id"], [CLIENT])
+    assert accuracy(folder.path, found[CLIENT]) == pytest.approx(reported(run))
+
+
 def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:
     client, run = finished.folder.mlflow(), finished.run("local_only", 0)
     experiment = client.get_run(run["mlflow_run_id"]).info.experiment_id

@@ -50,11 +50,32 @@ def test_mlflow_has_every_stage_and_the_final_uncertainty(ran):
     assert {"domain/rot0/accuracy/mean", "domain/rot120/uncertainty/entropy"} <= metrics.keys()
 
 
+@pytest.fixture(scope="module")
+def ensembled(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same with two members, without passes: the ensemble decides."""
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("ensembled") / "project", server)
+    kept = ("--set", "tracking.personal_models=true", "--set", "model.members=2", "--set", "evaluation.passes=0")
+    stages = STAGES.replace("stages: 3", "stages: 2, passes: 0")
+    return folder, folder.type("run", "uefl", *MODEL, *kept, "--set", f"method.uefl={stages}", "--json")
+
+
+def test_an_ensemble_decides_and_the_final_doubts_are_its_own(ensembled, assert_quiet):
+    folder, answer = ensembled
+    assert_quiet(answer.err)
+    assert (folder.path / answer.json["folder"] / "codebook.png").is_file()
+    assert "9 get 8 words in each member: c0" in answer.err
+    metrics = answer.json["metrics"]
+    assert metrics["uncertainty/accuracy"] == pytest.approx(metrics["accuracy/mean"], abs=1e-9)
+    assert metrics["uncertainty/mutual_information"] > 0
+    assert metrics["uncertainty/words_used"] <= 16
+
+
 @pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")  # MLflow's, when the file is imported
-def test_the_served_model_reads_a_clients_own_words(ran):
+@pytest.mark.parametrize("which", ["ran", "ensembled"])
+def test_the_served_model_reads_a_clients_own_words(which, request):
     from tasks.served import Answering
 
-    folder, answer = ran
+    folder, answer = request.getfixturevalue(which)
     client = folder.mlflow()
     (logged,) = client.search_logged_models([client.get_run(answer.json["mlflow_run_id"]).info.experiment_id])
     (weights,) = Path(logged.artifact_location.removeprefix("file://")).rglob("weights.safetensors")

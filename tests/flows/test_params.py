@@ -34,6 +34,7 @@ MISTAKES = {
     "engine.device=gpu": "engine.device is 'gpu'; it must be 'auto', 'cpu' or 'cuda'.",
     "tracking.personal_models=maybe": "tracking.personal_models is 'maybe'; it must be true or false.",
     "model.hidden=64": "model.hidden is 64; it must be a list.",
+    "model.members=0": "model.members is 0; it must be at least 1.",
     "model.hidden=[8, 0]": "model.hidden.1 is 0; it must be at least 1.",
     "runner.kind=proceses": "runner.kind is 'proceses'; it must be 'threads', 'processes' or 'dask'.",
     "runner.address=tcp://10.0.0.5:8786": (

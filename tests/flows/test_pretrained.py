@@ -45,6 +45,20 @@ def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(p
         assert torch.equal(weights[name], given[name]), name
 
 
+def test_every_member_of_an_ensemble_starts_from_the_file_with_a_head_of_its_own(project, states):
+    torch.save(states["resnet18"], project / "given.pth")
+    model = "model={kind: resnet18, hidden: [], pretrained: given.pth, members: 2}"
+    ensemble = Project.open([model], project, derived=True)
+    weights = ensemble.problem(0).network.init(server_stream(0, 0, "init"))
+    for name, w in ours(states["resnet18"]).items():
+        if f"0/{name}" in weights:
+            assert torch.equal(weights[f"0/{name}"], w), name
+            assert torch.equal(weights[f"1/{name}"], w), name
+    assert not torch.equal(weights["0/dense0.weight"], weights["1/dense0.weight"])
+    asked = _asked(ensemble, ensemble.problem(0), ensemble.params.page("fedavg", project), "fedavg")
+    assert asked["params"]["model"]["pretrained"].startswith("sha256:")
+
+
 def test_the_file_may_lie_at_home_and_hold_vgg(project, states, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (12, 32, 32, 3), np.uint8), np.arange(12) % 2

@@ -1,18 +1,28 @@
-"""What params say of clients must fit the clients that there are."""
-
-from pathlib import Path
+"""What params say of model and clients is the network and the clients that methods are given."""
 
 import pytest
 
 from flows.project import Project
+from models.deep_ensemble import DeepEnsemble
+from models.dense import MLP
 from silos.errors import UserError
 
 
 @pytest.fixture
-def opened(write_params, tmp_path, monkeypatch):
-    write_params(tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "project")
-    return lambda *overrides: Project.open(list(overrides), Path.cwd(), derived=True)
+def opened(project):
+    return lambda *overrides: Project.open(list(overrides), project, derived=True)
+
+
+def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
+    network = MLP(64, (8,), 10)
+    for override, expected in (
+        ([], network),
+        (["model.members=1"], network),
+        (["model.members=3"], DeepEnsemble(network, 3)),
+    ):
+        problem = opened(*override).problem(0)
+        assert problem.network == expected
+        assert problem.training.engine == "batched"
 
 
 def test_clients_may_join_later(opened):

@@ -149,6 +149,13 @@ def test_a_regression_needs_squared_error_and_a_classification_must_not_have_it(
         Project.open([*LINEAR, "training.objective={kind: focal}"], project, derived=True).problem(0)
 
 
+def test_a_regression_has_no_deep_ensemble(project):
+    asked = [*LINEAR, "training.objective={kind: squared_error}", "model.members=3"]
+    said = r"params\.yaml: model\.members is 3, and data/lines is a regression; .*: set model\.members to 1\."
+    with pytest.raises(UserError, match=said):
+        Project.open(asked, project, derived=True).problem(0)
+
+
 def test_the_network_of_a_regression_has_one_output(project):
     problem = Project.open([*LINEAR, "training.objective={kind: squared_error}"], project, derived=True).problem(0)
     assert problem.network == MLP(2, (8,), 1)

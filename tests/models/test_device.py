@@ -9,6 +9,7 @@ from models.codebook import COUNT, OWN, Quantised, habits
 from models.cohort import Rows, Training, outcomes, stacked, train
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
+from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
 from models.objectives import CrossEntropy, Focal
 from models.optimisers import SGD, Adam
@@ -28,6 +29,7 @@ NETWORKS = {
     "quantised": Quantised(CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.2), 5, room=3, segments=2),
     "transformed": Transformed(MLP(64, (6,), 3), (8, 8)),
     "represented": Represented(MLP(64, (6,), 3)),
+    "deep_ensemble": DeepEnsemble(Quantised(MLP(64, (6,), 3, dropout=0.2), 5, room=3), 2),
 }
 OPTIMISERS = {"sgd": SGD(0.1, weight_decay=0.01), "momentum": SGD(0.1, 0.9), "adamw": Adam(0.01, 0.1, decoupled=True)}
 
@@ -46,7 +48,9 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
         trained, loss = train(network, weights, context, rows, plan, streams, proximal=0.1)
         found = outcomes(network, trained, context, rows, CrossEntropy(), engine)
         found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
-        found |= habits(network, trained, context, rows.x, rows.counts) if isinstance(network, Quantised) else {}
+        for one in members_of(network):
+            if isinstance(one.network, Quantised):
+                found |= habits(one.network, one.of(trained), one.of(context), rows.x, rows.counts)
     for tensor in (*trained.values(), loss, *found.values()):
         assert tensor.device.type == device
 
@@ -70,7 +74,9 @@ def stack(network, device):
     rows = Rows(x.to(device), y.to(device), torch.tensor([9, 0, 5], device=device))
     weights = stacked({n: w.to(device) for n, w in network.init(server_stream(0, 0, "init")).items()}, 3)
     context = {"statistics": torch.rand(3, 4, generator=draw).to(device)}
-    if isinstance(network, Quantised):
-        weights[OWN] = torch.rand(3, network.room, network.length, generator=draw).to(device)
-        context = {COUNT: torch.tensor([3, 0, 1], device=device)}
+    for one in members_of(network):
+        if isinstance(one.network, Quantised):
+            own = torch.rand(3, one.network.room, one.network.length, generator=draw)
+            weights[one.prefix + OWN] = own.to(device)
+            context[one.prefix + COUNT] = torch.tensor([3, 0, 1], device=device)
     return rows, weights, context, client_streams(0, ["a", "", "c"], 1, "local_train").to(device)

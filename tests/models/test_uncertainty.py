@@ -13,6 +13,7 @@ from sklearn.metrics import log_loss
 from models.codebook import COUNT, OWN, Quantised
 from models.cohort import stacked
 from models.convolution import CNN
+from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
 from models.residual import Residual
 from models.streams import client_streams, fold, server_stream
@@ -33,10 +34,12 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 def stack(network):
     weights = stacked(network.init(server_stream(0, 0, "init")), 2)
     weights = {n: w + 0.3 * draw(*w.shape, seed=4).abs() for n, w in weights.items()}
-    if isinstance(network, Quantised):
-        weights[OWN] = draw(2, 2, network.length)
-        return weights, {COUNT: torch.tensor([2, 0])}
-    return weights, {}
+    context = {}
+    for one in members_of(network):
+        if isinstance(one.network, Quantised):
+            weights[one.prefix + OWN] = draw(2, 2, one.network.length, seed=one.number)
+            context[one.prefix + COUNT] = torch.tensor([2, 0])
+    return weights, context
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
@@ -62,6 +65,47 @@ def test_without_dropout_all_passes_agree_with_the_deterministic_softmax(network
         assert torch.equal(found.p, expected)
         numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
         torch.testing.assert_close(numbers["mutual_information"], torch.zeros(2).double())
+
+
+@pytest.mark.parametrize("inner", NETWORKS.values(), ids=NETWORKS)
+def test_an_ensemble_without_passes_is_its_members_together(inner):
+    network = DeepEnsemble(inner, 3)
+    (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
+    said = [one.network.apply_stack(one.of(weights), one.of(context), x, None).double() for one in members_of(network)]
+    found, expected = predictive(network, weights, context, x, None, 0), together(said)
+    torch.testing.assert_close(found.p, expected.p, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.each, expected.each, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        found.p, torch.softmax(network.apply_stack(weights, context, x, None), -1).double(), rtol=0, atol=1e-6
+    )
+    numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
+    assert numbers["mutual_information"].max() > 1e-4, "members that were drawn apart disagree"
+
+
+def test_members_that_are_equal_do_not_disagree():
+    network = DeepEnsemble(NETWORKS["cnn"], 3)
+    (weights, _), x = stack(network), draw(2, 9, 8, 8, seed=2)
+    first, *others = members_of(network)
+    for other in others:
+        weights |= other.named(first.of(weights))
+    found = predictive(network, weights, {}, x, None, 0)
+    numbers = doubts(found, torch.zeros(2, 9, dtype=torch.int64), torch.tensor([9, 9]))
+    torch.testing.assert_close(numbers["mutual_information"], torch.zeros(2).double(), rtol=0, atol=1e-12)
+    alone = predictive(network.inner, first.of(weights), {}, x, None, 0)
+    torch.testing.assert_close(found.p, alone.p, rtol=0, atol=1e-12)
+
+
+def test_an_ensembles_passes_are_those_of_every_member_with_masks_of_its_own():
+    network = DeepEnsemble(NETWORKS["residual"], 2)
+    (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
+    streams = client_streams(0, ["a", "b"], 1, "u")
+    found = predictive(network, weights, context, x, streams, 4)
+    first, second = members_of(network)
+    of_first = predictive(network.inner, first.of(weights), {}, x, streams, 4)
+    masks = [second.stream(fold(fold(streams, 0), t)) for t in range(4)]
+    of_second = together([network.inner.apply_stack(second.of(weights), {}, x, mask) for mask in masks])
+    torch.testing.assert_close(found.p, (of_first.p + of_second.p) / 2, rtol=0, atol=1e-7)
+    torch.testing.assert_close(found.each, (of_first.each + of_second.each) / 2, rtol=0, atol=1e-7)
 
 
 def test_passes_repeat_and_change_nothing():

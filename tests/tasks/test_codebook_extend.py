@@ -8,6 +8,7 @@ import torch
 from sklearn.cluster import KMeans
 
 from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
 from models.model import Model
 from models.state import Private
@@ -134,11 +135,88 @@ def test_a_common_book_is_found_from_centres_in_any_order_of_clients(world):
     assert torch.equal(book, common_words.fn(list(reversed(told)), 3, 0))
 
 
-def test_borrowed_words_are_those_of_all_that_lend(world):
+@pytest.fixture
+def ensemble(world):
+    """Two members with different features and own words, of which the second has one fewer where there are any."""
+    problem, round, _, _ = world
+    network = DeepEnsemble(Quantised(MLP(5, (6,), 3), words=4, room=3), 2)
+    own = torch.randn(2, 3, 3, 6, generator=torch.Generator().manual_seed(1)).numpy()
+    refs = round.private.save("codewords", list(CLIENTS), {f"{m}/{OWN}": own[m] for m in (0, 1)})
+    held = {f"{m}/{c}": max(n - m, 0) for m in (0, 1) for c, n in HELD.items()}
+    context = {f"{m}/{COUNT}": torch.tensor([held[f"{m}/{c}"] for c in problem.silos.clients]) for m in (0, 1)}
+    start = {f"{m}/{OWN}": torch.zeros(3, 6) for m in (0, 1)}
+    shared = network.init(server_stream(0, 0, "init"))
+    model = Model(network, shared, Private("codewords", refs, start), context, problem.silos.clients)
+    return problem, round, model, {f"{m}/{c}": own[m][at] for m in (0, 1) for at, c in enumerate(CLIENTS)}, held
+
+
+def extend_all(ensemble, clients, words=4, room=6, **options):
+    problem, round, model, *_ = ensemble
+    when = {"seed": 0, "round": 1, "training": problem.training}
+    asked = {"extend": clients, "words": words, "room": room, **when, **options}
+    done = round.each(codebook_extend, model, **asked)
+    counts = {name: count for message in done for name, count in message.held.items()}
+    return counts, {c: round.private.load("codewords", m.refs, c) for m in done for c in m.clients}
+
+
+def test_every_member_gets_words_and_those_that_were_there_survive_bit_for_bit(ensemble):
+    counts, stored = extend_all(ensemble, ("oslo",))
+    *_, before, held = ensemble
+    assert counts == held | {"0/oslo": 6, "1/oslo": 5}
+    for name, own in before.items():
+        member, client = name.split("/")
+        assert np.array_equal(stored[client][f"{member}/{OWN}"][: held[name]], own[: held[name]])
+    fresh = [stored["oslo"][f"{m}/{OWN}"][held[f"{m}/oslo"] : counts[f"{m}/oslo"]] for m in (0, 1)]
+    assert not np.array_equal(*fresh), "under each member's own encoder"
+
+
+@pytest.mark.parametrize("fill", ["kmeans", "random"])
+def test_the_first_member_gets_the_words_that_the_network_alone_would_get(fill, ensemble):
+    problem, round, model, _, _ = ensemble
+    _, stored = extend_all(ensemble, ("oslo", "lyon"), fill=fill)
+    own = {c: round.private.load("codewords", model.personal.refs, c)[f"0/{OWN}"] for c in CLIENTS}
+    refs = round.private.save("codewords", list(CLIENTS), {OWN: np.stack(list(own.values()))})
+    one = members_of(model.network)[0]
+    personal = Private("codewords", refs, one.of(model.personal.start))
+    alone = Model(one.network, one.of(model.shared), personal, one.of(model.context), model.clients)
+    _, expected = extend((problem, round, alone, own), ("oslo", "lyon"), fill=fill)
+    for client in CLIENTS:
+        assert np.array_equal(stored[client][f"0/{OWN}"], expected[client][OWN])
+    assert not np.array_equal(stored["lyon"][f"0/{OWN}"], stored["lyon"][f"1/{OWN}"])
+
+
+def test_a_member_in_which_fewer_tokens_differ_gets_fewer_words(ensemble):
+    """Features of the second member that are all zero are one token."""
+    problem, round, model, own, held = ensemble
+    dead = {n: w * 0 if n.startswith("1/dense0") else w for n, w in model.shared.items()}
+    counts, _ = extend_all((problem, round, replace(model, shared=dead), own, held), ("oslo",))
+    assert (counts["0/oslo"], counts["1/oslo"]) == (6, 2)
+
+
+def test_clients_tell_centres_of_every_member(ensemble):
+    problem, round, model, *_ = ensemble
+    told = round.each(token_centres, model, training=problem.training, words=4, seed=0, round=1)
+    assert sorted({message.prefix for message in told}) == ["0/", "1/"]
+    for prefix in ("0/", "1/"):
+        mine = [message for message in told if message.prefix == prefix]
+        assert sum(float(w.sum()) for m in mine for w in m.weights) == sum(CLIENTS.values())
+
+
+def test_borrowed_words_are_those_of_the_same_member(ensemble):
+    problem, round, model, own, held = ensemble
+    lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
+    only = problem.silos.select(["lyon"])
+    done = round.each(borrow_words, model, silos=only, lent=lent, words=held, room=5)
+    assert {n: c for m in done for n, c in m.held.items()} == {"0/lyon": 3, "1/lyon": 1}
+    stored = round.private.load("codewords", done[0].refs, "lyon")
+    assert np.array_equal(stored[f"1/{OWN}"], np.concatenate([own["1/oslo"][:1], np.zeros((4, 6), np.float32)]))
+
+
+def test_borrowed_words_are_those_of_all_of_all_that_lend(world):
     problem, round, model, own = world
     lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = problem.silos.select(["lyon"])
-    (done,) = round.each(borrow_words, model, silos=only, lent=lent, words=[2, 1], room=5)
+    (done,) = round.each(borrow_words, model, silos=only, lent=lent, words={"oslo": 2, "one": 1}, room=5)
     stored = round.private.load("codewords", done.refs, "lyon")[OWN]
     assert done.words.tolist() == [3]
     expected = np.concatenate([own["oslo"][:2], own["one"][:1], np.zeros((2, 5), np.float32)])

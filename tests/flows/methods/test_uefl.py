@@ -8,13 +8,16 @@ from pydantic import ValidationError
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import SECTION, UEFL
-from models.codebook import COUNT, OWN, SHARED, Quantised
+from models.codebook import COUNT, OWN, SHARED, Quantised, habits
+from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
 from models.optimisers import Adam
+from silos.cohort import Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state, save_state
 from tasks.evaluate import evaluate
+from tasks.opening import open_rows, open_weights
 from tasks.scoring import by_client
 
 CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
@@ -24,6 +27,11 @@ EVERYBODY = {"arm": "paper", "words": 4, "first_rounds": 2, "more_rounds": 1, "t
 @pytest.fixture
 def problem(make_problem):
     return make_problem(CLIENTS, network=MLP(5, (6,), 3, dropout=0.2), optimiser=Adam(0.01), silos={"validation": 5})
+
+
+@pytest.fixture
+def ensemble(problem):
+    return replace(problem, network=DeepEnsemble(problem.network, 2))
 
 
 def own_words(played, client):
@@ -135,6 +143,70 @@ def test_dealing_does_not_matter_with_books_of_different_sizes(options, problem,
     assert one.state.sha256() == two.state.sha256()
 
 
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"arm": "authors"}, {"extend": "shared"}])
+def test_of_an_ensemble_the_first_member_is_the_run_without_one_and_the_second_has_words_of_its_own(
+    options, ensemble, problem, play, tmp_path
+):
+    """Where everybody is extended, members do not decide about each other."""
+    page, first = UEFL(**{**EVERYBODY, **options}), "0/"
+    together = play(page, ensemble, [1, 2, 3], private=PrivateStore(str(tmp_path / "together")))
+    alone = play(page, problem, [1, 2, 3], private=PrivateStore(str(tmp_path / "alone")))
+    for name, w in alone.state.tensors["weights"].items():
+        assert torch.equal(together.state.tensors["weights"][first + name], w), name
+    counts = alone.state.numbers["words"]
+    assert together.state.numbers["words"] == {f"{m}/{c}": n for m in (0, 1) for c, n in counts.items()}
+    for client in CLIENTS:
+        both = together.private.load(SECTION, together.state.private[SECTION], client)
+        own = alone.private.load(SECTION, alone.state.private[SECTION], client)
+        assert all((both[first + name] == w).all() for name, w in own.items())
+        assert not own[OWN].size or (both[f"1/{OWN}"] != own[OWN]).any()
+    shared = together.state.tensors["weights"] | together.state.tensors["start"]
+    assert not torch.equal(shared[f"0/{SHARED}"], shared[f"1/{SHARED}"])
+
+
+def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
+    """Without passes it is the pure deep ensemble, of which dropout is off."""
+    page = UEFL(**{**EVERYBODY, "passes": 0, "first_rounds": 1})
+    played = play(page, ensemble, [1])
+    model = page.model(replace(played.state, numbers={**played.state.numbers, "room": 0, "words": {}}), ensemble)
+    rows = played.reports[0].rows
+    for client in CLIENTS:
+        stack = Stack((client,), 1)
+        weights, _ = open_weights(model.select([client]), stack, played.private, "cpu")
+        x = open_rows(ensemble.silos, stack, "validation", "cpu").x
+        said = [one.network.apply_stack(one.of(weights), {}, x, None) for one in members_of(model.network)]
+        p = torch.stack([torch.softmax(logits.double(), -1) for logits in said])
+        entropy, each = torch.special.entr(p.mean(0)).sum(-1).mean(), torch.special.entr(p).sum(-1).mean()
+        assert rows["check_entropy"][client] == pytest.approx(float(entropy))
+        assert rows["check_mutual_information"][client] == pytest.approx(float(entropy - each), abs=1e-9)
+        counts = torch.tensor([x.shape[1]])
+        told = [habits(one.network, one.of(weights), {}, x, counts) for one in members_of(model.network)]
+        assert rows["check_words_used"][client] == sum(float(of["words_used"]) for of in told) / 2
+    assert min(rows["check_mutual_information"].values()) > 0
+    assert rows["words"] == dict.fromkeys(CLIENTS, 8.0), "of one member: 4 that are shared, and 4"
+    assert "4 get 4 words in each member" in played.reports[0].said[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"arm": "authors"}])
+def test_a_run_of_an_ensemble_that_is_killed_goes_on_bit_for_bit(options, ensemble, play, tmp_path):
+    page = UEFL(**{**EVERYBODY, "tolerance": 0.0, "benchmark": "mean", "passes": 0, **options})
+    whole = play(page, ensemble, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
+    half = play(page, ensemble, [1, 2], private=PrivateStore(str(tmp_path / "half")))
+    save_state(tmp_path / "checkpoint", half.state, 2)
+    state, number = load_state(tmp_path / "checkpoint")
+    resumed = play(page, ensemble, [number + 1, 4], state=state, private=PrivateStore(str(tmp_path / "half")))
+    assert resumed.state.sha256() == whole.state.sha256()
+
+
+def test_members_whose_common_centres_are_fewer_shorten_every_members_book(ensemble, play):
+    """A second member whose features are all zero has one centre."""
+    page = UEFL(arm="paper", start="centres", warm_up=0, words=6)
+    state = page.init(ensemble)
+    dead = {n: w * 0 if n.startswith("1/dense0") else w for n, w in state.tensors["weights"].items()}
+    played = play(page, ensemble, [1], state=state.with_tensors(weights=dead))
+    assert [len(played.state.tensors["weights"][f"{m}/{SHARED}"]) for m in (0, 1)] == [1, 1]
+
+
 def test_as_many_at_random_are_extended_as_are_uncertain(problem, play):
     page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=0.0, extend="random")
     report = play(page, problem, [1]).reports[0]
@@ -162,6 +234,26 @@ def test_the_authors_arm_goes_on_with_the_last_silos_words(problem, play):
 def test_what_is_set_beside_an_arm_stays():
     assert UEFL(arm="authors", words=16).words == 16
     assert UEFL(arm="paper").words == 32
+
+
+@pytest.mark.parametrize("unseen", ["shared", "own", "union", "nearest"])
+def test_in_every_member_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(
+    unseen, ensemble, play, make_round
+):
+    page = UEFL(**{**EVERYBODY, "unseen": unseen})
+    there = replace(ensemble, silos=ensemble.silos.select(["oslo", "lyon", "rome"]))
+    played = play(page, there, [1, 2])
+    round = make_round(ensemble, 3, private=played.private)
+    model = page.answer(played.state, round)
+    for member in (0, 1):
+        count = dict(zip(model.clients, model.context[f"{member}/{COUNT}"].tolist(), strict=True))
+        assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
+        assert bool(count["bonn"]) == ("bonn" in model.personal.refs)
+        assert count["oslo"] == 4
+    table = by_client(round.each(evaluate, model, training=ensemble.training))
+    before = by_client(round.each(evaluate, page.model(played.state, ensemble), training=ensemble.training))
+    assert table["oslo"] == before["oslo"]
+    assert table["bonn"]["test/loss"] < 10
 
 
 @pytest.mark.parametrize("unseen", ["shared", "own", "union", "nearest"])

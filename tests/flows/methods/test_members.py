@@ -1,0 +1,82 @@
+"""A method trains a deep ensemble as it trains a network, or says which methods do."""
+
+import re
+
+import pytest
+import torch
+
+from flows.around import TAKE_MEMBERS
+from flows.method import find, names
+from models.cohort import outcomes
+from models.deep_ensemble import DeepEnsemble, members_of
+from models.dense import MLP
+from models.optimisers import Adam
+from silos.cohort import Stack
+from silos.errors import UserError
+from tasks.checkpoint import load_state, save_state
+from tasks.evaluate import evaluate
+from tasks.opening import open_rows, open_weights
+from tasks.scoring import by_client, summary
+
+CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
+INNER = MLP(5, (6,), 3, dropout=0.2)
+TAKE = re.split(r", | or ", TAKE_MEMBERS)
+# what they do next hangs on what all members say together
+LOOK = {"ifca", "cfl", "uefl"}
+
+
+@pytest.fixture
+def make(make_problem):
+    return lambda network: make_problem(CLIENTS, network=network, optimiser=Adam(0.01), silos={"one_class": "same"})
+
+
+@pytest.mark.parametrize("name", sorted({*names()} - {*TAKE}))
+def test_a_method_around_one_network_refuses_an_ensemble_and_names_those_that_take_one(name, make):
+    with pytest.raises(UserError, match=r"model\.members is 3, .* set model.members to 1, or use fedavg, .* or uefl"):
+        find(name)().init(make(DeepEnsemble(INNER, 3)))
+
+
+@pytest.mark.parametrize("name", TAKE)
+def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_it(name, make, play, tmp_path):
+    page, problem = find(name)(), make(DeepEnsemble(INNER, 2))
+    played = play(page, problem, [1, 2])
+    save_state(tmp_path / "checkpoint", played.state, 2)
+    assert load_state(tmp_path / "checkpoint")[0].sha256() == played.state.sha256()
+    after = play(page, problem, [3, 4, 5, 6], state=played.state)
+    losses = []
+    for state in (page.init(problem), after.state):
+        model = page.model(state, problem)
+        scores = played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training)
+        losses.append(summary(by_client(scores), "test")["loss/mean"])
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("name", [name for name in TAKE if name not in LOOK])
+def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
+    page, network = find(name)(), DeepEnsemble(INNER, 2)
+    ours, theirs = (play(page, make(one), [1, 2]) for one in (network, INNER))
+    first, second = members_of(network)
+    for client in CLIENTS:
+        opened = [
+            open_weights(page.model(p.state, p.problem).select([client]), Stack((client,), 1), p.private, "cpu")[0]
+            for p in (ours, theirs)
+        ]
+        for part, w in opened[1].items():
+            torch.testing.assert_close(first.of(opened[0])[part], w, rtol=0, atol=1e-6)
+            assert not torch.equal(second.of(opened[0])[part], w)
+
+
+def test_dealing_does_not_matter_and_both_engines_learn_the_same(make, play, sequential):
+    page, problem = find("uefl")(arm="paper", words=4, first_rounds=1, tolerance=-1), make(DeepEnsemble(INNER, 2))
+    one, more = (play(page, problem, [1, 2], workers=n, stack=2) for n in (1, 2))
+    assert one.state.sha256() == more.state.sha256()
+    reference = play(page, sequential(problem), [1])
+    batched = play(page, problem, [1])
+    losses = []
+    for played in (reference, batched):
+        model = page.model(played.state, problem)
+        stack = Stack(("oslo",), 1)
+        weights, context = open_weights(model.select(["oslo"]), stack, played.private, "cpu")
+        rows = open_rows(problem.silos, stack, "test", "cpu")
+        losses.append(outcomes(model.network, weights, context, rows, problem.training.objective)["loss"])
+    torch.testing.assert_close(*losses, rtol=0, atol=1e-5)
