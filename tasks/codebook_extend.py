@@ -1,8 +1,6 @@
 """Words for clients: of a client's own, found in its training rows, or for all, from what clients tell of theirs."""
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -48,7 +46,6 @@ def codebook_extend(
     bit for bit, but with `latest`, where new words take the place of the client's last ones. `everybody` is what the
     authors' code does: clients outside `extend` get new words in place of their last, or of their copy of the shared ones.
     """
-    start = time.perf_counter()
     assert isinstance(model.personal, Private)
     done = []
     for stack in cohort.stacks:
@@ -76,7 +73,6 @@ def codebook_extend(
             kept[one.prefix + OWN], counts[one.prefix] = own, count
         refs = private.save(model.personal.section, stack.clients, {name: w.numpy() for name, w in kept.items()})
         done += [Extended(stack.clients, count, refs, prefix=prefix) for prefix, count in counts.items()]
-    done[0] = replace(done[0], seconds=time.perf_counter() - start)
     return done
 
 
@@ -92,7 +88,6 @@ def token_centres(
     device: str = "cpu",
 ) -> list[Centres]:
     """One record a stack and member: k-means centres of each client's training tokens, and the tokens of each centre."""
-    start = time.perf_counter()
     told = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
@@ -103,7 +98,6 @@ def token_centres(
             found = [_centres(cohort, client, tokens[client], words, own) for client, own in seeds]
             centre, weight = zip(*found, strict=True)
             told.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
-    told[0] = replace(told[0], seconds=time.perf_counter() - start)
     return told
 
 

@@ -1,8 +1,6 @@
 """A model is scored on each client's own rows, there."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,7 +30,6 @@ def evaluate(
     keep_outcomes: bool = False,
 ) -> list[Scores]:
     """One record a stack and split; `keep_outcomes` lets each client keep each row's outcome, for paired comparisons."""
-    start = time.perf_counter()
     scores = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
@@ -41,7 +38,6 @@ def evaluate(
             found = outcomes(model.network, weights, context, rows, training.objective, training.engine)
             kept = _keep(stack, found, training.objective, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, found, kept))
-    scores[0] = replace(scores[0], seconds=time.perf_counter() - start)
     return scores
 
 

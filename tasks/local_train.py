@@ -1,6 +1,5 @@
 """Each client of a cohort trains its copy of the model on its own rows."""
 
-import time
 from dataclasses import replace
 
 import torch
@@ -37,7 +36,6 @@ def local_train(
     The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
     `each` the shared weights also leave client by client.
     """
-    start = time.perf_counter()
     updates = []
     for stack in cohort.stacks:
         rows = open_rows(cohort.silos, stack, "train", device)
@@ -50,7 +48,6 @@ def local_train(
         update = _update(stack, model, trained, rows.counts.cpu(), loss.cpu(), private)
         own = {name: trained[name][: len(stack.clients)] for name in model.shared} if each else {}
         updates.append(replace(update, each=own))
-    updates[0] = replace(updates[0], seconds=time.perf_counter() - start)
     return updates
 
 

@@ -1,6 +1,5 @@
 """Each client of a cohort takes, of the models that it is offered, the one that fits its training rows best."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +23,6 @@ def regroup(
     model.shared: (sets, models, ...), the offered weights. A model whose loss is no number is the last choice; a client
     without rows takes the first.
     """
-    start = time.perf_counter()
     found = []
     offered = next(iter(model.shared.values())).shape[:2]
     for stack in cohort.stacks:
@@ -41,5 +39,4 @@ def regroup(
         least = np.take_along_axis(loss, choice[..., None], 2)[..., 0]
         counts = rows.counts[: len(stack.clients)].cpu()
         found.append(Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least)))
-    found[0] = replace(found[0], seconds=time.perf_counter() - start)
     return found

@@ -5,8 +5,10 @@ Steps are pure, so running one twice gives the same message; a user's mistake is
 
 import functools
 import multiprocessing
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -55,8 +57,9 @@ def _anywhere(function: Callable) -> Callable:
         if multiprocessing.parent_process() is not None:
             tidy()  # a worker process: what its task before this one left
         args, options = tuple(map(_opened, args)), {name: _opened(value) for name, value in options.items()}
+        start = time.perf_counter()
         try:
-            return function(*args, **options)
+            return _timed(function(*args, **options), start)
         except UserError:
             raise
         except Exception as error:
@@ -64,6 +67,13 @@ def _anywhere(function: Callable) -> Callable:
             raise
 
     return run
+
+
+def _timed(answer: Any, start: float) -> Any:
+    """A step's messages, the first of which says how long all of them took."""
+    if isinstance(answer, list) and answer and hasattr(answer[0], "seconds"):
+        answer[0] = replace(answer[0], seconds=time.perf_counter() - start)
+    return answer
 
 
 def _opened(argument: Any) -> Any:

@@ -1,8 +1,5 @@
 """Each client of a cohort says how unsure the model is of its rows."""
 
-import time
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -39,7 +36,6 @@ def uncertainty_check(
     running statistics included. With `refuse` a UserError names a client for whom the model gives no finite numbers; else
     they are NaN.
     """
-    start = time.perf_counter()
     found = []
     for stack in cohort.stacks:
         rows = open_rows(cohort.silos, stack, split, device)
@@ -52,7 +48,6 @@ def uncertainty_check(
         if refuse:
             _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
         found.append(Doubts(stack.clients, split, counts, numbers))
-    found[0] = replace(found[0], seconds=time.perf_counter() - start)
     return found
 
 
