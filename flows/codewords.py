@@ -1,14 +1,15 @@
-"""What the page of UEFL asks clients, what it counts and what it says."""
+"""What pages with codewords make of a network, ask clients, count and say."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from flows.around import offering
 from flows.round import Round
-from models.codebook import COUNT, SHARED
-from models.deep_ensemble import members_of
+from models.codebook import COUNT, SHARED, Quantised, most_segments
+from models.deep_ensemble import each_made, members_of
 from models.model import Model
 from models.networks import Network
 from models.streams import server_stream
@@ -57,6 +58,20 @@ def common_books(round: Round, model: Model, words: int) -> dict[str, Tensor]:
     found = books(words)
     fewest = min(len(book) for book in found.values())
     return found if all(len(book) == fewest for book in found.values()) else books(fewest)
+
+
+def with_words(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:
+    """The network, or every member of an ensemble, with words in place of features; UserError naming the method's option."""
+
+    def quantised(inner: Network) -> Quantised:
+        channels = offering(inner, "encode", "features that words could stand for").encoded[0]
+        return Quantised(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
+
+    try:
+        made: Network = each_made(network, quantised)
+    except ValueError as error:
+        raise UserError(f"params.yaml: method.{method}.{error}.") from None
+    return made
 
 
 def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:

@@ -16,18 +16,17 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from flows.around import apart, offering
-from flows.codewords import common_books, counted, doubts, own_words, said
+from flows.around import apart
+from flows.codewords import common_books, counted, doubts, own_words, said, with_words
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from flows.unseen import Unseen, choose
-from models.codebook import OWN, SHARED, Quantised, most_segments
-from models.deep_ensemble import each_made, members_of, plain
+from models.codebook import OWN, SHARED
+from models.deep_ensemble import members_of, plain
 from models.model import Model
 from models.networks import Network
 from models.state import Private, State, Weights
 from models.streams import server_stream
-from silos.errors import UserError
 from tasks.aggregate import aggregate
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.local_train import local_train
@@ -248,18 +247,8 @@ class UEFL(Method):
         return Model(network, shared, personal, context, tuple(clients))
 
     def _network(self, problem: Problem, words: int, room: int = 0) -> Network:
-        """With words in place of features; an ensemble of such networks where the problem's is one."""
-
-        def quantised(inner: Network) -> Quantised:
-            channels = offering(inner, "encode", "features that words could stand for").encoded[0]
-            segments = most_segments(channels) if self.segments == "auto" else self.segments
-            return Quantised(inner, words, room, segments, self.commitment, self.code_weight, self.start_scale)
-
-        try:
-            network: Network = each_made(problem.network, quantised)
-        except ValueError as error:
-            raise UserError(f"params.yaml: method.uefl.{error}.") from None
-        return network
+        options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
+        return with_words("uefl", problem.network, words=words, room=room, **options)
 
 
 def _everything(state: State) -> dict[str, Tensor]:

@@ -1,0 +1,109 @@
+"""VQ oracle: words in place of features, one codebook for each true domain, which no method is told (UEFL, section 4.1).
+
+every client k of domain g trains encoder, classifier and words_g from w for E local epochs;
+w <- sum_k n_k w_k / sum_k n_k;  words_g <- the same over the clients of g
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from flows.around import apart, single
+from flows.codewords import common_books, with_words
+from flows.groups import members
+from flows.method import Method, Report
+from flows.round import Problem, Round
+from models.codebook import SHARED
+from models.model import Model
+from models.networks import Network
+from models.state import State
+from models.streams import server_stream
+from silos.cohort import Silos
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+
+class VQOracle(Method):
+    """The options are uefl's, with the defaults of its arm `ours`."""
+
+    tests = "personal"
+
+    words: int = Field(64, ge=1)
+    segments: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    commitment: float = Field(0.25, ge=0)
+    code_weight: float = Field(1.0, ge=0)
+    warm_up: int = Field(10, ge=0)
+    start: Literal["normal", "centres"] = "centres"
+    start_scale: float = Field(1.0, gt=0)
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's start, and the same words for every domain, or none yet."""
+        domains = problem.silos.laws()
+        network = self._network(problem, 0 if self.start == "centres" else self.words)
+        sections, book = apart(network.init(server_stream(problem.seed, 0, "init")), (SHARED,))
+        books = {name: torch.stack([words] * len(domains)) for name, words in book.items()}
+        return State({**sections, "books": books}, {"domains": domains})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Train everywhere; average weights over all clients, and words over those of a domain."""
+        state = self._with_words(state, round)
+        books, updates = list(state.tensors["books"][SHARED]), []
+        for domain, clients in enumerate(_by_domain(state, round)):
+            if clients:
+                model = self._of(state, round.problem, domain, clients)
+                mine = round.train(local_train, model, round.silos.select(clients))
+                books[domain] = round.once(aggregate, mine, model.shared)[SHARED]
+                updates += mine
+        averaged = round.once(aggregate, updates, {**state.tensors["weights"], SHARED: books[0]})
+        sections, _ = apart(averaged, (SHARED,))
+        return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), Report.of(updates)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """One network, each client with its domain's words."""
+        books, clients = state.tensors["books"][SHARED], problem.silos.clients
+        own = books[[_domain_of(problem.silos, state)[client] for client in clients]]
+        network = self._network(problem, books.shape[1])
+        return Model(network, state.tensors["weights"], {SHARED: own}, clients=clients)
+
+    def answers(self, silos: Silos) -> Silos:
+        """A client of a domain that nobody trained on has no words."""
+        known = silos.laws()
+        return silos.select([client for client in silos.clients if silos.domain(client) in known])
+
+    def _with_words(self, state: State, round: Round) -> State:
+        """After the warm-up, once every domain has somebody there: k-means over the centres that its clients tell."""
+        groups = _by_domain(state, round)
+        if state.tensors["books"][SHARED].shape[1] or round.number <= self.warm_up or not all(groups):
+            return state
+
+        def books(words: int) -> list[torch.Tensor]:
+            asked = [replace(round, clients=tuple(clients)) for clients in groups]
+            models = [self._of(state, round.problem, domain, clients) for domain, clients in enumerate(groups)]
+            return [common_books(own, model, words)[SHARED] for own, model in zip(asked, models, strict=True)]
+
+        found = books(self.words)
+        fewest = min(map(len, found))
+        if any(len(book) > fewest for book in found):  # one network for all has as many words for each
+            found = books(fewest)
+        return state.with_tensors(books={SHARED: torch.stack(found)})
+
+    def _of(self, state: State, problem: Problem, domain: int, clients: Sequence[str]) -> Model:
+        book = state.tensors["books"][SHARED][domain]
+        shared = {**state.tensors["weights"], SHARED: book}
+        return Model(self._network(problem, len(book)), shared, clients=tuple(clients))
+
+    def _network(self, problem: Problem, words: int) -> Network:
+        options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
+        return with_words("vq_oracle", single(problem), words=words, **options)
+
+
+def _by_domain(state: State, round: Round) -> list[list[str]]:
+    """The clients of each domain that take part."""
+    return members(round.clients, _domain_of(round.problem.silos, state), len(state.numbers["domains"]))
+
+
+def _domain_of(silos: Silos, state: State) -> dict[str, int]:
+    return {client: state.numbers["domains"].index(silos.domain(client)) for client in silos.clients}

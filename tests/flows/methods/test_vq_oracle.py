@@ -1,0 +1,93 @@
+"""The oracle is VQ-FedAvg whose words are averaged within the domains that the partition wrote down."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flows.methods.uefl import UEFL
+from flows.methods.vq_oracle import VQOracle
+from models.codebook import SHARED
+from models.deep_ensemble import DeepEnsemble
+from models.dense import MLP
+from models.optimisers import Adam
+from silos.errors import UserError
+
+SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10}
+DOMAINS = {"a": "north", "b": "south", "c": "north", "d": "south", "e": "north"}
+OPTIONS = {"words": 4, "segments": 2, "start": "normal", "warm_up": 0}
+
+
+@pytest.fixture
+def make(make_problem):
+    network = MLP(5, (6,), 3, dropout=0.2)
+    return lambda domains=None: make_problem(SIZES, network=network, optimiser=Adam(0.01), silos={"domains": domains})
+
+
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}])
+def test_one_domain_is_vq_fedavg_to_the_bit(options, make, play):
+    options = {**OPTIONS, **options}
+    absent = {2: ["b", "e"]}
+    oracle = play(VQOracle(**options), make(), [1, 2, 3], absent=absent)
+    shared = play(UEFL(arm="paper", tolerance=None, until="budget", **options), make(), [1, 2, 3], absent=absent)
+    expected = dict(shared.state.tensors["weights"])
+    assert torch.equal(oracle.state.tensors["books"][SHARED][0], expected.pop(SHARED))
+    for name, w in expected.items():
+        assert torch.equal(oracle.state.tensors["weights"][name], w), name
+    assert [r.tally.bytes_up for r in oracle.rounds] == [r.tally.bytes_up for r in shared.rounds]
+
+
+def test_weights_are_everybodys_and_words_the_domains_own(make, play):
+    problem = make(DOMAINS)
+    oracle = play(VQOracle(**OPTIONS), problem, [1])
+    everybody = play(UEFL(arm="paper", tolerance=None, **OPTIONS), problem, [1])
+    for name, w in oracle.state.tensors["weights"].items():
+        assert torch.allclose(w, everybody.state.tensors["weights"][name], atol=1e-6), name
+    for at, domain in enumerate(("north", "south")):
+        silos = problem.silos.select([c for c in SIZES if DOMAINS[c] == domain])
+        alone = play(UEFL(arm="paper", tolerance=None, **OPTIONS), replace(problem, silos=silos), [1])
+        assert torch.equal(oracle.state.tensors["books"][SHARED][at], alone.state.tensors["weights"][SHARED])
+
+
+def test_words_start_where_the_domains_own_features_are(make, play):
+    page = VQOracle(**{**OPTIONS, "start": "centres", "warm_up": 1})
+    played = play(page, make(DOMAINS), [1])
+    assert played.state.tensors["books"][SHARED].shape == (2, 0, 3)
+    waiting = play(page, make(DOMAINS), [2], state=played.state, absent={2: ["b", "d"]})
+    assert waiting.state.tensors["books"][SHARED].shape == (2, 0, 3), "nobody of the south is there to be asked"
+    after = play(page, make(DOMAINS), [3], state=waiting.state)
+    north, south = after.state.tensors["books"][SHARED]
+    assert north.shape == south.shape == (4, 3)
+    assert not torch.equal(north, south)
+
+
+def test_a_domain_of_which_nobody_answers_keeps_its_words(make, play):
+    before = play(VQOracle(**OPTIONS), make(DOMAINS), [1]).state
+    after = play(VQOracle(**OPTIONS), make(DOMAINS), [2], state=before, absent={2: ["b", "d"]}).state
+    old, new = before.tensors["books"][SHARED], after.tensors["books"][SHARED]
+    assert torch.equal(old[1], new[1])
+    assert not torch.equal(old[0], new[0])
+
+
+def test_every_client_reads_the_words_of_its_domain_and_an_unseen_domain_has_none(make_problem, play):
+    roles = [{"kind": "hold_out", "domains": ["west"]}, {"kind": "fresh", "per_domain": 1}]
+    domains = {**DOMAINS, "w": "west"}
+    problem = make_problem({**SIZES, "w": 5}, silos={"domains": domains, "roles": roles})
+    trained = replace(problem, silos=problem.silos.federated())
+    played = play(VQOracle(**OPTIONS), trained, [1])
+    there = played.page.answers(problem.silos)
+    assert "w" not in there.clients
+    assert set(there.clients) > set(trained.silos.clients)
+    model = played.page.model(played.state, replace(problem, silos=there))
+    place = {client: at for at, client in enumerate(model.clients)}
+    books = played.state.tensors["books"][SHARED]
+    for client in model.clients:
+        expected = books[["north", "south"].index(DOMAINS[client])]
+        assert torch.equal(model.personal[SHARED][place[client]], expected)
+
+
+def test_an_option_and_a_network_that_do_not_fit_are_named(make):
+    with pytest.raises(UserError, match=r"method.vq_oracle.segments is 4, and must divide the 6 channels"):
+        VQOracle(segments=4).init(make())
+    with pytest.raises(UserError, match=r"model.members is 2"):
+        VQOracle().init(replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))
