@@ -76,6 +76,11 @@ def _join(params: Params, silos: Silos) -> None:
                 f"params.yaml: clients.join: data/{params.data.name} has no client {client!r} that takes part in training; "
                 f"did you mean {near[0]}?"
             )
+        if join[client] > params.training.rounds:
+            raise UserError(
+                f"params.yaml: clients.join.{client} is {join[client]}, and training.rounds is {params.training.rounds}: "
+                "it would never take part; let it join earlier, or train longer."
+            )
     if all(join.get(client, 1) > 1 for client in silos.clients):
         raise UserError(
             f"params.yaml: clients.join: nobody is there in round 1; let at least one of {len(join)} start."

@@ -1,5 +1,6 @@
 """A page of published tables, parsed once: numbers, where they are from, and the params that repeat each cell."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -101,6 +102,13 @@ class Table(Record):
         named |= {cell for s in self.scales.values() if isinstance(s.grid, dict) for cell in s.grid}
         for cell in sorted(named - self.cells.keys()):
             raise ValueError(f"there is no cell {cell!r}; there are {', '.join(self.cells)}")
+        metrics = [
+            *self.also,
+            *(m.metric or "" for m in (self.measure, *(c.measure or Measure() for c in self.cells.values()))),
+        ]
+        for metric in metrics:
+            if "@" in metric and not re.fullmatch(r".+@[1-9][0-9]*", metric):
+                raise ValueError(f"{metric!r}: after @ stands the number of a round")
         for name, cell_ in self.cells.items():
             if not (cell_.method or self.method):
                 raise ValueError(f"the cell {name} names no method, nor does the table")

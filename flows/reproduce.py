@@ -222,11 +222,12 @@ class _Sweep:
         return Runs(cell, projects, folders, [self._one(cell, seed, choice) for seed in self.seeds])
 
     def _measured(self, cell: str, found: dict[str, Any]) -> float | None:
-        """The cell's number: rounds to the target (None if it was not reached), or a metric."""
+        """The cell's number: rounds to the target, or a metric; None if the target or the metric's round was not reached."""
         measure = self.page.measure_of(cell)
         if measure.rounds_to is not None:
             return found["rounds"] if found["ended_by"] == "evaluation.stop_at" else None
-        value: float | None = found["metrics"][measure.metric or QUANTITIES[found["task"]].headline]
+        name, metrics = measure.metric or QUANTITIES[found["task"]].headline, found["metrics"]
+        value: float | None = metrics.get(name) if "@" in name else metrics[name]
         return value
 
     def _at_rounds(self, cell: str, found: dict[str, Any]) -> dict[str, float]:

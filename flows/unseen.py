@@ -49,7 +49,7 @@ def _joining(model: Model, round: Round, fresh: Sequence[str], words: int) -> Mo
     """What a stage does for an uncertain client, for these."""
     problem, held = round.problem, _held(model)
     assert isinstance(model.personal, Private)
-    room = max([words, *held.values()])
+    room = max([words, *held.values(), _room(model)])
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
     refs = dict(model.personal.refs)
     asked = [client for client in model.clients if client in refs or client in fresh]
@@ -65,6 +65,11 @@ def _joining(model: Model, round: Round, fresh: Sequence[str], words: int) -> Mo
         refs |= message.refs
         held |= message.held
     return _with(model, refs, held, room)
+
+
+def _room(model: Model) -> int:
+    """Of the books that are stored: more than words, where a silo had fewer different tokens."""
+    return int(members_of(model.network)[0].network.room)
 
 
 def _held(model: Model) -> dict[str, int]:
@@ -115,7 +120,8 @@ def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[s
     """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
     personal, held, problem = model.personal, _held(model), round.problem
     assert isinstance(personal, Private)
-    room = max(sum(held[one.prefix + source] for source in sources) for one in members_of(model.network))
+    union = max(sum(held[one.prefix + source] for source in sources) for one in members_of(model.network))
+    room = max(union, _room(model))
     options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
     there = problem.silos.select([client for client in model.clients if client in personal.refs])
     padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)

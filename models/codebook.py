@@ -4,6 +4,7 @@ z (clients, rows, channels, places) is cut into tokens: at each place `segments`
 d = channels / segments numbers. Every slice takes the nearest word of the one book that its client may use.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -163,6 +164,7 @@ def centres(
     A duplicate would never be chosen, since the first of equals is. ValueError if a number is not finite.
     """
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if not np.isfinite(tokens).all():
@@ -172,12 +174,14 @@ def centres(
         kept = np.sort(draw.choice(len(tokens), _SAMPLE * words, replace=False))
         tokens, weight = tokens[kept], None if weight is None else weight[kept]
     different = len(np.unique(tokens, axis=0))
+    # tokens that differ in their last bit only may share a centre, and then one is left over
+    warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
     with threadpool_limits(1):  # sums of several threads would differ in their last bits
         found = KMeans(min(words, different), n_init=1, max_iter=50, random_state=seed).fit(
             tokens, sample_weight=weight
         )
     share = np.bincount(found.labels_, weight, len(found.cluster_centers_))
-    return found.cluster_centers_.astype(np.float32), share
+    return found.cluster_centers_[share > 0].astype(np.float32), share[share > 0]
 
 
 def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor) -> dict[str, Tensor]:

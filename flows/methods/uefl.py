@@ -120,7 +120,7 @@ class UEFL(Method):
         joined: tuple[str, ...] = ()
         if newcomers:
             state = self._extended(state, round, newcomers)
-            joined = (f"joined with {self.words} words of their own: {', '.join(newcomers)}",)
+            joined = (f"joined with words of their own: {', '.join(newcomers)}",)
         model = self._model(state, round.problem, round.clients)
         updates = round.train(local_train, model)
         averaged = round.once(aggregate, updates, model.shared)
@@ -140,15 +140,18 @@ class UEFL(Method):
         return self._model(state, problem, problem.silos.clients)
 
     def answer(self, state: State, round: Round) -> Model:
-        """A client that never took part reads the words that `unseen` says."""
+        """A client that never took part reads the words that `unseen` says, once there are any."""
         model = self.model(state, round.problem)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
-        return choose(self.unseen, model, round, fresh, self.words) if fresh and self.unseen != "shared" else model
+        if not fresh or self.unseen == "shared" or not _common(state):
+            return model
+        return choose(self.unseen, model, round, fresh, self.words)
 
     def _newcomers(self, state: State, round: Round) -> list[str]:
         """Who takes part for the first time, and too late for the first check."""
         checked = state.numbers["stage"] > 1 or state.numbers["settled"]
-        if not checked or self.joining == "shared" or self.extend == "shared" or self.tolerance is None:
+        nobody = self.tolerance is None or self.stages == 1
+        if not checked or nobody or self.joining == "shared" or self.extend == "shared":
             return []
         return [client for client in round.clients if client not in state.private[SECTION]]
 
@@ -173,7 +176,7 @@ class UEFL(Method):
             return (_with(state, settled=why) if self.until == "budget" else replace(state, finished=why)), report
         each = " in each member" if len(members_of(round.problem.network)) > 1 else ""
         what = f"{len(extended)} get {self.words} words{each}: {', '.join(extended)}"
-        state = self._extended(state, round, extended)
+        state = self._extended(state, round, extended, self.everybody)
         own = own_words(round.problem.network, round.problem.silos.clients, state.numbers["words"])
         rows["words"] = {client: self.words + count for client, count in own.items()}
         numbers["words/own"] = sum(own.values())
@@ -196,13 +199,13 @@ class UEFL(Method):
         drawn = torch.randperm(len(round.clients), generator=draw)[: len(uncertain)].tolist()
         return [round.clients[at] for at in sorted(drawn)]
 
-    def _extended(self, state: State, round: Round, extended: list[str]) -> State:
-        """The state in which these clients have more words, of an ensemble in every member."""
+    def _extended(self, state: State, round: Round, extended: list[str], everybody: bool = False) -> State:
+        """The state in which these clients have more words, of an ensemble in every member; or, the authors', everybody."""
         problem, numbers = round.problem, state.numbers
         if self.extend == "shared":
             return self._common_book(state, round)
         own = dict(numbers["words"])
-        if self.everybody:  # their code goes on with the words of the silo that came last
+        if everybody:  # their code goes on with the words of the silo that came last
             last = state.private[SECTION][round.clients[-1]]
             state = state.with_private(SECTION, dict.fromkeys(state.private[SECTION], last))
         most = max(own.get(one.prefix + c, 0) for one in members_of(problem.network) for c in extended)
@@ -220,7 +223,7 @@ class UEFL(Method):
             round=round.number,
             fill=self.fill,
             latest=self.usable == "latest",
-            everybody=self.everybody,
+            everybody=everybody,
         )
         for message in done:
             state = state.with_private(SECTION, message.refs)

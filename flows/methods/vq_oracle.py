@@ -59,7 +59,10 @@ class VQOracle(Method):
                 updates += mine
         averaged = round.once(aggregate, updates, {**state.tensors["weights"], SHARED: books[0]})
         sections, _ = apart(averaged, (SHARED,))
-        return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), Report.of(updates)
+        report = Report.of(updates)
+        if round.number > self.warm_up and not books[0].numel():
+            report = replace(report, said=("words start once every domain has a client in the same round",))
+        return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
 
     def model(self, state: State, problem: Problem) -> Model:
         """One network, each client with its domain's words."""

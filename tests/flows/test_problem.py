@@ -3,6 +3,7 @@
 import pytest
 
 from flows.project import Project
+from flows.round import draw
 from models.deep_ensemble import DeepEnsemble
 from models.dense import MLP
 from silos.errors import UserError
@@ -26,7 +27,11 @@ def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
 
 
 def test_clients_may_join_later(opened):
-    assert opened("clients.join={c05: 3, c00: 2}").problem(0).silos.clients[-1] == "c05"
+    project = opened("clients.join={c05: 3, c00: 2}")
+    join = project.params.clients.join
+    there = [set(draw(project.problem(0), number, 1.0, 0.0, join)[0]) for number in (1, 2, 3)]
+    assert [len(clients) for clients in there] == [4, 5, 6]
+    assert there[2] - there[1] == {"c05"}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +39,7 @@ def test_clients_may_join_later(opened):
     [
         ("{c5: 3}", r"clients\.join: data/digits has no client 'c5' that takes part in training; did you mean c05\?"),
         ("{oslo: 3}", r"clients\.join: data/digits has no client 'oslo' .*; did you mean c05\?"),
+        ("{c05: 4}", r"clients\.join\.c05 is 4, and training\.rounds is 3: it would never take part"),
         (str({f"c0{i}": 2 for i in range(6)}), r"clients\.join: nobody is there in round 1"),
     ],
 )

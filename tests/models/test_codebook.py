@@ -241,3 +241,13 @@ def test_plain_descent_moves_the_words_too():
     del weights[OWN]
     trained, _ = train(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, "batched"), streams)
     assert not torch.equal(trained[SHARED], weights[SHARED])
+
+
+def test_tokens_that_hardly_differ_get_as_many_centres_as_can_be_told_apart():
+    far = np.array([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]], np.float32)
+    near = np.nextafter(far, np.float32(1000), dtype=np.float32)
+    found, share = centres(np.concatenate([far, near]), 6, 0)
+    assert 3 <= len(found) == len(share) <= 6
+    assert (share > 0).all()
+    assert share.sum() == 6
+    assert all(np.abs(found - point).sum(1).min() < 1e-3 for point in far)

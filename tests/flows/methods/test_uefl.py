@@ -282,13 +282,19 @@ def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_sh
 
 @pytest.mark.parametrize(
     ("options", "count"),
-    [({}, 4), ({"joining": "shared"}, 0), ({"tolerance": None, "until": "budget"}, 0), ({"extend": "shared"}, 0)],
+    [
+        ({}, 4),
+        ({"joining": "shared"}, 0),
+        ({"tolerance": None, "until": "budget"}, 0),
+        ({"extend": "shared"}, 0),
+        ({"stages": 1, "until": "budget"}, 0),
+    ],
 )
 def test_a_client_that_joins_after_the_first_check_gets_its_own_words_at_once(options, count, problem, play):
     page = UEFL(**{**EVERYBODY, "more_rounds": 3, **options})
     played = play(page, problem, [1, 2, 3], absent={1: ["bonn"], 2: ["bonn"]})
     assert played.state.numbers["words"].get("bonn", 0) == count
-    said = "joined with 4 words of their own: bonn"
+    said = "joined with words of their own: bonn"
     assert (said in played.reports[2].said) == bool(count)
     again = play(page, problem, [4], state=played.state)
     assert again.state.numbers["words"].get("bonn", 0) == count
@@ -301,16 +307,40 @@ def test_a_client_that_joins_before_the_first_check_is_asked_there(problem, play
     assert played.state.numbers["words"] == {}
 
 
-def test_a_client_that_joins_changes_no_words_that_are_there(problem, play):
-    page = UEFL(**{**EVERYBODY, "more_rounds": 9})
-    before = play(page, problem, [1, 2], absent={1: ["bonn"], 2: ["bonn"]})
+@pytest.mark.parametrize("arm", ["paper", "authors"])
+@pytest.mark.parametrize("late", ["oslo", "bonn"])
+def test_a_client_that_joins_changes_no_words_that_are_there(arm, late, problem, play):
+    page = UEFL(**{**EVERYBODY, "arm": arm, "benchmark": "min", "tolerance": -0.99, "more_rounds": 9})
+    before = play(page, problem, [1, 2], absent={1: [late], 2: [late]})
     words = {c: own_words(before, c) for c in before.state.private[SECTION]}
-    assert "bonn" not in words
+    assert late not in words
     frozen = replace(problem, training=replace(problem.training, optimiser=Adam(0.0)))
     after = play(page, frozen, [3], state=before.state)
     for client, own in words.items():
         assert torch.equal(own_words(after, client), own), client
-    assert own_words(after, "bonn").abs().sum() > 0
+    assert own_words(after, late).abs().sum() > 0
+
+
+@pytest.mark.parametrize("unseen", ["own", "union", "nearest"])
+def test_before_there_are_words_a_client_that_never_took_part_changes_nobodys_answer(unseen, problem, play, make_round):
+    page = UEFL(arm="paper", start="centres", warm_up=3, unseen=unseen)
+    played = play(page, problem, [1], absent={1: ["bonn"]})
+    round = make_round(problem, 2, private=played.private)
+    answers = [page.answer(played.state, round), page.model(played.state, problem)]
+    scored = [by_client(round.each(evaluate, model, training=problem.training)) for model in answers]
+    assert scored[0] == scored[1]
+
+
+@pytest.mark.parametrize(("unseen", "most", "rounds"), [("own", None, [1, 2, 3]), ("union", 1, [1, 2])])
+def test_silos_with_fewer_tokens_than_words_lend_and_keep_what_they_have(
+    unseen, most, rounds, problem, play, make_round
+):
+    page = UEFL(**{**EVERYBODY, "words": 30, "most": most, "unseen": unseen})
+    played = play(page, problem, rounds, absent={number: ["bonn"] for number in rounds})
+    assert max(played.state.numbers["words"].values()) < played.state.numbers["room"]
+    model = page.answer(played.state, make_round(problem, 4, private=played.private))
+    scored = by_client(make_round(problem, 4, private=played.private).each(evaluate, model, training=problem.training))
+    assert scored["bonn"]["test/loss"] < 10
 
 
 def test_bad_options_are_refused_in_words():
