@@ -38,26 +38,29 @@ def own_words(network: Network, clients: Sequence[str], held: Held) -> dict[str,
     return {client: count for client, count in zip(clients, mean, strict=True) if count}
 
 
-def common_books(round: Round, model: Model, words: int) -> dict[str, Tensor]:
-    """Every member's shared words anew, by name: the server's k-means over the centres that each client tells of its own.
+def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict[str, Tensor]]:
+    """For the clients of each model shared words anew, of every member by name: k-means over the centres that they tell.
 
-    Where fewer centres than words differ in one member, all have as few: their networks are of one shape.
+    Where fewer centres than words differ somewhere, all books have as few: their networks are of one shape.
     """
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    told = round.each(token_centres, model, words=words, **options)
     stream = server_stream(problem.seed, round.number, "common_words")
+    told = [round.each(token_centres, m, round.silos.select(m.clients), words=words, **options) for m in models]
 
-    def books(words: int) -> dict[str, Tensor]:
-        found = {}
-        for one in members_of(model.network):
-            mine = [message for message in told if message.prefix == one.prefix]
-            found[one.prefix + SHARED] = round.once(common_words, mine, words, int(one.stream(stream)) & 0x7FFFFFFF)
-        return found
+    def books(words: int) -> list[dict[str, Tensor]]:
+        made: list[dict[str, Tensor]] = []
+        for model, messages in zip(models, told, strict=True):
+            made.append({})
+            for one in members_of(model.network):
+                mine = [message for message in messages if message.prefix == one.prefix]
+                seed = int(one.stream(stream)) & 0x7FFFFFFF
+                made[-1][one.prefix + SHARED] = round.once(common_words, mine, words, seed)
+        return made
 
     found = books(words)
-    fewest = min(len(book) for book in found.values())
-    return found if all(len(book) == fewest for book in found.values()) else books(fewest)
+    lengths = {len(book) for own in found for book in own.values()}
+    return found if len(lengths) == 1 else books(min(lengths))
 
 
 def with_words(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:

@@ -32,13 +32,14 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     """
     manifest, engine = silos.manifest, params.engine
     _suits(params, manifest.task)
-    _join(params, silos.federated())
+    federated = silos.federated()
+    _join(params, federated)
     try:
         network = _network(params, manifest, root)
         kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
-    return Problem(silos.federated(), network, _training(params, kernel.kind), seed, kernel.stack)
+    return Problem(federated, network, _training(params, kernel.kind), seed, kernel.stack)
 
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:

@@ -102,11 +102,7 @@ class Table(Record):
         named |= {cell for s in self.scales.values() if isinstance(s.grid, dict) for cell in s.grid}
         for cell in sorted(named - self.cells.keys()):
             raise ValueError(f"there is no cell {cell!r}; there are {', '.join(self.cells)}")
-        metrics = [
-            *self.also,
-            *(m.metric or "" for m in (self.measure, *(c.measure or Measure() for c in self.cells.values()))),
-        ]
-        for metric in metrics:
+        for metric in (*self.also, *(self.measure_of(cell).metric or "" for cell in self.cells)):
             if "@" in metric and not re.fullmatch(r".+@[1-9][0-9]*", metric):
                 raise ValueError(f"{metric!r}: after @ stands the number of a round")
         for name, cell_ in self.cells.items():

@@ -107,7 +107,9 @@ def draw(
     from a stream of its own, so that the same seed loses the same clients in every method. `join`: clients to the round
     before which they are not there to be drawn.
     """
-    clients = [c for c in problem.silos.clients if (join or {}).get(c, 1) <= number]
+    clients = problem.silos.clients
+    if join:
+        clients = tuple(c for c in clients if join.get(c, 1) <= number)
     chosen = set(clients)
     wanted = max(1, round(fraction * len(clients)))
     if wanted < len(clients):

@@ -23,15 +23,13 @@ The last two show a client's own words to another, which training never does.
 """
 
 
-def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str], words: int) -> Model:
-    """The model in which these clients read such words, so many if they are its own.
+def lend(unseen: Literal["union", "nearest"], model: Model, round: Round, fresh: Sequence[str]) -> Model:
+    """The model in which these clients read others' words.
 
     Where nobody has words of its own, there are none to lend.
     """
     personal = model.personal
     assert isinstance(personal, Private)
-    if unseen == "own":
-        return _joining(model, round, fresh, words)
     sources = list(own_words(model.network, model.clients, _held(model)))
     if not sources:
         return model
@@ -43,33 +41,6 @@ def choose(unseen: Unseen, model: Model, round: Round, fresh: Sequence[str], wor
         refs |= {client: personal.refs[source]} if source else {}
         held |= _as_of(model, client, source)
     return _with(model, refs, held)
-
-
-def _joining(model: Model, round: Round, fresh: Sequence[str], words: int) -> Model:
-    """What a stage does for an uncertain client, for these."""
-    problem, held = round.problem, _held(model)
-    assert isinstance(model.personal, Private)
-    room = max([words, *held.values(), _room(model)])
-    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    refs = dict(model.personal.refs)
-    asked = [client for client in model.clients if client in refs or client in fresh]
-    for message in round.each(
-        codebook_extend,
-        model,
-        silos=problem.silos.select(asked),
-        extend=tuple(fresh),
-        words=words,
-        room=room,
-        **options,
-    ):
-        refs |= message.refs
-        held |= message.held
-    return _with(model, refs, held, room)
-
-
-def _room(model: Model) -> int:
-    """Of the books that are stored: more than words, where a silo had fewer different tokens."""
-    return int(members_of(model.network)[0].network.room)
 
 
 def _held(model: Model) -> dict[str, int]:
@@ -121,7 +92,8 @@ def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[s
     personal, held, problem = model.personal, _held(model), round.problem
     assert isinstance(personal, Private)
     union = max(sum(held[one.prefix + source] for source in sources) for one in members_of(model.network))
-    room = max(union, _room(model))
+    stored = members_of(model.network)[0].network.room  # more than words, where a silo had fewer different tokens
+    room = max(union, stored)
     options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
     there = problem.silos.select([client for client in model.clients if client in personal.refs])
     padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models.batch import Batch
 from models.objectives import Objective
+from models.stacking import StackOnly
 from models.state import Weights
 from models.streams import fold
 
@@ -44,7 +45,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class DeepEnsemble:
+class DeepEnsemble(StackOnly):
     """So many networks like `inner`: "0/dense0.weight" is the first one's "dense0.weight". A whole stack is its only form.
 
     Every member has a start and dropout of its own, the first those of `inner` alone; all see the same batches. The answer
@@ -78,11 +79,6 @@ class DeepEnsemble:
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """A draw for each member, the first being the inner network's own."""
         return {n: w for one in members_of(self) for n, w in one.named(one.network.init(one.stream(stream))).items()}
-
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """`apply_stack` of a stack of one."""
-        stack, about = ({name: w[None] for name, w in part.items()} for part in (weights, context))
-        return self.apply_stack(stack, about, x[None], None if stream is None else stream[None])[0]
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """x: (clients, rows, *shape) to (clients, rows, classes), whose softmax is the mean of the members'."""

@@ -1,7 +1,7 @@
 """A convolutional encoder with the head of the codebook paper: what encoders on images share."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,12 +14,13 @@ from models.batch import Batch
 from models.dense import Ending, before_last, dense, dense_weights, drop
 from models.folded import BUFFERS, Normalising, fold_images, unfold_images
 from models.objectives import Objective
+from models.stacking import StackOnly
 from models.state import Weights
 from models.streams import fold
 
 
 @dataclass(frozen=True)
-class Headed(Ending, ABC):
+class Headed(StackOnly, Ending):
     """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
 
     Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.
@@ -76,11 +77,6 @@ class Headed(Ending, ABC):
         for layer, sizes in enumerate(pairwise((math.prod(self.encoded), *self.hidden, self.outputs))):
             weights |= dense_weights(fold(stream, 1 + layer), layer, *sizes)
         return weights
-
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """`apply_stack` of a stack of one."""
-        stack = {name: w[None] for name, w in weights.items()}
-        return self.apply_stack(stack, {}, x[None], None if stream is None else stream[None])[0]
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """x: (clients, rows, *shape) to logits, by the running statistics."""

@@ -1,6 +1,6 @@
 """What networks share that are made around another one in parts that ends in a dense layer."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +8,12 @@ from torch import Tensor
 
 from models.batch import Batch
 from models.objectives import Objective
+from models.stacking import StackOnly
 from models.state import Weights
 
 
 @dataclass(frozen=True)
-class Wrapped(ABC):
+class Wrapped(StackOnly):
     """A network around `inner`, whose names of weights stay; it has one form, that of a whole stack."""
 
     inner: Any
@@ -51,11 +52,6 @@ class Wrapped(ABC):
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What each client minimises, (clients,), and the buffers as they are after the step."""
-
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """`apply_stack` of a stack of one."""
-        stack, about = ({name: w[None] for name, w in part.items()} for part in (weights, context))
-        return self.apply_stack(stack, about, x[None], None if stream is None else stream[None])[0]
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """x: (clients, rows, *shape) to logits (clients, rows, outputs)."""

@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from models.codebook import COUNT
+from models.deep_ensemble import plain
 from models.networks import from_json
 
 
@@ -41,7 +42,7 @@ class Answering:
         """model_input: (rows, *shape) array of the logged dtype; MLflow would read type hints as a schema."""
         weights = self._weights((params or {}).get("client", ""))
         context = self._context((params or {}).get("statistics", ()))
-        counts = [name for name in weights if name.endswith(COUNT)]  # of a client's own words, in every member
+        counts = [name for name in weights if plain(name) == COUNT]  # of a client's own words, in every member
         context |= {name: weights.pop(name) for name in counts}
         x = torch.from_numpy(np.ascontiguousarray(model_input))
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()

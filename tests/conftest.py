@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from prefect.context import refresh_global_settings_context
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -32,7 +32,7 @@ from tasks.runner import PlainRunner
 
 torch.set_num_threads(1)
 # a busy machine is no failure
-settings.register_profile("siloflow", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("siloflow", deadline=None, max_examples=60)
 settings.load_profile("siloflow")
 
 CLASSES = 3

@@ -20,7 +20,7 @@ from flows.around import apart
 from flows.codewords import common_books, counted, doubts, own_words, said, with_words
 from flows.method import Method, Report
 from flows.round import Problem, Round
-from flows.unseen import Unseen, choose
+from flows.unseen import Unseen, lend
 from models.codebook import OWN, SHARED
 from models.deep_ensemble import members_of, plain
 from models.model import Model
@@ -145,7 +145,9 @@ class UEFL(Method):
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
         if not fresh or self.unseen == "shared" or not _common(state):
             return model
-        return choose(self.unseen, model, round, fresh, self.words)
+        if self.unseen == "own":
+            return self.model(self._extended(state, round, fresh), round.problem)
+        return lend(self.unseen, model, round, fresh)
 
     def _newcomers(self, state: State, round: Round) -> list[str]:
         """Who takes part for the first time, and too late for the first check."""
@@ -176,7 +178,10 @@ class UEFL(Method):
             return (_with(state, settled=why) if self.until == "budget" else replace(state, finished=why)), report
         each = " in each member" if len(members_of(round.problem.network)) > 1 else ""
         what = f"{len(extended)} get {self.words} words{each}: {', '.join(extended)}"
-        state = self._extended(state, round, extended, self.everybody)
+        if self.extend == "shared":
+            state = self._common_book(state, round)
+        else:
+            state = self._extended(state, round, extended, self.everybody)
         own = own_words(round.problem.network, round.problem.silos.clients, state.numbers["words"])
         rows["words"] = {client: self.words + count for client, count in own.items()}
         numbers["words/own"] = sum(own.values())
@@ -202,8 +207,6 @@ class UEFL(Method):
     def _extended(self, state: State, round: Round, extended: list[str], everybody: bool = False) -> State:
         """The state in which these clients have more words, of an ensemble in every member; or, the authors', everybody."""
         problem, numbers = round.problem, state.numbers
-        if self.extend == "shared":
-            return self._common_book(state, round)
         own = dict(numbers["words"])
         if everybody:  # their code goes on with the words of the silo that came last
             last = state.private[SECTION][round.clients[-1]]
@@ -232,7 +235,7 @@ class UEFL(Method):
 
     def _common_book(self, state: State, round: Round) -> State:
         """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own."""
-        books = common_books(round, self._model(state, round.problem, round.clients), self.words)
+        (books,) = common_books(round, [self._model(state, round.problem, round.clients)], self.words)
         return self._split(state, {**_everything(state), **books})
 
     def _split(self, state: State, weights: Weights) -> State:

@@ -81,17 +81,9 @@ class VQOracle(Method):
         groups = _by_domain(state, round)
         if state.tensors["books"][SHARED].shape[1] or round.number <= self.warm_up or not all(groups):
             return state
-
-        def books(words: int) -> list[torch.Tensor]:
-            asked = [replace(round, clients=tuple(clients)) for clients in groups]
-            models = [self._of(state, round.problem, domain, clients) for domain, clients in enumerate(groups)]
-            return [common_books(own, model, words)[SHARED] for own, model in zip(asked, models, strict=True)]
-
-        found = books(self.words)
-        fewest = min(map(len, found))
-        if any(len(book) > fewest for book in found):  # one network for all has as many words for each
-            found = books(fewest)
-        return state.with_tensors(books={SHARED: torch.stack(found)})
+        models = [self._of(state, round.problem, domain, clients) for domain, clients in enumerate(groups)]
+        books = [own[SHARED] for own in common_books(round, models, self.words)]
+        return state.with_tensors(books={SHARED: torch.stack(books)})
 
     def _of(self, state: State, problem: Problem, domain: int, clients: Sequence[str]) -> Model:
         book = state.tensors["books"][SHARED][domain]

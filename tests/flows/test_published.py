@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from flows.project import Project
 from flows.published import PAPERS, Table, names, table_of, tables
@@ -37,6 +38,16 @@ def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, sc
             params = Project.open(found.settings(cell, scale, choice, 7), CHECKOUT).params
             params.page(found.method_of(cell), CHECKOUT)
             assert (params.data.seed == 7) == (found.seeds_are == "data")
+
+
+@pytest.mark.parametrize("metric", ["accuracy/mean@", "accuracy/mean@0", "accuracy/mean@last"])
+def test_after_an_at_stands_the_number_of_a_round(metric):
+    about = {"title": "t", "source": "s", "known_errors": "none", "method": "fedavg", "scales": {"cpu": {"seeds": [0]}}}
+    table = {**about, "cells": {"one": {"words": "w"}}}
+    assert Table.model_validate({**table, "also": {"accuracy/mean@3": "third"}})
+    for bad in ({"also": {metric: "t"}}, {"measure": {"metric": metric}}):
+        with pytest.raises(ValidationError, match="after @ stands the number of a round"):
+            Table.model_validate({**table, **bad})
 
 
 @pytest.mark.parametrize(("paper", "table", "scale"), EVERY)

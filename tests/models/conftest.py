@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from models.batch import Batch
-from models.cohort import Rows, stacked
+from models.cohort import Rows, Training, outcomes, stacked, train
 from models.convolution import CNN
 from models.dense import MLP
+from models.objectives import CrossEntropy
+from models.optimisers import Adam
 from models.residual import Residual
 from models.streams import client_streams, server_stream
 
@@ -86,3 +88,18 @@ def batch_of() -> Callable[[Rows, torch.Tensor], Batch]:
         return Batch(rows.x, rows.y, used.to(rows.x.dtype), rows.counts, streams, True, bool(used.all()))
 
     return build
+
+
+@pytest.fixture
+def learns_alone() -> Callable[..., None]:
+    """Fails if a stack of clients does not learn, and is not scored, as each of them is alone."""
+
+    def check(network, weights, context, rows, streams, batch):
+        plans = [Training(CrossEntropy(), Adam(0.01), 2, batch, kind) for kind in ("batched", "sequential")]
+        found, reference = (train(network, weights, context, rows, plan, streams)[0] for plan in plans)
+        for name, w in reference.items():
+            torch.testing.assert_close(found[name], w, rtol=0, atol=1e-8, msg=name)
+        scored = [outcomes(network, reference, context, rows, CrossEntropy(), p.engine)["loss"] for p in plans]
+        torch.testing.assert_close(scored[0], scored[1], rtol=0, atol=1e-8)
+
+    return check

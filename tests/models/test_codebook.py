@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from models.batch import Batch
 from models.codebook import COUNT, OWN, SHARED, Quantised, centres, habits, nearest, perplexity
-from models.cohort import Rows, Training, outcomes, stacked, train
+from models.cohort import Rows, Training, stacked, train
 from models.convolution import CNN
 from models.dense import MLP
 from models.networks import from_json, to_json
@@ -168,15 +168,10 @@ def test_no_client_reads_another_clients_codewords():
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-def test_clients_with_books_of_different_sizes_learn_what_each_learns_alone(inner):
+def test_clients_with_books_of_different_sizes_learn_what_each_learns_alone(inner, learns_alone):
     network = Quantised(inner, words=4, room=3, segments=2)
     weights, context, rows, streams = stack(network, dtype=torch.float64)
-    plans = [Training(CrossEntropy(), Adam(0.01), 2, 4, kind) for kind in ("batched", "sequential")]
-    found, reference = (train(network, weights, context, rows, plan, streams)[0] for plan in plans)
-    for name, w in reference.items():
-        torch.testing.assert_close(found[name], w, rtol=0, atol=1e-8, msg=name)
-    scored = [outcomes(network, reference, context, rows, CrossEntropy(), p.engine)["loss"] for p in plans]
-    torch.testing.assert_close(scored[0], scored[1], rtol=0, atol=1e-8)
+    learns_alone(network, weights, context, rows, streams, batch=4)
 
 
 def test_a_word_that_nobody_chose_stays_bit_for_bit():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.codebook import COUNT, OWN, SHARED, Quantised
-from models.cohort import Training, outcomes, stacked, train
+from models.cohort import Training, stacked, train
 from models.convolution import CNN
 from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
@@ -128,14 +128,9 @@ def test_the_first_member_starts_as_the_network_alone_and_no_two_start_alike(net
     assert size(network) == 3 * size(network.inner)
 
 
-def test_the_reference_engine_learns_the_same(network, images):
+def test_the_reference_engine_learns_the_same(network, images, learns_alone):
     weights, context, rows, streams = at_work(network, images)
-    plans = [Training(CrossEntropy(), Adam(0.01), 2, 3, kind) for kind in ("batched", "sequential")]
-    found, reference = (train(network, weights, context, rows, plan, streams)[0] for plan in plans)
-    for name, w in reference.items():
-        torch.testing.assert_close(found[name], w, rtol=0, atol=1e-8, msg=name)
-    scored = [outcomes(network, reference, context, rows, CrossEntropy(), p.engine)["loss"] for p in plans]
-    torch.testing.assert_close(scored[0], scored[1], rtol=0, atol=1e-8)
+    learns_alone(network, weights, context, rows, streams, batch=3)
 
 
 def test_no_member_reads_another_ones_weights_or_words(images):
