@@ -1,36 +1,32 @@
-"""One full-batch gradient of every client and one step of the server: the round of FedSGD (McMahan et al. 2017)."""
+"""One gradient of every client over all of its rows, one step of the server: FedSGD's round (McMahan et al. 2017)."""
 
-from dataclasses import replace
+import torch
 
 from flows.method import Report
 from flows.round import Round
 from models.model import Model
-from models.optimisers import SGD
+from models.networks import learned
 from models.state import State, Weights
 from tasks.aggregate import aggregate
-from tasks.local_train import local_train
-
-_WHOLE = 2**31 - 1  # rows in a batch: all of a client's
-# a step beside which w is small: else rounding of w - g would hide small slopes, which Adam makes large
-_LONG = 2.0**20
+from tasks.full_gradient import full_gradient
 
 
 def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Report]:
     """The mean gradient by rows goes into `training.optimiser`, whose state the server keeps in the section `server`.
 
-    One step of plain descent is a gradient: a client sends w - L g, and the mean of those is w less L times the mean g.
+    What no gradient moves, such as running statistics, is averaged as in FedAvg.
     """
-    training = round.problem.training
-    one_step = replace(training, optimiser=SGD(_LONG), epochs=1, batch=_WHOLE)
-    asked = replace(round, problem=replace(round.problem, training=one_step))
-    updates = asked.train(local_train, model)
-    now = state.tensors["weights"]
-    moved = round.once(aggregate, updates, now)
-    stack = {name: w[None] for name, w in now.items()}
-    gradient = {name: (stack[name] - moved[name][None]) / _LONG for name in stack}
-    kept: Weights = state.tensors.get("server") or training.optimiser.init(stack, 1)
-    after, server = training.optimiser.step(stack, gradient, kept)
-    sections: dict[str, Weights] = {"weights": {name: w[0] for name, w in after.items()}}
+    problem, now = round.problem, state.tensors["weights"]
+    sent = round.each(full_gradient, model, training=problem.training, seed=problem.seed, round=round.number)
+    for client in round.clients:
+        round.tally.stepped(client, 1)
+    learns = {name: w[None] for name, w in learned(model.network, now).items()}
+    nothing = {name: torch.zeros_like(w) if name in learns else w for name, w in now.items()}
+    mean = round.once(aggregate, sent, nothing)
+    optimiser = problem.training.optimiser
+    kept: Weights = state.tensors.get("server") or optimiser.init(learns, 1)
+    after, server = optimiser.step(learns, {name: mean[name][None] for name in learns}, kept)
+    sections: dict[str, Weights] = {"weights": {**mean, **{name: w[0] for name, w in after.items()}}}
     if server:
         sections["server"] = server
-    return state.with_tensors(**sections), Report.of(updates)
+    return state.with_tensors(**sections), Report.of(sent)

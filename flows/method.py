@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from models.model import Model
     from models.state import State
     from silos.cohort import Silos
-    from tasks.messages import Update
+    from tasks.messages import Gradients, Update
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Report:
     said: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, updates: "list[Update]") -> "Report":
+    def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "Report":
         """Each client's training loss and their mean over rows."""
         losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
         rows = sum(int(u.rows.sum()) for u in updates)

@@ -10,7 +10,7 @@ import torch
 from models.batch import Batch
 from models.codebook import Quantised
 from models.cohort import stacked
-from models.networks import Network, build, size
+from models.networks import build, to_learn
 from models.objectives import CrossEntropy
 from models.streams import client_streams, server_stream
 
@@ -40,7 +40,7 @@ def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
                 start = time.perf_counter()
                 step()
                 seconds[name] += [time.perf_counter() - start] if turn else []
-        learned = {name: size(net) - _unlearned(net) for name, net in contestants.items()}
+        learned = {name: to_learn(network) for name, network in contestants.items()}
         ratios = [b / a for a, b in zip(seconds["fedavg"], seconds["uefl"], strict=True)]
         lines.append(
             {
@@ -52,11 +52,6 @@ def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
             }
         )
     return {"rows": _ROWS, "words": WORDS, "repeats": repeats, "encoders": lines}
-
-
-def _unlearned(network: Network) -> int:
-    weights = network.init(server_stream(0, 0, "init"))
-    return sum(weights[name].numel() for name in getattr(network, "buffers", ()) if name in weights)
 
 
 def _step(network: Any, shape: tuple[int, ...]) -> Callable[[], None]:

@@ -13,8 +13,10 @@ from models.networks import Network
 from models.streams import client_streams, uniform
 from silos.cohort import Silos, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Centres, Choices, Doubts, Extended, HeadGradients, StatsMessage, Update
+from tasks.messages import Centres, Choices, Doubts, Extended, Gradients, HeadGradients, StatsMessage, Update
 from tasks.runner import Runner
+
+_COUNTED = Update | Gradients | HeadGradients | Choices | StatsMessage | Doubts | Extended | Centres
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Tally:
     bytes_up: int = 0
     bytes_down: int = 0
     steps: dict[str, int] = field(default_factory=dict)
+
+    def stepped(self, client: str, steps: int) -> None:
+        """The client's weights, or the server's on its behalf, made so many steps more."""
+        self.steps[client] = self.steps.get(client, 0) + steps
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Round:
         problem, silos = self.problem, silos or self.silos
         for client, rows in silos.rows("train").items():
             steps = problem.training.epochs * -(-rows // problem.training.batch)
-            self.tally.steps[client] = self.tally.steps.get(client, 0) + steps
+            self.tally.stepped(client, steps)
         return self.each(task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options)
 
     def once(self, task: Task, *args: Any) -> Any:
@@ -92,9 +98,9 @@ class Round:
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
         for message in (m for cohort in answers for m in cohort if travels):
-            if isinstance(message, Update | Choices | StatsMessage | Doubts | Extended | Centres | HeadGradients):
+            if isinstance(message, _COUNTED):
                 self.tally.bytes_up += message.bytes_up
-            if isinstance(message, Update | Choices):
+            if isinstance(message, Update | Gradients | Choices):
                 self.tally.bytes_down += len(message.clients) * bytes_down
 
 

@@ -21,7 +21,7 @@ from flows.round import Problem, Round, Tally, draw
 from models.deep_ensemble import members_of
 from models.kernels import even
 from models.model import Model
-from models.networks import size
+from models.networks import to_learn
 from models.pretrained import Pretrained
 from models.quantities import Quantity
 from models.state import State
@@ -198,7 +198,7 @@ class _Run:
             "resumed_from_round": resumed_from,
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
             "steps": sum(r["metrics"].get("steps", 0) for r in records),
-            "parameters": size(model.network),
+            "parameters": to_learn(model.network),
             "dropped_out": sum(len(r["dropped"]) for r in records),
             "metrics": {**_metrics(table, silos, self.quantity), **_means(doubts, silos), f"{name}/by_client": each},
             "doubts": doubts,

@@ -8,7 +8,7 @@ holds another's weights; so autograd runs once for the stack, and `torch.func.gr
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor
 from models.batch import Batch
 from models.deep_ensemble import members_of
 from models.dense import Descent
-from models.networks import Costed, Fused, Network, Stacked
+from models.networks import Costed, Fused, Network, Stacked, learned
 from models.objectives import Objective, measures, slopes
-from models.optimisers import SGD, Optimiser, OptimiserState, freeze
+from models.optimisers import SGD, Optimiser, OptimiserState, along, freeze
 from models.state import Weights
 from models.streams import fold, shuffle
 
@@ -72,6 +72,31 @@ def train(
     return plan.run(*stack)
 
 
+def full_gradient(
+    network: Network, weights: Weights, context: Weights, rows: Rows, training: Training, streams: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradient of every client's mean loss over all of its rows, at `weights`: names to (clients, ...).
+
+    Rows are read in batches, whose gradients are added up in float64, so that memory does not grow with them; nobody steps
+    in between. Under the name of a buffer is what the batches made of it. Besides the mean loss, as `train` has it.
+    """
+    whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch))
+    plan = _Plan(network, whole, 0.0)
+    if training.engine == "sequential":
+        return _one_after_another(plan.gradient, rows.y.shape[0], weights, context, rows, streams)
+    return plan.gradient(weights, context, rows, streams)
+
+
+def _rows_at_once(network: Network, weights: Weights, batch: int) -> int:
+    """The batch of local training, which batch normalisation is told of; without it more, if the weights are as large.
+
+    Of one client's sizes alone: dropout is drawn by batch, and must not depend on who else is in the stack.
+    """
+    if getattr(network, "buffers", ()):
+        return batch
+    return max(batch, sum(w[0].numel() for w in weights.values()) // network.widest)
+
+
 def outcomes(
     network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind = "vmap"
 ) -> dict[str, Tensor]:
@@ -119,9 +144,7 @@ class _Plan:
         seen = torch.zeros(len(streams), device=rows.x.device)
         fused = self._fuses()
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
-        held = self._buffers
-        descending = {name: w for name, w in weights.items() if name not in held}
-        state = self.training.optimiser.init(descending, len(streams))
+        state = self.training.optimiser.init(learned(self.network, weights), len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
             if fused:
                 loss = self._descend(weights, context, anchor, batch)
@@ -131,10 +154,24 @@ class _Plan:
         members = len(members_of(self.network))  # what an ensemble minimises is their sum
         return weights, seen / (rows.counts * self.training.epochs * members).clamp_min(1)
 
-    @property
-    def _buffers(self) -> frozenset[str]:
-        """Names of weights that no gradient moves."""
-        return frozenset(getattr(self.network, "buffers", ()))
+    def gradient(
+        self, weights: Weights, context: Weights, rows: Rows, streams: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """See `full_gradient`."""
+        leaves = {name: w.clone().requires_grad_() for name, w in learned(self.network, weights).items()}
+        buffers = {name: w for name, w in weights.items() if name not in leaves}
+        sums = {name: torch.zeros(w.shape, dtype=torch.float64, device=w.device) for name, w in leaves.items()}
+        seen = torch.zeros(len(streams), device=rows.x.device)
+        for batch in _batches(self.network, self.training, rows, streams):
+            loss, moved = self._cost({**leaves, **buffers}, context, batch)
+            found = torch.autograd.grad((loss * batch.rows).sum(), list(leaves.values()))
+            for total, part in zip(sums.values(), found, strict=True):
+                total += part
+            buffers |= moved
+            seen += loss.detach() * batch.rows
+        count = rows.counts.clamp_min(1)
+        means = {name: (total / along(count, total)).to(leaves[name].dtype) for name, total in sums.items()}
+        return {**means, **buffers}, seen / (count * len(members_of(self.network)))
 
     def _cost(self, weights: Weights, context: Weights, batch: Batch) -> tuple[Tensor, Weights]:
         """Each client's mean loss, (clients,), and the buffers that the step moved."""
@@ -153,9 +190,8 @@ class _Plan:
         self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
     ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
         """One step of the optimiser; the loss is each client's mean, (clients,)."""
-        held = self._buffers
-        buffers = {name: w for name, w in weights.items() if name in held}
-        leaves = {name: w.requires_grad_() for name, w in weights.items() if name not in buffers}
+        leaves = {name: w.requires_grad_() for name, w in learned(self.network, weights).items()}
+        buffers = {name: w for name, w in weights.items() if name not in leaves}
         loss, moved = self._cost({**leaves, **buffers}, context, batch)
         total = loss.sum()
         if self.proximal:

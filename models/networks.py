@@ -160,9 +160,19 @@ def from_json(spec: Mapping[str, Any]) -> Network:
     return network
 
 
+def learned(network: Network, weights: Weights) -> dict[str, Tensor]:
+    """The weights that gradients move: without running statistics and the like, which are averaged and nothing else."""
+    return {name: w for name, w in weights.items() if name not in getattr(network, "buffers", ())}
+
+
 def size(network: Network) -> int:
     """How many numbers the network's weights hold."""
     return parameters(network.init(server_stream(0, 0, "init")))
+
+
+def to_learn(network: Network) -> int:
+    """How many of them are learned."""
+    return parameters(learned(network, network.init(server_stream(0, 0, "init"))))
 
 
 def parameters(weights: Weights) -> int:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from models.state import Weights
-from tasks.messages import HeadGradients, Update
+from tasks.messages import Gradients, HeadGradients, Update
 from tasks.step import step
 
 
 @step
-def aggregate(updates: Sequence[Update] | Sequence[HeadGradients], current: Weights) -> dict[str, Tensor]:
+def aggregate(
+    updates: Sequence[Update] | Sequence[Gradients] | Sequence[HeadGradients], current: Weights
+) -> dict[str, Tensor]:
     """sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), stacks added in order in float64; `current` if nobody has rows."""
     total = sum(int(u.rows.sum()) for u in updates)
     if not total:

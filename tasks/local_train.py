@@ -51,6 +51,17 @@ def local_train(
     return updates
 
 
+def weighted_sum(stack: Tensor, rows: Tensor) -> Tensor:
+    """Sum over clients of rows times weights, in float64 and in the stack's order."""
+    if stack[0].numel() <= _SMALL:
+        return torch.tensordot(rows.double(), stack.double(), 1)
+    total = torch.zeros(stack.shape[1:], dtype=torch.float64)
+    for weights, count in zip(stack, rows.tolist(), strict=True):
+        if count:
+            total.add_(weights, alpha=count)
+    return total
+
+
 def _update(
     stack: Stack, model: Model, trained: dict[str, Tensor], rows: Tensor, loss: Tensor, private: PrivateStore
 ) -> Update:
@@ -60,16 +71,5 @@ def _update(
         section = model.personal.section
         own = {name: trained[name][: len(clients)].numpy() for name in trained if name not in model.shared}
         kept[section] = private.save(section, clients, own)
-    sums = {name: _weighted_sum(trained[name], rows) for name in model.shared}
+    sums = {name: weighted_sum(trained[name], rows) for name in model.shared}
     return Update(clients, rows[: len(clients)], loss[: len(clients)], sums, kept)
-
-
-def _weighted_sum(stack: Tensor, rows: Tensor) -> Tensor:
-    """Sum over clients of rows times weights, in float64 and in the stack's order."""
-    if stack[0].numel() <= _SMALL:
-        return torch.tensordot(rows.double(), stack.double(), 1)
-    total = torch.zeros(stack.shape[1:], dtype=torch.float64)
-    for weights, count in zip(stack, rows.tolist(), strict=True):
-        if count:
-            total.add_(weights, alpha=count)
-    return total

@@ -41,6 +41,26 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """The gradient of the clients' losses in all weights, summed over their training rows and over the stack.
+
+    In place of a gradient, `sums` has of running statistics and the like, which learn nothing, what the rows made of them,
+    times rows. In float64, as in an `Update`.
+    """
+
+    clients: tuple[str, ...]
+    rows: Tensor  # (clients,) int64
+    loss: Tensor  # (clients,) mean training loss, in the units of the objective
+    sums: Weights
+    seconds: float = 0.0
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own: a float32 gradient, its row count and its loss."""
+        return len(self.clients) * _FLOAT_BYTES * (2 + sum(t.numel() for t in self.sums.values()))
+
+
+@dataclass(frozen=True)
 class HeadGradients:
     """The gradient of the clients' losses in the last layer's weights, summed over their training rows and over the stack.
 

@@ -1,4 +1,7 @@
-"""The server looks at the clients' updates: how long they are, and which of them go the same way."""
+"""The server looks at the clients' updates: how long they are, and which of them go the same way.
+
+`current` names the weights that count, as they were before; updates may hold more.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +57,7 @@ def _deltas(updates: Sequence[Update], current: Weights) -> tuple[list[str], np.
     found = {}
     for update in updates:
         for at, client in enumerate(update.clients):
-            found[client] = _flat({name: w[at] for name, w in update.each.items()}) - start
+            found[client] = _flat({name: update.each[name][at] for name in current}) - start
     clients = sorted(found)
     return clients, np.stack([found[client] for client in clients])
 

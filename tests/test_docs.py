@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -19,6 +20,7 @@ from flows import method as methods
 from flows.cli import app
 from flows.methods.fedavg import FedAvg
 from flows.params import Params, read
+from models.residual import Residual
 from models.state import State
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -94,6 +96,24 @@ def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, 
     for name in w:
         expected = w[name] - (0.5 * (start[name] - w[name]) + w[name] - average[name])
         torch.testing.assert_close(second.tensors["weights"][name], expected)
+
+
+def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, make_problem, play):
+    """Momentum would carry a variance below zero, of which there is no root."""
+
+    def rows_of(client, total):
+        rng = np.random.default_rng(list(client.encode()))
+        return rng.normal(0, 0.1, size=(total, 8, 8)), rng.integers(0, 3, total)
+
+    page = read(folder, ["extra_methods.fedavgm=fedavgm.py"]).page("fedavgm", folder)
+    network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
+    problem = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
+    state = play(page, problem, range(1, 9)).state
+    average = play(FedAvg(), problem, [9], state=State({"weights": state.tensors["weights"]})).state.tensors["weights"]
+    state = play(page, problem, [9], state=state).state
+    for name in network.buffers:
+        assert torch.equal(state.tensors["weights"][name], average[name])
+        assert not name.endswith("variance") or bool((average[name] > 0).all()), name
 
 
 def test_the_arrays_of_the_readme_reach_a_comparison(folder):

@@ -14,6 +14,7 @@ from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.clustering import Linkage
 from models.model import Model
+from models.networks import learned
 from models.state import State, Weights
 from models.streams import server_stream
 from tasks.aggregate import aggregate
@@ -36,7 +37,7 @@ class CFL(Method):
     def init(self, problem: Problem) -> State:
         """One cluster, the root of the tree, with FedAvg's start."""
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        nowhere = {name: torch.zeros_like(w) for name, w in start.items()}
+        nowhere = {name: torch.zeros_like(w) for name, w in learned(problem.network, start).items()}
         everybody = dict.fromkeys(problem.silos.clients, 0)
         numbers = {"parent": [None], "cluster": everybody, "first": None}
         return State({"weights": together([start]), "toward": together([nowhere])}, numbers)
@@ -54,14 +55,15 @@ class CFL(Method):
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, clients), round.silos.select(clients), each=True)
             average = round.once(aggregate, sent, current)
-            length = round.once(lengths, sent, current)
-            step = _length(average, current)
+            learns = learned(round.problem.network, current)  # running statistics are the rows', and go no way
+            length = round.once(lengths, sent, learns)
+            step = _length(average, learns)
             longest = max(length.values())
             first = longest if first is None else first
             tree.weights[node] = average
             whole = sum(held == node for held in tree.cluster.values()) == len(clients)
             if whole and len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first):
-                parts = round.once(bipartition, sent, current, self.linkage)
+                parts = round.once(bipartition, sent, learns, self.linkage)
                 if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
                     tree.split(node, current, average, parts.clients, parts.toward)
             updates += sent
@@ -89,7 +91,8 @@ class CFL(Method):
                 continue
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, fresh), round.silos.select(fresh), each=True)
-            chosen = round.once(nearer, sent, current, [tree.toward[child] for child in children])
+            learns = learned(round.problem.network, current)
+            chosen = round.once(nearer, sent, learns, [tree.toward[child] for child in children])
             cluster |= {client: children[at] for client, at in chosen.items()}
         return model_of_groups(round.problem, state.tensors["weights"], cluster)
 

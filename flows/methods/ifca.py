@@ -14,6 +14,7 @@ from flows.groups import members, model_of_groups, of_group, together, train_gro
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.model import Model
+from models.networks import learned
 from models.state import State, Weights
 from models.streams import server_stream
 from tasks.messages import Choices
@@ -75,7 +76,7 @@ class IFCA(Method):
     def _draw(self, problem: Problem, number: int) -> Weights:
         purpose = f"init {number}" if number else "init"
         drawn = problem.network.init(server_stream(problem.seed, 0, purpose))
-        return {name: w * self.start_scale for name, w in drawn.items()}
+        return {**drawn, **{name: w * self.start_scale for name, w in learned(problem.network, drawn).items()}}
 
     def _report(self, report: Report, choice: Choice, before: Choice, best: int) -> Report:
         """Who took which model of the best set, how many took each, and how many took another one than before."""

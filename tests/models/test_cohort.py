@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.cohort import Rows, Training, outcomes, stacked, train
+from models.cohort import Rows, Training, full_gradient, outcomes, stacked, train
 from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
+from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
 from models.objectives import CrossEntropy, Focal, SquaredError
 from models.optimisers import SGD, Adam
+from models.residual import Residual
 from models.streams import client_streams, fold, server_stream, shuffle
 
 OPTIMISERS = {
@@ -47,9 +49,12 @@ NETWORKS = {
 }
 
 
+NORMALISING = Residual((10, 10), 3, (6,), 0.0, True, (4, 8))
+
+
 def statistics(network) -> dict[str, Tensor]:
     """Each client's own, where the network takes any."""
-    length = network.statistics
+    length = getattr(network, "statistics", 0)
     return {"statistics": torch.linspace(-1, 1, 5 * length).sin().view(5, length)} if length else {}
 
 
@@ -85,6 +90,40 @@ def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dro
             torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-10)
             assert not torch.equal(found[name][0], weights[name][0])
         torch.testing.assert_close(theirs, losses, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("network", [*NETWORKS.values(), NORMALISING], ids=[*NETWORKS, "residual"])
+def test_gradients_of_a_stack_are_those_of_one_client_after_another(network, dropout, make_rows):
+    """In batches of four where a batch normalises, and otherwise in batches that follow from a client's own sizes."""
+    network = replace(network, dropout=dropout)
+    weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
+    rows, context = images(make_rows), {n: t.double() for n, t in statistics(network).items()}
+    stack = (network, weights, context, rows._replace(x=rows.x.double()))
+    expected, losses = full_gradient(*stack, training(engine="sequential"), streams())
+    for engine in forms(network):
+        found, theirs = full_gradient(*stack, training(engine=engine), streams())
+        assert set(found) == set(weights)
+        for name in weights:
+            torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-10)
+        torch.testing.assert_close(theirs, losses, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_gradient_is_that_of_the_mean_loss_of_all_of_a_clients_rows(members, network, make_rows):
+    """However few rows are read at once, and of an ensemble each member's own."""
+    network, rows = DeepEnsemble(network, 2) if members == 2 else network, make_rows([150, 0, 73])
+    weights = stacked(network.init(server_stream(0, 0, "init")), 3)
+    found, loss = full_gradient(network, weights, {}, rows, training(engine="batched"), streams(NAMES[:3]))
+    for client, count in enumerate(rows.counts.tolist()):
+        own = {n: w[client].double().requires_grad_() for n, w in weights.items()}
+        x, y = rows.x[client, :count].double(), rows.y[client, :count]
+        alone = [one.network.apply(one.of(own), {}, x, None) for one in members_of(network)]
+        means = [torch.nn.functional.cross_entropy(logits, y, reduction="sum") / max(count, 1) for logits in alone]
+        grads = torch.autograd.grad(sum(means), list(own.values()))
+        for name, expected in zip(own, grads, strict=True):
+            torch.testing.assert_close(found[name][client].double(), expected, rtol=0, atol=1e-7)
+        assert float(loss[client]) == pytest.approx(float(sum(means).detach()) / members, abs=1e-6)
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)

@@ -20,6 +20,7 @@ from tasks import (
     client_stats,
     codebook_extend,
     evaluate,
+    full_gradient,
     head_gradient,
     local_train,
     messages,
@@ -75,8 +76,8 @@ def test_no_message_type_can_hold_a_row(message):
 
 
 def test_the_servers_tasks_do_not_take_a_cohort():
-    on_clients = (client_stats, codebook_extend, evaluate, head_gradient, local_train, projection, uncertainty_check)
-    for module in (*on_clients, aggregate, by_class, pair, regroup, split):
+    on_clients = (client_stats, codebook_extend, evaluate, full_gradient, head_gradient, local_train, projection)
+    for module in (*on_clients, uncertainty_check, aggregate, by_class, pair, regroup, split):
         for step in (v for v in vars(module).values() if isinstance(v, Task)):
             kinds = set(typing.get_type_hints(step.fn).values())
             opens_rows = step.name in (
@@ -84,6 +85,7 @@ def test_the_servers_tasks_do_not_take_a_cohort():
                 "client_stats",
                 "codebook_extend",
                 "evaluate",
+                "full_gradient",
                 "head_gradient",
                 "local_train",
                 "projection",

@@ -8,7 +8,11 @@ import torch
 
 from flows.methods.cfl import CFL
 from flows.methods.fedavg import FedAvg
+from models.model import Model
 from models.optimisers import SGD
+from models.residual import Residual
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 OPPOSED = {"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 4), "d": (4, 1, 2), "e": (4, 1, 5), "f": (4, 1, 1)}  # start 3
@@ -119,6 +123,33 @@ def test_the_order_of_the_clients_is_nothing(quadratic, play):
     turned = replace(problem, silos=problem.silos.select(problem.silos.clients[::-1]))
     one, other = (play(page, p, range(1, 6)) for p in (problem, turned))
     assert one.state.sha256() == other.state.sha256()
+
+
+def test_running_statistics_are_in_no_length_and_no_cosine(make_problem, make_round, play):
+    """They follow a client's rows, not what it learned; here they are nearly all of an update."""
+
+    def rows_of(client, total):
+        rng = np.random.default_rng(list(client.encode()))
+        return rng.normal(0, 9, size=(total, 8, 8)), rng.integers(0, 3, total)
+
+    network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
+    problem = make_problem(SIZES, network=network, optimiser=SGD(0.001), silos={"rows_of": rows_of})
+    page, round = CFL(**ALWAYS), make_round(problem)
+    start = page.init(problem)
+    current = {name: w[0] for name, w in start.tensors["weights"].items()}
+    sent = round.train(local_train, Model(network, shared=current, clients=round.clients), each=True)
+    state, report = page.one_round(start, round)
+    expected = {}
+    for update in sent:
+        moved = {n: w - current[n] for n, w in update.each.items() if n not in network.buffers}
+        lengths = sum((w.double() ** 2).flatten(1).sum(1) for w in moved.values()).sqrt()
+        expected |= dict(zip(update.clients, lengths.tolist(), strict=True))
+    assert report.rows["update"] == pytest.approx(expected)
+    assert report.numbers["update/longest"] == pytest.approx(max(expected.values()))
+    assert set(state.tensors["toward"]) == set(current) - set(network.buffers)
+    average = aggregate.fn(sent, current)
+    step = sum(float(((average[n] - current[n]).double() ** 2).sum()) for n in state.tensors["toward"]) ** 0.5
+    assert report.numbers["update/mean"] == pytest.approx(step)
 
 
 def test_a_cluster_splits_only_in_a_round_in_which_all_of_it_takes_part(quadratic, play):

@@ -1,5 +1,6 @@
 """FedSGD: one round is one step of full-batch training on the rows of all clients together."""
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from models.dense import MLP
 from models.optimisers import SGD, Adam
+from models.residual import Residual
 from models.streams import server_stream
 from silos.store import open_client
 from tasks.checkpoint import load_state, save_state
@@ -26,6 +28,26 @@ def rows_of(problem, clients):
     folder, manifest = Path(problem.silos.folder), problem.silos.manifest
     parts = [open_client(folder, manifest.client(c), "train") for c in clients]
     return [torch.from_numpy(np.concatenate(p)) for p in zip(*parts, strict=True)]
+
+
+def images(client, total):
+    """Of 8 x 8 grey pixels, another brightness for each client."""
+    rng = np.random.default_rng(list(client.encode()))
+    return rng.normal(ord(client) - 98, 2, size=(total, 8, 8)), rng.integers(0, 3, total)
+
+
+@dataclass(frozen=True)
+class Watched(MLP):
+    """Remembers how many rows it was shown at once."""
+
+    inputs: int = 5
+    hidden: tuple[int, ...] = (6,)
+    outputs: int = 3
+    seen: list[int] = field(default_factory=list)
+
+    def apply(self, weights, context, x, stream):
+        self.seen.append(len(x))
+        return super().apply(weights, context, x, stream)
 
 
 def plainly(problem, make, rounds):
@@ -79,6 +101,29 @@ def test_with_one_full_batch_a_round_fedavg_is_fedsgd_with_plain_descent(make_pr
     for name, w in other.state.tensors["weights"].items():
         torch.testing.assert_close(one.state.tensors["weights"][name], w, rtol=0, atol=1e-6)
     assert one.reports[0].numbers["loss/train"] == pytest.approx(other.reports[0].numbers["loss/train"])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_with_one_full_batch_a_round_it_is_fedavg_also_where_batches_normalise(dropout, make_problem, play):
+    """Running statistics are averaged as they are, and no optimiser of the server's moves them."""
+    network = Residual((8, 8), 3, (6,), dropout, True, (4, 8))
+    plan = {"optimiser": SGD(0.1, 0.0, 0.01), "epochs": 1, "batch": 100}
+    problem = make_problem(SIZES, network=network, silos={"rows_of": images}, **plan)
+    one, other = (play(page, problem, [1, 2, 3]) for page in (FedSGD(), FedAvg()))
+    for name, w in other.state.tensors["weights"].items():
+        torch.testing.assert_close(one.state.tensors["weights"][name], w, rtol=0, atol=1e-5, msg=name)
+    kept = play(FedSGD(), replace(problem, training=replace(problem.training, optimiser=Adam(0.01))), [1, 2]).state
+    assert not any(buffer in name for buffer in network.buffers for name in kept.tensors["server"])
+
+
+def test_no_batch_is_larger_than_those_of_local_training(make_problem, play):
+    """So memory does not grow with a client's rows; a step is still one on all of them."""
+    network = Watched()
+    problem = make_problem({"a": 90, "b": 41}, network=network, batch=8, engine="vmap")
+    found = play(FedSGD(), problem, [1, 2]).state.tensors["weights"]
+    assert 0 < max(network.seen) <= 10
+    for name, w in plainly(problem, lambda p: torch.optim.SGD(p, 0.1), [["a", "b"]] * 2).items():
+        torch.testing.assert_close(found[name].double(), w.detach(), rtol=0, atol=1e-6)
 
 
 def test_the_servers_optimiser_goes_on_after_a_resume(make_problem, play, tmp_path):

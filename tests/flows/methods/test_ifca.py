@@ -8,6 +8,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
+from models.residual import Residual
 from models.state import State
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
@@ -159,3 +160,13 @@ def test_traffic_is_the_hand_count(restarts, models, make_problem, play):
     tally = played.rounds[0].tally
     assert tally.bytes_down == 4 * 4 * models * number
     assert tally.bytes_up == 4 * 4 * (restarts * (number + 2) + 1 + 2 * restarts)
+
+
+def test_a_spread_start_leaves_running_statistics_alone(make_problem):
+    network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
+    problem = make_problem(
+        {"a": 9}, network=network, silos={"rows_of": lambda _, n: (np.zeros((n, 8, 8)), np.arange(n) % 3)}
+    )
+    one, three = (IFCA(start_scale=scale).init(problem).tensors["weights"] for scale in (1.0, 3.0))
+    for name, w in one.items():
+        torch.testing.assert_close(three[name], w if name in network.buffers else 3 * w)

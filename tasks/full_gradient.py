@@ -1,0 +1,36 @@
+"""Each client of a cohort tells the gradient of its loss in all weights, over all of its training rows."""
+
+from models.cohort import Training
+from models.cohort import full_gradient as gradient_of
+from models.model import Model
+from models.streams import client_streams
+from silos.cohort import Cohort
+from silos.private import PrivateStore
+from tasks.local_train import weighted_sum
+from tasks.messages import Gradients
+from tasks.opening import open_rows, open_weights
+from tasks.step import step
+
+
+@step
+def full_gradient(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    seed: int,
+    round: int,
+    device: str = "cpu",
+) -> list[Gradients]:
+    """One record a stack; epochs and optimiser do not count. Its draws are those of the round's local training."""
+    sent = []
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, "train", device)
+        weights, context = open_weights(model, stack, private, device)
+        dummies = [""] * (stack.size - len(stack.clients))
+        streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
+        found, loss = gradient_of(model.network, weights, context, rows, training, streams)
+        counts, own = rows.counts.cpu(), len(stack.clients)
+        sums = {name: weighted_sum(found[name].cpu(), counts) for name in model.shared}
+        sent.append(Gradients(stack.clients, counts[:own], loss[:own].cpu(), sums))
+    return sent
