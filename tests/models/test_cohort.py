@@ -1,6 +1,6 @@
 """The engine: one batched program and one client after another are the same training."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from models.dense import MLP
 from models.objectives import CrossEntropy, Focal, SquaredError
 from models.optimisers import SGD, Adam
 from models.residual import Residual
-from models.streams import client_streams, fold, server_stream, shuffle
+from models.streams import client_streams, fold, server_stream, shuffle, uniform
 
 OPTIMISERS = {
     "sgd": SGD(0.1),
@@ -414,3 +414,52 @@ def test_outcomes_of_a_regression_are_squared_errors_and_padding_is_none(make_ro
         error = network.apply(one, {}, rows.x[at, :count], None)[:, 0] - rows.y[at, :count]
         torch.testing.assert_close(found["squared_error"][at, :count], error**2)
         assert not found["squared_error"][at, count:].any()
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """A network of one number that writes down the stream of every step, and has no other use for it."""
+
+    heard: list[int]
+    dropout = 0.5
+    widest = 1
+
+    def apply(self, weights, context, x, stream):
+        self.heard.append(int(stream))
+        return x[:, :3] * weights["w"]
+
+
+def test_every_step_of_every_client_epoch_round_and_seed_has_masks_of_its_own(make_rows):
+    """Five clients, two of whom have steps of nothing but padding, which need masks too."""
+    rows, heard = make_rows([11, 7, 1, 4, 9]), []
+    plan = training(engine="sequential", epochs=3)
+    for seed, number in ((0, 1), (0, 2), (1, 1)):
+        given_streams = client_streams(seed, NAMES, number, "local_train")
+        train(Hearing(heard), {"w": torch.ones(5, 1)}, {}, rows, plan, given_streams)
+    steps = sum(-(-n // 4) for n in rows.counts.tolist())
+    assert len(heard) == len(set(heard)) == 3 * 3 * steps
+
+
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
+def test_training_with_dropout_is_plain_pytorchs_with_the_masks_of_those_streams(engine, make_rows):
+    """The one thing that is taken from the engine is how a stream is named: client, round, epoch, step, layer."""
+    network, rows = MLP(5, (7, 7), 3, dropout=0.4), make_rows(SIZES)
+    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    trained, _ = train(network, weights, {}, rows, training(engine=engine), streams())
+    for at, (count, stream) in enumerate(zip(SIZES, streams(), strict=True)):
+        own = {name: w[at].clone().requires_grad_() for name, w in weights.items()}
+        optimiser = torch.optim.SGD(own.values(), 0.1)
+        for epoch in range(2):
+            order = shuffle(fold(stream, epoch), count, torch.tensor(count)) if count else torch.tensor([], dtype=int)
+            for number, index in enumerate(order.split(4) if count else ()):
+                x = rows.x[at, index]
+                for layer in (0, 1):
+                    x = torch.relu(x @ own[f"dense{layer}.weight"] + own[f"dense{layer}.bias"])
+                    mask = uniform(fold(fold(fold(stream, epoch), number), layer + 1), (4, 7))[: len(index)] >= 0.4
+                    x = x * mask / 0.6
+                optimiser.zero_grad()
+                logits = x @ own["dense2.weight"] + own["dense2.bias"]
+                torch.nn.functional.cross_entropy(logits, rows.y[at, index]).backward()
+                optimiser.step()
+        for name, w in own.items():
+            torch.testing.assert_close(trained[name][at], w.detach(), rtol=0, atol=1e-6)

@@ -135,3 +135,16 @@ def test_with_one_output_and_no_hidden_layer_it_is_linear_regression_with_an_int
     weights = {"dense0.weight": torch.arange(6.0)[:, None], "dense0.bias": torch.tensor([0.5])}
     x = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(network.apply(weights, {}, x, None), x.flatten(1) @ torch.arange(6.0)[:, None] + 0.5)
+
+
+def test_no_two_layers_rows_or_clients_share_a_mask():
+    """Through layers that change nothing, what is left of ones is a product of masks: of two, one in four."""
+    network, count = MLP(40, (40, 40), 40, dropout=0.5), 30
+    weights = {
+        f"dense{layer}.{n}": w for layer in range(3) for n, w in (("weight", torch.eye(40)), ("bias", torch.zeros(40)))
+    }
+    stack = {n: w.expand(2, *w.shape) for n, w in weights.items()}
+    found = network.apply_stack(stack, {}, torch.ones(2, count, 40), client_streams(0, ["a", "b"], 1, "drop"))
+    assert set(found.unique().tolist()) == {0, 4}
+    assert float((found > 0).double().mean()) == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / found.numel()) ** 0.5)
+    assert len(found.flatten(0, 1).unique(dim=0)) == 2 * count

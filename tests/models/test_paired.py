@@ -60,6 +60,32 @@ def test_one_client_is_the_two_way_layout_by_mean_squares():
     assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3, 6, 8, 13])
+def test_the_variance_is_never_taken_for_less_than_that_of_rows_or_that_of_seeds_alone(seed):
+    """Of noise alone the estimate for both together exceeds one of them by chance, and may swallow all there is."""
+    seeds, rows = 3, 12
+    d = draw(np.random.default_rng(seed), [rows], seeds)[0]
+    by_row, by_seed, mean = d.mean(0), d.mean(1), d.mean()
+    of_rows = seeds * ((by_row - mean) ** 2).sum() / (rows - 1) / (seeds * rows)
+    of_seeds = rows * ((by_seed - mean) ** 2).sum() / (seeds - 1) / (seeds * rows)
+    both = ((d - by_row - by_seed[:, None] + mean) ** 2).sum() / (rows - 1) / (seeds - 1) / (seeds * rows)
+    floor = max(of_rows, of_seeds)
+    assert of_rows + of_seeds - both < floor
+    freedom = floor**2 / (of_rows**2 / (rows - 1) + of_seeds**2 / (seeds - 1))
+    half = stats.t.ppf(0.975, freedom) * floor**0.5
+    found = difference(strata([d]))
+    assert (found.low, found.high) == pytest.approx((max(mean - half, -1), min(mean + half, 1)))
+
+
+def test_methods_that_are_right_on_other_rows_in_each_seed_are_not_told_apart_for_certain():
+    """Rows and seeds that differ by next to nothing beside their noise leave a variance below zero, and no proof."""
+    board = np.indices((2, 12)).sum(0) % 2 * 2.0 - 1
+    board[:, :3] = 1
+    found = difference(strata([board]))
+    assert found.mean == 0.25
+    assert found.low < 0 < found.high
+
+
 def test_identical_methods_differ_by_nothing_for_certain():
     for seeds in (1, 3):
         found = difference(strata([np.zeros((seeds, 20)), np.zeros((seeds, 1))]))

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 from sklearn.metrics import log_loss
 
@@ -126,6 +127,26 @@ def test_passes_repeat_and_change_nothing():
     torch.testing.assert_close(alone[0], first[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_no_two_rows_of_a_client_share_masks_however_many_rows_there_are(passes):
+    """Rows that are all alike, of two clients that are alike: what differs between their predictions is masks."""
+    network, rows = MLP(64, (64,), 3, dropout=0.5), 520
+    weights = stacked(network.init(server_stream(0, 0, "init")), 2)
+    x = draw(1, 1, 8, 8, seed=2).expand(2, rows, 8, 8)
+    found = predictive(network, weights, {}, x, client_streams(0, ["a", "b"], 1, "u"), passes)
+    assert len(found.p.flatten(0, 1).unique(dim=0)) == 2 * rows
+
+
+def test_more_passes_are_other_passes():
+    """Three passes twice over would have the mean of three."""
+    network = MLP(64, (64,), 3, dropout=0.5)
+    weights, x = stacked(network.init(server_stream(0, 0, "init")), 1), draw(1, 300, 8, 8)
+    streams = client_streams(0, ["a"], 1, "u")
+    means = [predictive(network, weights, {}, x, streams, passes).p for passes in range(1, 7)]
+    each = [(n + 1) * after - n * before for n, (before, after) in enumerate(pairwise([means[0] * 0, *means]))]
+    assert all((one - other).abs().amax(-1).min() > 1e-9 for one, other in combinations(each, 2))
+
+
 @given(some.integers(2, 6), some.integers(1, 30), some.integers(1, 4), some.integers(0, 10**6))
 def test_entropy_lies_between_none_and_all_and_no_pass_is_less_sure_than_their_mean(classes, rows, passes, seed):
     found = together([3 * draw(1, rows, classes, seed=seed + t) for t in range(passes)])
@@ -148,6 +169,21 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> float:
         if inside.any():
             total += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
     return total
+
+
+@given(some.lists(some.tuples(some.integers(1, 15), some.sampled_from([-0.01, 0, 0.01]), some.booleans()), min_size=1))
+@example([(9, 0, True), (9, 0.01, False)])
+@example([(1, 0, True), (1, 0.01, False)])
+@example([(15, 0, False), (15, -0.01, True)])
+def test_a_confidence_on_the_edge_of_two_bins_is_in_the_lower_one(told):
+    """Of sixteen classes the first is predicted; where it should not be right, the second is the truth."""
+    confidence = np.array([min(max(m / 15 + off, 1 / 15), 1) for m, off, _ in told])
+    right = np.array([yes for *_, yes in told])
+    p = torch.from_numpy(np.concatenate([confidence[:, None], np.repeat((1 - confidence[:, None]) / 15, 15, 1)], 1))[
+        None
+    ]
+    found = doubts(Predictive(p, p.sum(-1)), torch.from_numpy(~right)[None].long(), torch.tensor([len(told)]))
+    assert float(found["ece"]) == pytest.approx(calibration(confidence, right), abs=1e-12)
 
 
 def test_certain_and_ignorant_predictions_have_the_entropies_that_they_must():

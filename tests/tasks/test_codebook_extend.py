@@ -1,12 +1,14 @@
 """New words for some clients: what was there stays bit for bit, and words are found in a client's own rows."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
 
+from flows.codewords import common_books
 from models.codebook import COUNT, OWN, SHARED, Quantised
 from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
@@ -16,6 +18,7 @@ from models.streams import server_stream
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, common_words, token_centres
+from tasks.runner import PlainRunner
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}
@@ -35,8 +38,8 @@ def world(make_problem, make_round, tmp_path):
     return problem, make_round(problem, private=private), model, dict(zip(CLIENTS, own, strict=True))
 
 
-def extend(world, clients, words=4, room=6, **options):
-    problem, round, model, _ = world
+def extend(world, clients, words=4, room=6, seed=0, round_number=1, **options):
+    problem, round, model, *_ = world
     done = round.each(
         codebook_extend,
         model,
@@ -44,8 +47,8 @@ def extend(world, clients, words=4, room=6, **options):
         extend=clients,
         words=words,
         room=room,
-        seed=0,
-        round=1,
+        seed=seed,
+        round=round_number,
         **options,
     )
     counts = {c: int(n) for m in done for c, n in zip(m.clients, m.words, strict=True)}
@@ -133,6 +136,78 @@ def test_a_common_book_is_found_from_centres_in_any_order_of_clients(world):
     book = common_words.fn(told, 3, 0)
     assert book.shape == (3, 5)
     assert torch.equal(book, common_words.fn(list(reversed(told)), 3, 0))
+
+
+WHEN = [(0, 1), (0, 2), (1, 1)]  # seed, round
+
+
+@pytest.mark.parametrize("fill", ["kmeans", "random"])
+def test_new_words_are_drawn_anew_in_every_round_by_every_seed(fill, world):
+    found = [extend(world, ("oslo", "lyon"), fill=fill, seed=seed, round_number=number)[1] for seed, number in WHEN]
+    for client, first in (("oslo", 2), ("lyon", 0)):
+        drawn = [stored[client][OWN][first : first + 4] for stored in found]
+        assert not any(np.array_equal(one, other) for one, other in combinations(drawn, 2))
+
+
+def test_random_words_are_other_words_for_every_client(world):
+    _, stored = extend(world, ("oslo", "lyon"), fill="random")
+    assert not np.array_equal(stored["oslo"][OWN][2:6], stored["lyon"][OWN][:4])
+
+
+def test_centres_are_looked_for_anew_in_every_round_by_every_seed_and_member(ensemble):
+    problem, round, model, *_ = ensemble
+    found = []
+    for seed, number in WHEN:
+        told = round.each(token_centres, model, training=problem.training, words=4, seed=seed, round=number)
+        found += [centre for m in told for c, centre in zip(m.clients, m.centres, strict=True) if c == "oslo"]
+    assert len(found) == 2 * len(WHEN)
+    assert not any(np.array_equal(one, other) for one, other in combinations(found, 2))
+
+
+def test_what_members_that_are_equal_draw_is_not(ensemble):
+    """The same features and the same words of two members: only the draws may differ."""
+    problem, round, model, own, _ = ensemble
+    first, second = members_of(model.network)
+    shared = first.named(first.of(model.shared)) | second.named(first.of(model.shared))
+    twice = np.stack([own[f"0/{c}"] for c in CLIENTS])
+    refs = round.private.save("codewords", list(CLIENTS), {f"{m}/{OWN}": twice for m in (0, 1)})
+    context = {f"{m}/{COUNT}": model.context[f"0/{COUNT}"] for m in (0, 1)}
+    alike = replace(model, shared=shared, personal=replace(model.personal, refs=refs), context=context)
+    for fill in ("kmeans", "random"):
+        _, stored = extend((problem, round, alike, own), ("lyon",), fill=fill)
+        assert not np.array_equal(stored["lyon"][f"0/{OWN}"][:4], stored["lyon"][f"1/{OWN}"][:4])
+    told = round.each(token_centres, alike, training=problem.training, words=4, seed=0, round=1)
+    (one,), (other,) = (
+        [m.centres[m.clients.index("oslo")] for m in told if m.prefix == p and "oslo" in m.clients]
+        for p in ("0/", "1/")
+    )
+    assert not np.array_equal(one, other)
+
+
+class Hearing(PlainRunner):
+    """Keeps the seeds with which the server looked for common words."""
+
+    def once(self, task, *args):
+        """See PlainRunner."""
+        self.seeds = [*getattr(self, "seeds", []), args[-1]]
+        return super().once(task, *args)
+
+
+def test_common_words_are_looked_for_anew_in_every_round_by_every_seed_and_member(ensemble):
+    problem, round, model, *_ = ensemble
+    runner = Hearing(1)
+    for seed, number in WHEN:
+        problem = replace(problem, seed=seed)
+        (books,) = common_books(replace(round, problem=problem, number=number, runner=runner), [model], 3)
+        assert {name: book.shape for name, book in books.items()} == {f"{m}/{SHARED}": (3, 6) for m in (0, 1)}
+    assert len(runner.seeds) == len(set(runner.seeds)) == 2 * len(WHEN)
+
+
+def test_another_seed_of_the_servers_finds_other_common_words(world):
+    problem, round, model, _ = world
+    told = round.each(token_centres, model, training=problem.training, words=8, seed=0, round=1)
+    books = [common_words.fn(told, 3, seed) for seed in range(4)]
+    assert not any(torch.equal(one, other) for one, other in combinations(books, 2))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedprox import FedProx
 from flows.methods.local_only import LocalOnly
 from flows.methods.pooled import Pooled
+from models.dense import MLP
 from models.optimisers import SGD, Adam
 from models.streams import client_streams, fold, server_stream, shuffle
 from silos.private import PrivateStore
@@ -22,7 +23,8 @@ SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 def plain_fedavg(problem, rounds: int, batch: int, epochs: int, optimiser) -> dict[str, torch.Tensor]:
     """McMahan et al. 2017, algorithm 1, on torch.nn and torch.optim, one client after another."""
     begin = problem.network.init(server_stream(problem.seed, 0, "init"))
-    server = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+    (width,) = problem.network.hidden
+    server = torch.nn.Sequential(torch.nn.Linear(5, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
     for layer, name in ((server[0], "dense0"), (server[2], "dense1")):
         layer.load_state_dict({"weight": begin[f"{name}.weight"].T, "bias": begin[f"{name}.bias"]})
     folder, manifest = Path(problem.silos.folder), problem.silos.manifest
@@ -72,6 +74,14 @@ def test_adam_starts_fresh_in_every_round_as_in_plain_pytorch(make_problem, play
     expected = plain_fedavg(problem, 3, 4, 2, lambda p: torch.optim.Adam(p, 0.01))
     for name, w in expected.items():
         torch.testing.assert_close(weights[name], w, rtol=0, atol=2e-4)
+
+
+def test_a_network_whose_tensors_are_large_is_averaged_as_in_plain_pytorch(make_problem, play):
+    """Its first layer has 5,000 numbers, and the large are added in another way than the small."""
+    problem = make_problem(SIZES, network=MLP(5, (1000,), 3))
+    weights = play(FedAvg(), problem, [1, 2], stack=3).state.tensors["weights"]
+    for name, w in plain_fedavg(problem, 2, 4, 2, lambda p: torch.optim.SGD(p, 0.1)).items():
+        torch.testing.assert_close(weights[name], w, rtol=0, atol=1e-6)
 
 
 CURVES = {"a": (6, 1, 0), "b": (3, 2, 1), "c": (1, 4, 5)}  # rows, a_k, m_k: p = 0.6, 0.3, 0.1

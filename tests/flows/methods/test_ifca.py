@@ -9,6 +9,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
 from models.residual import Residual
+from models.optimisers import SGD
 from models.state import State
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
@@ -142,6 +143,29 @@ def test_after_the_trial_the_set_with_the_smallest_training_loss_goes_on_alone(q
     later = play(page, problem, [3, 4], state=played.state)
     alone = play(page, problem, [1, 2, 3, 4], state=starting([1, 4]))
     assert later.state.sha256() == alone.state.sha256()
+
+
+@pytest.mark.parametrize("stack", [1, 2, 3])
+def test_the_best_set_is_that_of_the_rows_and_not_of_the_clients(stack, quadratic, play):
+    """Ten rows of one client lie at 0, and one row each of two others at 5; nobody trains on the way."""
+    problem = quadratic({"a": (10, 1, 0), "b": (1, 1, 5), "c": (1, 1, 5)}, optimiser=SGD(0.0))
+    page = IFCA(clusters=1, restarts=2, trial=1)
+    played = play(page, problem, [1], state=starting([5], [0]), stack=stack)
+    assert numbers(played) == [[0]]
+    assert played.reports[0].numbers["loss/train"] == pytest.approx((10 * 0 + 12.5 + 12.5) / 12)
+
+
+def test_the_best_set_is_chosen_after_the_trial_and_not_before(quadratic, play):
+    page = IFCA(clusters=1, restarts=2, trial=2)
+    problem = quadratic({"a": (4, 1, 0)})
+    sets = [len(numbers(play(page, problem, range(1, n + 1), state=starting([5], [1])))) for n in (1, 2, 3)]
+    assert sets == [2, 1, 1]
+
+
+def test_a_set_with_a_diverged_model_that_somebody_takes_is_never_the_best(quadratic, play):
+    problem = quadratic(TWO_LAWS, optimiser=SGD(0.0))
+    page = IFCA(clusters=1, restarts=2, trial=1)
+    assert numbers(play(page, problem, [1], state=starting([float("nan")], [9]))) == [[9]]
 
 
 def test_a_wider_start_is_the_same_draw_times_a_number(make_problem):

@@ -213,6 +213,17 @@ def test_as_many_at_random_are_extended_as_are_uncertain(problem, play):
     assert sum(report.rows["extended"].values()) == report.numbers["clients/uncertain"] > 0
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_where_only_some_get_words_it_is_those_that_doubt_most(most, problem, play):
+    page = UEFL(**{**EVERYBODY, "first_rounds": 1, "most": most})
+    report = play(page, problem, [1]).reports[0]
+    entropy = report.rows["check_entropy"]
+    assert len(set(entropy.values())) == report.numbers["clients/uncertain"] == 4
+    chosen = {client for client, yes in report.rows["extended"].items() if yes}
+    assert chosen == set(sorted(entropy, key=entropy.get)[-most:])
+    assert report.numbers["clients/extended"] == most
+
+
 def test_the_shared_book_can_start_anew_instead(problem, play):
     page = UEFL(**{**EVERYBODY, "extend": "shared"})
     played = play(page, problem, [1, 2])
