@@ -1,9 +1,12 @@
 """What every method must do, whichever it is: found through the registry."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from flows.method import Method, find, names
+from models import streams
 from models.cohort import outcomes
 from models.state import Private
 from silos.cohort import Stack
@@ -121,6 +124,41 @@ def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, prob
     before = state.sha256()
     play(page, problem, [2], state=state)
     assert state.sha256() == before
+
+
+WORDS = {"arm": "paper", "words": 3, "first_rounds": 1, "more_rounds": 1, "tolerance": -1.0}
+DRAWING = [
+    *((name, {}) for name in names()),
+    ("uefl", {**WORDS, "passes": 2}),
+    ("uefl", {**WORDS, "fill": "random"}),
+    ("uefl", {**WORDS, "extend": "random"}),
+    ("uefl", {**WORDS, "start": "centres", "extend": "shared"}),
+    ("vq_oracle", {"warm_up": 0, "words": 3}),
+    ("ifca", {"restarts": 2}),
+    *(("conditional", {"source": source}) for source in ("random", "permuted", "pooled")),
+    *(("conditional", {"arm": arm}) for arm in ("fedsgd", "pooled")),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), DRAWING)
+def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, options, problem, play, monkeypatch):
+    """Starts are of round 0, and so are controls, which must not change with the round."""
+    page, drawn, named = find(name)(**options), [], streams._named
+
+    def hear(seed, client, round, purpose):
+        drawn.append((seed, client, round, purpose))
+        return named(seed, client, round, purpose)
+
+    monkeypatch.setattr(streams, "_named", hear)
+    problem = replace(problem, seed=7, network=replace(problem.network, dropout=0.2))
+    state = play(page, problem, [5]).state
+    page.answer(state, play(page, problem, [6], state=state).rounds[0])
+    assert {seed for seed, *_ in drawn} == {7}
+    always = {purpose for *_, round, purpose in drawn if round == 0}
+    assert all(purpose.startswith("init") or purpose.endswith("statistics") for purpose in always)
+    later = {(round, purpose) for *_, round, purpose in drawn if purpose not in always}
+    assert {round for round, _ in later} <= {5, 6}
+    assert later or "fedsgd" in (name, options.get("arm")), "one gradient of all rows needs no order"
 
 
 def _more(page, played, play):
