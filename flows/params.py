@@ -1,16 +1,18 @@
 """params.yaml, parsed once and checked at the door; inside, everything is typed."""
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flows import method as methods
-from silos.errors import UserError
+from silos import strict_yaml
+from silos.errors import UserError, shown
 from silos.params import DataParams
+from silos.params_scheme import Name
 
 
 class Section(BaseModel):
@@ -127,7 +129,7 @@ class ClientsParams(Section):
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[str, Annotated[int, Field(ge=1)]] = {}
+    join: dict[Name, Annotated[int, Field(ge=1)]] = {}
 
 
 class EvaluationParams(Section):
@@ -226,9 +228,9 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     if not path.is_file():
         raise UserError(f"there is no params.yaml in {root.resolve()}; go to your project's folder, or copy one there.")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _Strict)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"params.yaml is not valid YAML: {_where(error)}") from None
+        raw = strict_yaml.load(path.read_bytes())
+    except strict_yaml.NotYamlError as error:
+        raise UserError(f"params.yaml is not valid YAML: {error}.") from None
     if not isinstance(raw, dict):
         raise UserError("params.yaml holds no sections; the one in siloflow's checkout shows them.")
     for override in overrides:
@@ -272,46 +274,30 @@ def flat(tree: dict[str, Any]) -> dict[str, Any]:
     return dict(_leaves(tree))
 
 
-def _where(error: Exception) -> str:
-    """Line, column and what was found there."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
-    return f"{' '.join(str(error).split())}."
-
-
-class _Strict(yaml.SafeLoader):
-    """YAML lets the last of two equal keys win; a person who wrote a key twice did not mean that."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def _apply(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not all(part.strip() for part in key.split(".")):
-        raise UserError(f"--set {override}: write it as section.key=value, for example training.rounds=20.")
+    said = f"--set {shown(override)}"
+    *sections, last = [part.strip() for part in key.split(".")]
+    if not equals or not all([*sections, last]):
+        raise UserError(f"{said}: write it as section.key=value, for example training.rounds=20.")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {override}: {text!r} is not a YAML value.") from None
+        value = strict_yaml.load(text)
+    except strict_yaml.NotYamlError as error:
+        raise UserError(f"{said}: {shown(repr(text))} is not a YAML value ({error}).") from None
     place: Any = raw
-    *sections, last = [_index(part) for part in key.strip().split(".")]
     try:
         for section in sections:
-            place = place.setdefault(section, {}) if isinstance(place, dict) else place[section]
-        place[last] = value
-    except (TypeError, KeyError, IndexError, AttributeError):
-        raise UserError(f"--set {override}: params.yaml has no section {key.rpartition('.')[0]}.") from None
+            place = place.setdefault(section, {}) if isinstance(place, dict) else place[_place(section)]
+        place[last if isinstance(place, dict) else _place(last)] = value
+    except (TypeError, LookupError, AttributeError):
+        raise UserError(f"{said}: params.yaml has no section {shown(key.rpartition('.')[0])}.") from None
 
 
-def _index(part: str) -> str | int:
-    return int(part) if part.isdigit() else part
+def _place(part: str) -> int:
+    """A place in a list, counted from 0; LookupError for what is none."""
+    if re.fullmatch("[0-9]{1,9}", part) is None:
+        raise LookupError
+    return int(part)
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -345,7 +331,7 @@ def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -
             said = str(context["error"]).rstrip(".")
             words = f"{where}: {said}" + ("" if said.endswith("?") else ".")
         else:
-            is_now = "is empty" if value is None else f"is {value!r}"
+            is_now = "is empty" if value is None else f"is {shown(repr(value))}"
             words = f"{where} {is_now}; it must {_wish(found['type'], found['msg'], context)}."
         lines.append(f"params.yaml: {words}")
     return "\n".join(lines)

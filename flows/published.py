@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from silos.errors import UserError
+from silos import strict_yaml
+from silos.errors import UserError, shown
 from silos.params_scheme import Name, Names
 
 PAPERS = Path(__file__).parent / "papers"
@@ -147,15 +147,21 @@ def tables(paper: str) -> Mapping[str, Any]:
         raise UserError(
             f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own."
         )
-    found: Mapping[str, Any] = yaml.safe_load(page.read_text(encoding="utf-8"))["tables"]
-    return found
+    try:
+        found = strict_yaml.load(page.read_bytes())
+    except strict_yaml.NotYamlError as error:
+        raise UserError(f"{page} is not valid YAML: {error}.") from None
+    tables = found.get("tables") if isinstance(found, dict) else None
+    if not isinstance(tables, dict) or not tables:
+        raise UserError(f"{page} holds no tables; a page has `tables:` and under it a section for each.")
+    return tables
 
 
 def table_of(paper: str, table: str | None, scale: str) -> Table:
     """The published table; UserError naming those that there are, or what is wrong with it."""
-    there = {str(name): written for name, written in tables(paper).items()}
-    if table not in there:
-        raise UserError(f"{paper} has no table {table!r} here; --table takes {', '.join(there)}.")
+    there = tables(paper)
+    if table is None or table not in there:
+        raise UserError(f"{paper} has no table {shown(repr(table))} here; --table takes {', '.join(there)}.")
     try:
         found = Table.model_validate(there[table])
     except ValidationError as error:

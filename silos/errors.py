@@ -1,5 +1,15 @@
-"""The one exception that the screen shows without a traceback."""
+"""The one exception that the screen shows without a traceback, and how a sentence quotes a value."""
+
+from typing import Any
+
+_MOST = 80  # characters of a value in a sentence
 
 
 class UserError(Exception):
     """A user's mistake: the message says what was wrong, where (file, key, client), and the way out."""
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence quotes it, without the middle of one that would fill the screen; text as it is written."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _MOST else f"{text[: _MOST // 2]}…{text[-_MOST // 4 :]}"

@@ -59,14 +59,14 @@ def recorded(root: Path) -> str | None:
 
 def digest_in(text: str | bytes, path: str = RECORD) -> str:
     """The hash of data/ that the content of a data.dvc holds."""
-    import yaml
+    from silos import strict_yaml
 
     try:
-        (out,) = yaml.safe_load(text)["outs"]
+        (out,) = strict_yaml.load(text)["outs"]
         digest = out["md5"]
         if out["path"] != DATA or not isinstance(digest, str) or not digest.endswith(".dir"):
             raise ValueError(f"it should hold the hash of the folder {DATA}")
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise UserError(
             f"{path} is not what DVC writes ({said}); bring it back with git, or delete it and run "

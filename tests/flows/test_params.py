@@ -104,7 +104,9 @@ def test_a_set_into_a_section_that_is_not_there_is_told(project, override, secti
 
 
 def test_a_set_whose_value_is_not_yaml_is_told(project):
-    with pytest.raises(UserError, match=r"--set training\.rounds=\[: '\[' is not a YAML value\."):
+    with pytest.raises(
+        UserError, match=r"--set training\.rounds=\[: '\[' is not a YAML value \(line 1, column 2: expected .*\)\."
+    ):
         read(project, ["training.rounds=["])
 
 
@@ -153,6 +155,90 @@ def test_a_file_that_is_not_sections_of_yaml_is_told(project, text, sentence):
     with pytest.raises(UserError) as told:
         read(project)
     assert str(told.value).startswith(sentence)
+
+
+HOSTILE = {
+    "lists as keys": ("[a, b]: 1", "a key must be a word, and not a list or a section"),
+    "sections as keys": ("{a: b}: 1", "a key must be a word, and not a list or a section"),
+    "a number of 5,000 digits": (f"a: {'1' * 5000}", "…11111111111111111111 cannot be read as a whole number"),
+    "sixty powers of sixty": (f"a: 1{':59' * 5000}.5", "59.5 cannot be read as a number"),
+    "binary without digits": ("a: 0b_", "0b_ cannot be read as a whole number"),
+    "hexadecimal without digits": ("a: 0x_", "0x_ cannot be read as a whole number"),
+    "a tag of another type": ("a: !!int many", "many cannot be read as a whole number"),
+    "a tag for nothing": ('a: !!float ""', " cannot be read as a number"),
+    "a date by force": ("a: !!timestamp soon", "the tag !!timestamp is not read here"),
+    "100,000 brackets": ("a: " + "[" * 100_000, "more than 50 lists and sections inside each other"),
+    "100,000 sections": ("a: " + "{b: " * 100_000, "more than 50 lists and sections inside each other"),
+    "Python": ("a: !!python/object/apply:os.system [ls]", "the tag !!python/object/apply:os.system is not read here"),
+    "an alias of itself": ("a: &x [*x]", "the alias x stands inside of what it names"),
+    "an unknown alias": ("a: *x", "found undefined alias"),
+    "a null byte": ("a: \0", "special characters are not allowed"),
+}
+
+
+def laughs(merge: bool) -> str:
+    """Ten lists (or sections that are merged), each of ten times the one before it."""
+    lines = ["a0: &a0 [1, 1]" if not merge else "a0: &a0 {k: 1}"]
+    for i in range(1, 12):
+        repeated = ", ".join([f"*a{i - 1}"] * 10)
+        lines.append(f"a{i}: &a{i} " + (f"{{<<: [{repeated}]}}" if merge else f"[{repeated}]"))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_yaml_that_no_person_means_is_answered_with_line_and_words(project, case):
+    text, words = HOSTILE[case]
+    (project / "params.yaml").write_text(f"# a comment\n{text}\n")
+    with pytest.raises(UserError) as told:
+        read(project)
+    assert str(told.value).startswith("params.yaml is not valid YAML: line 2, column ")
+    assert words in str(told.value)
+    assert len(str(told.value)) < 300
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_set_with_yaml_that_no_person_means_is_answered_with_words(project, case):
+    text, words = HOSTILE[case]
+    with pytest.raises(UserError) as told:
+        read(
+            project, [f"training.rounds={{{text}}}" if text.startswith(("[a", "{")) else f"training.rounds={text[3:]}"]
+        )
+    assert words in str(told.value)
+    assert len(str(told.value)) < 600
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_aliases_that_multiply_are_refused(project, merge):
+    (project / "params.yaml").write_text(laughs(merge))
+    with pytest.raises(
+        UserError, match=r"line \d+, column \d+: more than 100,000 values, counting what aliases repeat\."
+    ):
+        read(project)
+
+
+def test_keys_are_words_as_they_are_written(project):
+    (project / "params.yaml").write_text(
+        (project / "params.yaml").read_text().replace("join: {}", "join: {7: 2, 01: 3, on: 4}")
+    )
+    assert read(project).clients.join == {"7": 2, "01": 3, "on": 4}
+    assert read(project, ["clients.join.7=5", "clients.join.2026-01-31=6"]).clients.join == {
+        "7": 5,
+        "01": 3,
+        "on": 4,
+        "2026-01-31": 6,
+    }
+
+
+def test_what_looks_like_a_date_is_a_word(project):
+    with pytest.raises(UserError, match=r"training\.rounds is '2026-99-99'; it must be a whole number\."):
+        read(project, ["training.rounds=2026-99-99"])
+    assert read(project, ["data.source={kind: npz, path: 2026-01-31}"]).data.source.path == "2026-01-31"
+
+
+@pytest.mark.parametrize("place", ["²", "٣", "1" * 5000, "-1", "1_0"])
+def test_only_plain_digits_are_a_place_in_a_list(project, place):
+    with pytest.raises(UserError, match=r"params\.yaml has no section data\.scheme\."):
+        read(project, [f"data.scheme.{place}.kind=equal"])
 
 
 def test_a_folder_without_params_is_told(tmp_path):

@@ -123,3 +123,24 @@ def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
         table_of("mcmahan", "2NN", "moon")
     with pytest.raises(UserError, match="there are conditioning, mcmahan"):
         table_of("nobody", "1", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "tables:\n  1: !!python/name:os.system\n",
+            r"mine\.yaml is not valid YAML: line 2, column 6: the tag !!python/",
+        ),
+        ("tables: [1,\n", r"mine\.yaml is not valid YAML: line 2, column 1: "),
+        ("tables: 0b_\n", r"mine\.yaml is not valid YAML: line 1, column 9: 0b_ cannot be read as a whole number\."),
+        ("- a\n", r"mine\.yaml holds no tables; "),
+        ("tables: 5\n", r"mine\.yaml holds no tables; "),
+        ("table: {}\n", r"mine\.yaml holds no tables; "),
+        ("", r"mine\.yaml holds no tables; "),
+    ],
+)
+def test_a_page_that_is_no_yaml_or_holds_no_tables_is_told_with_its_file(text, words, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match=words):
+        table_of(str(tmp_path / "mine.yaml"), "1", "cpu")

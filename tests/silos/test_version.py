@@ -183,6 +183,11 @@ def test_verify_says_what_is_missing(data, tmp_path):
         "{",
         "outs:\n- md5: abc\n  path: data",
         "outs:\n- md5: a.dir\n  path: x",
+        "outs: 0b_",
+        "outs: 2026-99-99",
+        "? [a]\n: 1",
+        "outs: " + "[" * 100_000,
+        "outs: !!python/object/apply:os.system [ls]",
     ],
 )
 def test_a_malformed_record_is_a_sentence(tmp_path, text):
