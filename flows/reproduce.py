@@ -24,10 +24,11 @@ from flows.folder import RunFolder, run_name
 from flows.pairs import kept
 from flows.project import Project
 from flows.published import table_of
+from flows.results import Results
 from flows.run import run, workers_of
 from models.quantities import QUANTITIES, Quantity, lower_is_better
 from tasks.by_class import by_class
-from tasks.files import read_json, write_json
+from tasks.files import write_json
 from tasks.report import draw_curves
 from tasks.runner import PrefectRunner
 
@@ -73,6 +74,7 @@ class _Sweep:
         self.overrides = overrides
         self.root = Path().resolve()
         self.file = self.root / "docs" / "results" / f"{self.paper}.json"
+        self.results = Results(self.file, self.root / "runs" / f"{self.paper}.results.lock")
         # runs of other settings are other runs: each set of overrides has a folder of its own
         own = f"-{sha256(repr(overrides).encode()).hexdigest()[:6]}" if overrides else ""
         self.owner = self.page.runs_of or table
@@ -147,12 +149,11 @@ class _Sweep:
 
     def _one(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
         """A run's record, from the results if it is there, else run and written down."""
-        results = read_json(self.file) or {}
-        records = results.setdefault(self.owner, {}).setdefault(self.scale, {}).setdefault(cell, [])
+        place = (self.owner, self.scale, cell)
         asked = {"seed": seed, "choice": choice, "set": without_places(self.overrides)}
-        for record in records:
-            if {key: record[key] for key in asked} == asked:
-                return dict(record)
+        known = self.results.find(place, asked)
+        if known is not None:
+            return known
         found = self._run(cell, seed, choice, [], self.experiment)
         found["metrics"] |= self._at_rounds(cell, found)
         metrics, quantity = found["metrics"], QUANTITIES[found["task"]]
@@ -179,8 +180,7 @@ class _Sweep:
             record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, int | float)}
         if self.page.by_class:
             record["by_class"] = self._by_class(cell, seed, choice)
-        records.append(record)
-        write_json(self.file, results)
+        self.results.keep(place, asked, record)
         return record
 
     def _run(self, cell: str, seed: int, choice: str | None, more: list[str], experiment: str) -> dict[str, Any]:
@@ -303,17 +303,10 @@ class _Sweep:
         page = runs.projects[0].params.page(self.page.method_of(cell), self.root)
         members = [(p, s, RunFolder(f)) for p, s, f in zip(runs.projects, self.seeds, runs.folders, strict=True)]
         asked = {"cell": cell, "seeds": self.seeds, "set": without_places(self.overrides)}
-        results = read_json(self.file) or {}
-        kept = results.setdefault(self.owner, {}).setdefault("ensembles", {}).setdefault(self.scale, [])
-        there = [line for line in kept if {key: line[key] for key in asked} == asked]
         found = ensemble(page, members)
-        if found is None:
-            return dict(there[0]["numbers"]) if there else None
-        line = {**asked, "numbers": {name: round(value, 6) for name, value in found.items()}}
-        if there != [line]:
-            kept[:] = [other for other in kept if other not in there] + [line]
-            write_json(self.file, results)
-        return found
+        numbers = None if found is None else {"numbers": {name: round(value, 6) for name, value in found.items()}}
+        line = self.results.latest((self.owner, "ensembles", self.scale), asked, numbers)
+        return found or (line and dict(line["numbers"]))
 
     def _sentences(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The pairs that the page names, and of every contest the best cell against the next."""
@@ -335,17 +328,7 @@ class _Sweep:
             return paired_draws(*sides)
         names = {"first": first, "second": second, "classes": list(classes) if classes else None}
         asked = {**names, "seeds": self.seeds, "set": without_places(self.overrides)}
-        results = read_json(self.file) or {}
-        kept = results.setdefault(self.owner, {}).setdefault("paired", {}).setdefault(self.scale, [])
-        there = [line for line in kept if {key: line[key] for key in asked} == asked]
-        found = paired_rows(*sides, classes)
-        if found is None:
-            return dict(there[0]) if there else None
-        line = {**asked, **found}
-        if there != [line]:
-            kept[:] = [other for other in kept if other not in there] + [line]
-            write_json(self.file, results)
-        return line
+        return self.results.latest((self.owner, "paired", self.scale), asked, paired_rows(*sides, classes))
 
     def _draw(self) -> Iterator[str]:
         """The learning curves of the cells of one quantity in one figure: of few enough, and of runs on this machine."""

@@ -1,16 +1,48 @@
 """What is kept of a published table's repetition."""
 
 import io
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from flows import words
 from flows.reproduce import reproduce, without_places
 
 CHECKOUT = Path(__file__).parents[2]
+MEANWHILE = """
+from flows.methods import fedavg
+from flows.reproduce import reproduce
+
+
+class Meanwhile(fedavg.FedAvg):
+    def one_round(self, state, round):
+        reproduce("tiny.yaml", "second")
+        return super().one_round(state, round)
+"""
+QUICK = ["training.rounds=1", "training.epochs=1", "data.scheme=[{kind: equal, clients: 2}]", "model.hidden=[]"]
+
+
+def table(**more: Any) -> dict[str, Any]:
+    """A table of one cell with two seeds."""
+    about = {"title": "t", "source": "made for this test", "known_errors": "none", "base": QUICK, "method": "fedavg"}
+    return {**about, "cells": {"cell": {"words": "w"}}, "scales": {"cpu": {"seeds": [0, 1]}}, **more}
+
+
+@pytest.fixture
+def own_page(project, prefect, monkeypatch):
+    """Writes tiny.yaml with these tables into a project, which is where we are."""
+    monkeypatch.chdir(project)
+
+    def write(**tables: Any) -> Path:
+        (project / "tiny.yaml").write_text(yaml.safe_dump({"tables": tables}))
+        return project
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -52,6 +84,16 @@ def test_the_results_that_were_written_before_are_still_read(tmp_path, monkeypat
     assert [row["values"] for row in found["rows"]] == [[36, 41, 40], [281, 263, 272]]
     assert [row["published"] for row in found["rows"]] == [87, 664]
     assert [row["choice"][-4:-1] for row in found["rows"]] == ["0.2", "0.1"]
+
+
+def test_a_sweep_that_finishes_while_another_trains_keeps_its_records(own_page):
+    others = [*QUICK, "extra_methods.meanwhile=meanwhile.py"]
+    folder = own_page(first=table(method="meanwhile", base=others), second=table())
+    (folder / "meanwhile.py").write_text(MEANWHILE)
+    reproduce("tiny.yaml", "first")
+    written = json.loads((folder / "docs" / "results" / "tiny.json").read_text())
+    for name in ("first", "second"):
+        assert [record["seed"] for record in written[name]["cpu"]["cell"]] == [0, 1]
 
 
 @pytest.mark.parametrize("seeds_are", ["data", "training"])
