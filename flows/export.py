@@ -71,11 +71,11 @@ def finish(
 def git_commit(root: Path) -> str:
     """The checkout's commit, `+changes` if files differ from it; `none` outside of git."""
     git = ["git", "-C", str(root)]
-    found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=False)
     if found.returncode:
         return "none"
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False)
+    return found.stdout.decode().strip() + ("+changes" if changed.stdout.strip() else "")
 
 
 def _model(

@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime
 from typing import Any
 
+from flows.console import say
 from flows.words import headline
 from silos.errors import UserError
 
@@ -34,9 +35,9 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
     # Prefect 3.8's own answer to SIGTERM ends its server before the comparison that is running
     Runner.handle_sigterm = _as_ctrl_c  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}", flush=True)
-    print(f"Prefect's page: {api.removesuffix('/api')}", flush=True)
-    print("ctrl-C ends the schedule.", flush=True)
+    say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
+    say(f"Prefect's page: {api.removesuffix('/api')}")
+    say("ctrl-C ends the schedule.")
     told = compare.with_options(
         on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
     )
@@ -66,26 +67,23 @@ def _kill_children() -> None:
 
 
 def _started(flow: Any, flow_run: Any, state: Any) -> None:
-    print(f"{_now()}  compare started", flush=True)
+    say(f"{_now()}  compare started")
 
 
 def _done(flow: Any, flow_run: Any, state: Any) -> None:
     found = state.result(raise_on_failure=False)
-    print(f"{_now()}  {found['experiment']} done. {headline(found['paired'])}", flush=True)
+    say(f"{_now()}  {found['experiment']} done. {headline(found['paired'])}")
     for p in found["paired"]:
-        print(f"  {p['words']}", flush=True)
+        say(f"  {p['words']}")
     for failure in found["failed"]:
-        print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}", flush=True)
+        say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
     if "aborted" in state.message:  # Prefect's word for both signals, with either hook
-        print(
-            f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on",
-            flush=True,
-        )
+        say(f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on")
     else:
-        print(f"{_now()}  compare failed: {state.message}", flush=True)
+        say(f"{_now()}  compare failed: {state.message}")
 
 
 def _now() -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.text import Text
 
+from flows.console import PlainConsole
 from flows.interrupt import interruption, listen
 from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
@@ -23,7 +24,7 @@ class Session:
 
     def __init__(self, json: bool, timings: bool, server: bool = True, ui: bool = False) -> None:
         self._json, self._timings = json, timings
-        self._console, self._errors = Console(highlight=False), Console(stderr=True, highlight=False)
+        self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
         self._marks: list[tuple[str, float]] = []
         self._start = self._last = time.perf_counter()
         self._wants_server, self._ui = server, ui
@@ -96,7 +97,7 @@ class Session:
 
     def say(self, words: str) -> None:
         """A line of progress on stderr."""
-        self._errors.print(words, markup=False)
+        self._errors.print(words)
 
     def _settle(self, failed: bool) -> None:
         """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""
@@ -130,12 +131,6 @@ class Session:
         message = str(error) if isinstance(error, UserError) else unwritable(error)
         if message is None:
             return
-        for line in message.splitlines():
-            self._errors.print(f"[bold red]error:[/] {_plain(line)}", soft_wrap=True)
+        for line in message.split("\n"):
+            self._errors.print(Text("error:", "bold red"), line, soft_wrap=True)
         raise SystemExit(USER_MISTAKE)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -3,22 +3,22 @@
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from flows.console import PlainConsole, Words
 from flows.screen import Screen
 
 
 class Terminal(Screen):
     """See flows.screen.Screen."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: PlainConsole) -> None:
         self._console = console
         columns = (
-            TextColumn("{task.description:<26}"),
+            Words(console, "{task.description:<26}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("rounds  {task.fields[news]:<14}"),
+            Words(console, "rounds  {task.fields[news]:<14}"),
             TimeElapsedColumn(),
         )
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -66,7 +66,7 @@ class Terminal(Screen):
 
     def say(self, words: str) -> None:
         """Something that a person should know."""
-        self._console.print(words, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(words, soft_wrap=True)
 
     def _count(self) -> str:
         """Which run of how many this is, where there are several."""

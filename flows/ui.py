@@ -10,6 +10,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+from flows.console import say
 from flows.params import read
 from flows.server import PrefectServer
 from silos.errors import UserError
@@ -32,12 +33,12 @@ def serve(mlflow_port: int, prefect_port: int) -> None:
     try:
         prefect.wait()
         _wait(mlflow, f"{page}/health", root / "runs" / "mlflow-ui.log")
-        print(f"MLflow   {page}/#/experiments?{_TRAINING}", flush=True)
+        say(f"MLflow   {page}/#/experiments?{_TRAINING}")
         newest = _newest_comparison(root, page)
         if newest:
-            print(f"         {newest}  (newest comparison)", flush=True)
-        print(f"Prefect  {prefect.url.removesuffix('/api')}/runs", flush=True)
-        print("ctrl-C ends both.", flush=True)
+            say(f"         {newest}  (newest comparison)")
+        say(f"Prefect  {prefect.url.removesuffix('/api')}/runs")
+        say("ctrl-C ends both.")
         mlflow.wait()
     except KeyboardInterrupt:
         pass

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from flows.console import PlainConsole
 from models.quantities import QUANTITIES, Quantity
 
 _ABREAST = 5  # columns of other metrics that fit beside each other
 _OPEN = "siloflow ui opens MLflow's and Prefect's pages"
 
 
-def partition(made: dict[str, Any], console: Console) -> None:
+def partition(made: dict[str, Any], console: PlainConsole) -> None:
     """What was made, in two lines."""
     rows = made["rows"]
     console.print(
@@ -22,7 +22,7 @@ def partition(made: dict[str, Any], console: Console) -> None:
     console.print(f"data version {made['data_version']}, {news}")
 
 
-def run(result: dict[str, Any], console: Console) -> None:
+def run(result: dict[str, Any], console: PlainConsole) -> None:
     """Metrics of one run."""
     metrics, quantity = result["metrics"], QUANTITIES[result["task"]]
     console.print(
@@ -37,7 +37,7 @@ def run(result: dict[str, Any], console: Console) -> None:
     console.print(f"look closer   {_OPEN}")
 
 
-def compare(found: dict[str, Any], console: Console) -> None:
+def compare(found: dict[str, Any], console: PlainConsole) -> None:
     """The table, the sentences, and where to look."""
     quantity = QUANTITIES[found["task"]]
     table = _table("method", "model tested", *quantity.columns.values(), "seconds")
@@ -58,14 +58,15 @@ def compare(found: dict[str, Any], console: Console) -> None:
     for p in found["paired"]:
         console.print(f"  {p['words']}")
     for failure in found["failed"]:
-        console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}", markup=False)
-    console.print(f"\ndata version  {found['data_version']}")
+        console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
+    console.print()
+    console.print(f"data version  {found['data_version']}")
     console.print(f"figure        {found['figure']}")
     console.print(f"experiment    {found['experiment']}")
     console.print(f"look closer   {_OPEN}")
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(found: dict[str, Any], console: PlainConsole) -> None:
     """A row a client, and how far apart they are."""
     labels = ["labels"] if found["classes"] else ["y mean", "y sd"]
     table = _table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
@@ -96,7 +97,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(f"picture         {found['figure']}")
 
 
-def methods(found: dict[str, Any], console: Console) -> None:
+def methods(found: dict[str, Any], console: PlainConsole) -> None:
     """A row a method."""
     table = _table("method", "model tested", "options", "what it does")
     for method in found["methods"]:
@@ -105,7 +106,7 @@ def methods(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def stats(found: dict[str, Any], console: Console) -> None:
+def stats(found: dict[str, Any], console: PlainConsole) -> None:
     """A row a statistic, and what is odd about it."""
     console.print(f"client {found['client']}, {found['rows']} training rows")
     table = _table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
@@ -118,11 +119,11 @@ def stats(found: dict[str, Any], console: Console) -> None:
         table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
     console.print(table)
     for note in found["notes"]:
-        console.print(f"  {note}", markup=False)
+        console.print(f"  {note}")
     console.print("all numbers     --json" + (f", {found['written']}" if found["written"] else ""))
 
 
-def bench(found: dict[str, Any], console: Console) -> None:
+def bench(found: dict[str, Any], console: PlainConsole) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
     seconds = found["workloads"][0]["seconds_per_round"]
@@ -150,7 +151,7 @@ def bench(found: dict[str, Any], console: Console) -> None:
     )
 
 
-def overhead(found: dict[str, Any], console: Console) -> None:
+def overhead(found: dict[str, Any], console: PlainConsole) -> None:
     """A row an encoder: parameters and milliseconds without and with a codebook."""
     table = _table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
     for line in found["encoders"]:
@@ -172,7 +173,7 @@ def overhead(found: dict[str, Any], console: Console) -> None:
     )
 
 
-def tune(found: dict[str, Any], console: Console) -> None:
+def tune(found: dict[str, Any], console: PlainConsole) -> None:
     """What was measured, and the block for params.yaml."""
     table = _table("kind", "stack", "ms a client and epoch")
     for line in found["measured"]:
@@ -180,7 +181,8 @@ def tune(found: dict[str, Any], console: Console) -> None:
     console.print(table)
     now, engine = found["now"], found["engine"]
     console.print(f"now: {now['kind']}, stacks of {now['stack']}. Fastest here, for params.yaml:")
-    console.print(f"engine:\n  kind: {engine['kind']}\n  stack: {engine['stack']}")
+    for line in ("engine:", f"  kind: {engine['kind']}", f"  stack: {engine['stack']}"):
+        console.print(line)
 
 
 def _table(*columns: str) -> Table:
@@ -215,7 +217,7 @@ def _bars(shares: list[float]) -> str:
     return "".join(levels[round(8 * s / top)] for s in shares[:20])
 
 
-def data_log(found: dict[str, Any], console: Console) -> None:
+def data_log(found: dict[str, Any], console: PlainConsole) -> None:
     """A row a version, the present one marked."""
     table = _table("", "revision", "date", "partitions", "commit")
     for version in found["versions"]:
@@ -227,7 +229,7 @@ def data_log(found: dict[str, Any], console: Console) -> None:
         console.print("data.dvc records a version that is not committed yet.")
 
 
-def data_diff(found: dict[str, Any], console: Console) -> None:
+def data_diff(found: dict[str, Any], console: PlainConsole) -> None:
     """A row a silo that changed."""
     if not found["silos"]:
         console.print("no silo differs.")
@@ -238,7 +240,7 @@ def data_diff(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def data_use(found: dict[str, Any], console: Console) -> None:
+def data_use(found: dict[str, Any], console: PlainConsole) -> None:
     """What is in data/ now, and what params.yaml has to say for it."""
     for name, digest in found["partitions"].items():
         console.print(f"data/{name} is version {digest} again")
@@ -259,9 +261,10 @@ def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[
     return [a if a == b else f"{a} → {b}" for a, b in pairs]
 
 
-def reproduce(found: dict[str, Any], console: Console) -> None:
+def reproduce(found: dict[str, Any], console: PlainConsole) -> None:
     """Published beside ours."""
-    console.print(f"{found['title']}\n{found['source']}")
+    console.print(found["title"])
+    console.print(found["source"])
     rows = found["rows"]
     also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
     table = _table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
@@ -280,28 +283,32 @@ def reproduce(found: dict[str, Any], console: Console) -> None:
     if found["ensembles"]:
         _ensembles(found["ensembles"], console)
     if found["paired"]:
-        console.print("\n95 % intervals of paired differences:")
+        console.print()
+        console.print("95 % intervals of paired differences:")
     for pair in found["paired"]:
-        console.print(f"  {pair['words']}", markup=False)
-    console.print(f"\nknown         {found['known_errors']}")
+        console.print(f"  {pair['words']}")
+    console.print()
+    console.print(f"known         {found['known_errors']}")
     console.print(f"results       {found['results']}")
     for figure in found["figures"]:
         console.print(f"figure        {figure}")
     console.print(f"experiment    {found['experiment']}")
 
 
-def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: Console) -> None:
+def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
     """A row a class, published / ours in each cell's column."""
     table = _table("class", *next(iter(found.values())))
     for name, cells in found.items():
         table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
-    console.print("\npublished / ours, share of the class's test rows that are right")
+    console.print()
+    console.print("published / ours, share of the class's test rows that are right")
     console.print(table)
 
 
-def _also(found: dict[str, dict[str, dict[str, float | None]]], console: Console) -> None:
+def _also(found: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
     """A row a cell, a column a metric, as many as fit: ours ± spread over seeds, and what is published in brackets."""
-    console.print("\nof the same runs: ours ± standard deviation (published)")
+    console.print()
+    console.print("of the same runs: ours ± standard deviation (published)")
     titles = list(found)
     for at in range(0, len(titles), _ABREAST):
         table = _table("cell", *titles[at : at + _ABREAST])
@@ -314,13 +321,14 @@ def _also(found: dict[str, dict[str, dict[str, float | None]]], console: Console
         console.print(table)
 
 
-def _ensembles(found: dict[str, dict[str, float] | None], console: Console) -> None:
+def _ensembles(found: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
     """A row a cell, a column a number of its runs together."""
     names = next((list(numbers) for numbers in found.values() if numbers), [])
     table = _table("cell", *(name.replace("_", " ") for name in names))
     for cell, numbers in found.items():
         table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
-    console.print("\nall seeds of a cell as one deep ensemble")
+    console.print()
+    console.print("all seeds of a cell as one deep ensemble")
     console.print(table)
 
 
@@ -332,7 +340,7 @@ def _three(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def estimate(found: dict[str, Any], console: Console) -> None:
+def estimate(found: dict[str, Any], console: PlainConsole) -> None:
     """Minutes by cell."""
     for cell, seconds in found["seconds"].items():
         console.print(f"{cell:<20} about {seconds / 60:.0f} minutes")

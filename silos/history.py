@@ -35,9 +35,11 @@ class Version:
 
 def log(root: Path) -> list[Version]:
     """The versions that git knows, newest first."""
-    lines = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD).splitlines()
+    lines = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD).split(
+        "\n"
+    )  # words may hold other ends of lines
     versions = []
-    for line in lines:
+    for line in filter(None, lines):
         revision, date, words = line.split("\t", 2)
         digest = digest_in(_git(root, "show", f"{revision}:./{RECORD}"))
         versions.append(Version(revision, date, words, digest, partitions(root, digest)))
@@ -175,7 +177,8 @@ def _inside(files: dict[str, str], name: str) -> dict[str, str]:
 
 
 def _git(root: Path, *words: str, check: bool = True) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    told: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
+    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **told)
     if done.returncode and check:
         raise UserError(
             f"the versions of data/ are read from git, and git says: {done.stderr.strip().splitlines()[-1]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from silos import version
+from silos import history, version
 from silos.errors import UserError
 from silos.manifest import Manifest
 from silos.store import read_manifest, write
@@ -256,3 +256,15 @@ def test_a_manifest_with_keys_that_are_no_more_is_a_difference(params):
     old = params().recipe() | {"dealer": "kind"}
     with pytest.raises(UserError, match=r"data.dealer is not given, and data/small was made with \"kind\""):
         matches(Manifest("small", old, ("0",), (1,), "uint8", ()), params())
+
+
+@pytest.mark.usefixtures("data")
+def test_a_commits_words_may_hold_any_character(tmp_path, monkeypatch):
+    record(tmp_path)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "data.dvc")
+    words = "[/b] é日 \x1b[2J \x0c one \u2028 line\ttab"
+    git(tmp_path, "commit", "--quiet", "--message", words)
+    monkeypatch.setattr("locale.getencoding", lambda: "ascii")  # what `text=True` reads with
+    (found,) = history.log(tmp_path)
+    assert found.words == words
