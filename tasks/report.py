@@ -11,6 +11,7 @@ from typing import Any
 
 from models.quantities import QUANTITIES, Quantity
 from silos.files import write_bytes
+from tasks.legible import legible
 
 ACCURACY = QUANTITIES["classification"]
 
@@ -53,6 +54,7 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURA
 # Okabe and Ito's palette: told apart also by colour-blind readers
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 _GREY = "#666666"
+_LETTERS = 40  # of a name
 
 
 def draw_comparison(
@@ -64,14 +66,15 @@ def draw_comparison(
     """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
     figure, (left, middle, right) = _figure(15, 4.6, 3)
     colours = {m: _COLOURS[i % len(_COLOURS)] for i, m in enumerate(curves)}
+    lines = []
     for method, seeds in curves.items():
         for curve in seeds:
             left.plot(*zip(*curve, strict=True), color=colours[method], alpha=0.25, linewidth=1)
-        left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2, label=method)
+        lines += left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2)
     _title(left, quantity.title)
     left.set(xlabel="round", ylabel=quantity.name)
     if curves:
-        left.legend(frameon=False, loc="lower right" if quantity.higher_is_better else "upper right")
+        _legend(left, lines, list(curves), loc="lower right" if quantity.higher_is_better else "upper right")
 
     methods = list(curves)
     for at, method in enumerate(methods):
@@ -86,7 +89,7 @@ def draw_comparison(
             middle.hlines(quantity.over_clients(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
     _title(middle, "Each client (dot: mean over seeds)")
     middle.set(ylabel=f"test {quantity.name}")
-    middle.set_xticks(range(len(methods)), methods)
+    middle.set_xticks(range(len(methods)), _names(methods))
 
     paired = comparison["paired"]
     right.axvline(0, color=_GREY, linewidth=1)
@@ -94,9 +97,9 @@ def draw_comparison(
         colour = colours[p["method"]]
         right.plot([quantity.axis(p["low"]), quantity.axis(p["high"])], [at, at], color=colour, linewidth=2.2)
         right.plot(quantity.axis(p["difference"]), at, "o", color=colour)
-    right.set_yticks(range(len(paired)), [p["method"] for p in paired])
+    right.set_yticks(range(len(paired)), _names([p["method"] for p in paired]))
     right.set_ylim(max(len(paired), 1) - 0.5, -0.5)
-    _title(right, f"Difference to {paired[0]['reference']}, 95 % interval" if paired else "")
+    _title(right, f"Difference to {_name(paired[0]['reference'])}, 95 % interval" if paired else "")
     right.set(xlabel=quantity.difference_axis)
     _write(figure, path)
 
@@ -148,13 +151,13 @@ def draw_codebook(
             axes.scatter(*zip(*tokens, strict=True), s=5, color=colour, alpha=0.35, linewidths=0)
         if len(words):
             axes.scatter(*zip(*words, strict=True), s=26, color=colour, marker="x", linewidths=1.2)
-    axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2, label="shared words")
-    for at, name in enumerate(domains):
-        axes.scatter([], [], s=24, color=_COLOURS[at % len(_COLOURS)], label=name or "features")
-    axes.scatter([], [], s=26, color=_GREY, marker="x", label="own words")
+    marks = [axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2)]
+    marks += [axes.scatter([], [], s=24, color=_COLOURS[at % len(_COLOURS)]) for at in range(len(domains))]
+    marks += [axes.scatter([], [], s=26, color=_GREY, marker="x")]
     _title(axes, "Features and words")
     axes.set(xlabel="first direction of the shared words", ylabel="second")
-    axes.legend(frameon=False, fontsize=9)
+    named = ["shared words", *(name or "features" for name in domains), "own words"]
+    _legend(axes, marks, named, fontsize=9)
     _write(figure, path)
 
 
@@ -182,7 +185,29 @@ def _title(ax: Any, text: str) -> None:
     ax.set_title(text, loc="left", fontsize=11)
 
 
+def _legend(ax: Any, marks: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+    """Matplotlib leaves out what it is to find itself and whose name begins with _."""
+    ax.legend(marks, _names(names), frameon=False, **options)
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    return [_name(name) for name in names]
+
+
+def _name(name: str, letters: int = _LETTERS) -> str:
+    """A name of the user's as a picture can hold it: short, and without what the font has no letter for."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties()))
+    short = name if len(name) <= letters else f"{name[: letters - 1]}…"
+    return legible(short, lambda letter: bool(font.get_char_index(ord(letter))))
+
+
 def _write(figure: Any, path: Path) -> None:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a name with two $ is no formula
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     write_bytes(path, content.getvalue())
@@ -196,18 +221,22 @@ def draw_curves(
     quantity: Quantity = ACCURACY,
 ) -> None:
     """The running best of every seed's curve, by cell, on a logarithmic axis of rounds, and the target."""
+    from matplotlib.ticker import LogFormatter
+
     figure, axes = _figure(8, 4.6, 1)
-    for (cell, seeds), colour in zip(curves.items(), _COLOURS, strict=False):
-        for at, curve in enumerate(seeds):
-            rounds = [number for number, _ in curve]
+    lines = {}
+    for number, (cell, seeds) in enumerate(curves.items()):
+        for curve in seeds:
+            rounds = [round for round, _ in curve]
             best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))
-            axes.plot(rounds, best, color=colour, linewidth=1.5, label=cell if at == 0 else None)
+            (lines[cell],) = axes.plot(rounds, best, color=_COLOURS[number % len(_COLOURS)], linewidth=1.5)
     if target is not None:
         axes.axhline(target, color=_GREY, linewidth=1, linestyle="--")
-    _title(axes, title)
+    _title(axes, _name(title, letters=80))
     axes.set(xlabel="round", ylabel=f"test {quantity.name}, running best", xscale="log")
-    if curves:
-        axes.legend(frameon=False)
+    axes.xaxis.set(major_formatter=LogFormatter(), minor_formatter=LogFormatter())  # the usual one writes formulas
+    if lines:
+        _legend(axes, list(lines.values()), list(lines))
     _write(figure, path)
 
 
@@ -229,7 +258,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
         axes[1].grid(visible=False)
         if len(classes) <= 30:
-            axes[1].set_xticks(range(len(classes)), classes)
+            axes[1].set_xticks(range(len(classes)), _names(classes))
         figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02)
     else:
         _draw_targets(axes[1], clients)
@@ -238,7 +267,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         columns = len(next(iter(examples.values())))
         axes[-1].imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
         _title(axes[-1], "A training row of each class" + (" (first 20 clients)" if len(clients) > 20 else ""))
-        axes[-1].set_xticks([step * (i + 0.5) for i in range(columns)], classes[:columns])
+        axes[-1].set_xticks([step * (i + 0.5) for i in range(columns)], _names(classes[:columns]))
         axes[-1].set(yticks=[])
         axes[-1].spines[["left", "bottom"]].set_visible(False)
         axes[-1].tick_params(length=0)
@@ -263,7 +292,7 @@ def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
     if len(clients) <= 60:
         roles = [f"({c['role']})" if c.get("role", "federated") != "federated" else "" for c in clients]
         names = [" ".join(filter(None, (c["name"], c["domain"], role))) for c, role in zip(clients, roles, strict=True)]
-        ax.set_yticks(range(len(clients)), names)
+        ax.set_yticks(range(len(clients)), _names(names))
     ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
 
 

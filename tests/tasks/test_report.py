@@ -3,11 +3,21 @@
 import csv
 import math
 import statistics
+import warnings
 
+import numpy as np
 import pytest
 
 from models.quantities import QUANTITIES
-from tasks.report import draw_comparison, table_rows, write_client_table
+from tasks import report
+from tasks.report import (
+    draw_codebook,
+    draw_comparison,
+    draw_curves,
+    draw_silos,
+    table_rows,
+    write_client_table,
+)
 
 RMSE = QUANTITIES["regression"]
 
@@ -91,3 +101,66 @@ def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
     curves = {"fedavg": [[(1, 4.0), (2, 2.0)]], "pooled": [[(1, end)]]}
     draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves, RMSE)
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+EVIL = {
+    "$\\frac$": "$\\frac$",
+    "a\\$b$c": "a\\$b$c",
+    "_hidden": "_hidden",
+    "_child1": "_child1",
+    "\x1b[2J\n日é": r"\x1b[2J\n\u65e5é",
+    "\ud800": r"\ud800",
+    "7" * 5000: "7" * 39 + "…",
+    "%s {0} \\N{DASH}": "%s {0} \\N{DASH}",
+}
+
+
+def curves_of_evil() -> dict:
+    return {name: [[(1, 0.25), (20, 0.5)], [(1, 0.5), (20, 0.25)]] for name in EVIL}
+
+
+def comparison_of_evil(path) -> None:
+    runs = [result(name, 1, 0.5) for name in EVIL]
+    paired = [{"method": n, "reference": "$\\frac$", "difference": 0.1, "low": 0, "high": 0.2} for n in EVIL]
+    draw_comparison(path, {"runs": runs, "paired": paired}, curves_of_evil())
+
+
+def codebook_of_evil(path) -> None:
+    points = [(0.0, 1.0), (1.0, 0.0)]
+    draw_codebook(path, points, {name: (points, points) for name in EVIL}, {name: name for name in EVIL})
+
+
+def silos_of_evil(path) -> None:
+    rows = {"train": 1, "validation": 1, "test": 1}
+    clients = [{"name": n, "domain": "", "rows": rows, "label_shares": dict.fromkeys(EVIL, 0.1)} for n in EVIL]
+    images = {name: [np.zeros((4, 4), np.uint8)] * len(EVIL) for name in EVIL}
+    draw_silos(path, {"clients": clients, "classes": list(EVIL)}, images)
+
+
+# each picture, and how often it shows a name
+DRAWN = {
+    "draw_comparison": (comparison_of_evil, 3),
+    "draw_codebook": (codebook_of_evil, 1),
+    "draw_silos": (silos_of_evil, 3),
+    "draw_curves": (lambda path: draw_curves(path, curves_of_evil(), 0.5, "$\\frac$"), 1),
+}
+
+
+@pytest.mark.parametrize(("draw", "times"), DRAWN.values(), ids=DRAWN)
+def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path, monkeypatch):
+    figures = []
+    write = report._write
+    monkeypatch.setattr(report, "_write", lambda figure, path: (figures.append(figure), write(figure, path)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(tmp_path / "figure.png")
+    shown = [
+        text.get_text() for text in figures[0].findobj(lambda a: hasattr(a, "get_parse_math")) if text.get_visible()
+    ]
+    for name in EVIL.values():
+        assert shown.count(name) >= times, name
+    assert not any("mathdefault" in text for text in shown)
+
+
+def test_every_picture_that_shows_names_is_drawn_with_such_names():
+    assert {name for name in vars(report) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)
