@@ -1,7 +1,6 @@
 """The flow `run`: one method, one seed, one data version. It owns the loop, once for every method."""
 
 import math
-import re
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from tasks.evaluate import evaluate
 from tasks.files import read_json, unwritable, write_json
 from tasks.memory import resident, tidy
 from tasks.messages import Scores
+from tasks.mlflow_names import parts
 from tasks.projection import plane, projection, shared_words
 from tasks.report import draw_codebook, draw_stages
 from tasks.runner import PrefectRunner, Runner
@@ -374,10 +374,10 @@ def _domains(silos: Silos) -> dict[str, list[str]]:
     federated = silos.federated()
     if not 2 <= len(federated.laws()) <= _MOST_DOMAINS:
         return {}
+    names = parts(federated.laws())
     found: dict[str, list[str]] = {}
     for client in federated.clients:
-        place = re.sub(r"[^A-Za-z0-9_\-. ]", "_", str(silos.domain(client)))  # MLflow takes no others
-        found.setdefault(f"domain/{place}", []).append(client)
+        found.setdefault(f"domain/{names[silos.domain(client)]}", []).append(client)
     return found
 
 

@@ -11,6 +11,8 @@ from silos.errors import UserError
 from silos.params_source import Npz
 from silos.rows import SPLITS, Rows
 
+_DOUBLE = 52  # binary digits of a float64 behind the first
+_ROUNDED = 0.01  # of the targets' standard deviation, that rounding to float32 may move one
 _SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for name in SPLITS}}
 
 
@@ -115,6 +117,13 @@ def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
                 f"{name}: y looks like a regression (row {row} is {y[row]}); add `task: regression` to "
                 "data.source in params.yaml, or give whole numbers or strings as classes."
             )
+        digits = min(np.finfo(y.dtype).nmant, _DOUBLE) + 1
+        if (np.abs(y) > 2.0**digits).any():
+            row = int((np.abs(y) > 2.0**digits).argmax())
+            raise UserError(
+                f"{name}: the label of row {row} is {y[row]}, and beyond 2^{digits}, {y.dtype} cannot tell "
+                "whole numbers apart; write labels as int64 or as strings."
+            )
         y = y.astype(np.int64)
     if y.dtype.kind not in "iubU":
         raise UserError(f"{name}: y holds {y.dtype}, and must hold whole numbers or strings as classes.")
@@ -129,11 +138,16 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
             f"{name}: y holds {y.dtype}, and a regression needs numbers; drop `task: regression` for classes."
         )
     with np.errstate(over="ignore"):
-        y = np.ascontiguousarray(y, dtype=np.float32)
-    if not np.isfinite(y).all():
-        row = int((~np.isfinite(y)).argmax())
+        found = np.ascontiguousarray(y, dtype=np.float32)
+    if not np.isfinite(found).all():
+        row = int((~np.isfinite(found)).argmax())
         raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
-    return y
+    exact = y.astype(np.float64)
+    if exact.max() > exact.min() and np.abs(exact - found).max() > _ROUNDED * exact.std():
+        raise UserError(
+            f"{name}: y differs by less than float32 can tell at its size; take their mean off before saving."
+        )
+    return found
 
 
 def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
@@ -153,11 +167,9 @@ def _splits(name: str, column: np.ndarray | None) -> np.ndarray | None:
     """A split column as "train", "validation" or "test": (n,) str."""
     if column is None:
         return None
-    if column.dtype.kind in "fb" and np.isfinite(column).all():
-        whole = column.astype(np.int64)
-        column = whole if (whole == column).all() else column
-    words = column.astype(str)
-    for value in np.unique(words).tolist():
-        if value not in _SPLIT_CODES:
-            raise UserError(f"{name}: split has the value {value!r}; it takes 0 or train, 1 or test, 2 or validation.")
-    return np.array([_SPLIT_CODES[word] for word in words.tolist()])
+    values, place = np.unique(column, return_inverse=True)
+    words = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
+    for word in words:
+        if word not in _SPLIT_CODES:
+            raise UserError(f"{name}: split has the value {word!r}; it takes 0 or train, 1 or test, 2 or validation.")
+    return np.array([_SPLIT_CODES[word] for word in words])[place]

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from flows.run import _metrics
+from models.quantities import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.params import DataParams
 from silos.store import write
 from tasks.evaluate import evaluate
+from tasks.mlflow_names import fault
 from tasks.scoring import by_client
 
 DIGITS = {"name": "digits", "seed": 0, "source": {"kind": "digits"}}
@@ -83,3 +86,13 @@ def test_unseen_clients_are_scored_and_never_trained(open_digits, score):
     assert silos.federated().clients == tuple(c for c in silos.clients if c != unseen)
     _, scores = score(silos, "fedavg")
     assert np.isfinite(by_client(scores)[unseen]["test/accuracy"])
+
+
+@pytest.mark.parametrize("domains", [("東京", "京都"), ("a/b", "a|b"), (".", ".."), ("d" * 300, "d" * 300 + "e")])
+def test_every_domain_has_metrics_of_its_own_whatever_its_name(domains, write_silos):
+    silos = write_silos({"a": 5, "b": 5, "c": 5}, domains=dict(zip("abc", (*domains, domains[1]), strict=True)))
+    about = {"test/rows": 1, "test/loss": 0.0, "test/entropy": 0.0}
+    table = {c: {**about, "test/accuracy": v} for c, v in {"a": 0.25, "b": 0.5, "c": 1.0}.items()}
+    found = {k: v for k, v in _metrics(table, silos, QUANTITIES["classification"]).items() if k.startswith("domain/")}
+    assert sorted(v for name, v in found.items() if name.endswith("accuracy/mean")) == [0.25, 0.75]
+    assert not any(map(fault, found))

@@ -94,6 +94,10 @@ def test_a_row_may_be_one_number(read):
         ({"x": np.full((6, 1), 1e300), "y": Y}, "row 0 of x .* 5 more rows"),
         ({"x": X, "y": Y + 0.5}, r"a regression \(row 0 is .*add `task: regression` to data.source"),
         ({"x": X, "y": np.where(Y == 2, np.nan, Y)}, "the label of row 2 is nan"),
+        ({"x": X, "y": np.where(Y == 2, 1e300, Y)}, r"the label of row 2 is 1e\+300.* beyond 2\^53"),
+        ({"x": X, "y": 2.0**53 + 2 * Y}, r"the label of row 1 is .*whole numbers.* or as strings"),
+        ({"x": X, "y": (2**24 + 2 * Y).astype(np.float32)}, r"beyond 2\^24, .*float32"),
+        ({"x": X, "y": Y, "split": np.where(Y == 2, 1e300, 0.0)}, r"split has the value '1e\+300'"),
         ({"x": X, "y": Y.astype("datetime64[D]")}, "y holds datetime64"),
         ({"x": X, "y": Y, "client": Y + 0.5}, "client holds float64"),
         ({"x": X, "y": Y, "client": np.array(["a", "", "a", "a", "a", "a"])}, "client of row 1 is empty"),
@@ -121,6 +125,7 @@ def test_targets_of_a_regression_are_numbers_without_classes(tmp_path, y):
     [
         (np.where(Y == 2, np.nan, Y), "the target of row 2 is not a finite float32"),
         (np.full(6, 1e300), "the target of row 0 is not a finite float32"),
+        (1.7e9 + Y, "y differs by less than float32 can tell.* take their mean off"),
         (Y.astype(str), "y holds <U.*a regression needs numbers; drop `task: regression` for classes"),
     ],
 )
@@ -128,6 +133,12 @@ def test_a_faulty_target_is_told(tmp_path, y, said):
     np.savez(tmp_path / "own.npz", x=X, y=y)
     with pytest.raises(UserError, match=f"own.npz: {said}"):
         load(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
+
+
+def test_labels_of_any_size_are_told_apart_as_whole_numbers(read):
+    big = np.array([2**63, 2**63 + 1, 2**64 - 1, 0, 1, 2**63], np.uint64)
+    assert read(x=X, y=big).classes == ["0", "1", "9223372036854775808", "9223372036854775809", "18446744073709551615"]
+    assert read(x=X, y=2.0**53 - Y).classes == [str(2**53 - code) for code in sorted(set(Y.tolist()), reverse=True)]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
