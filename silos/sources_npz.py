@@ -1,12 +1,10 @@
 """The source `npz`: a NumPy archive of the user's own."""
 
-import zipfile
-import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from silos.archive import read_arrays
 from silos.errors import UserError
 from silos.params_source import Npz
 from silos.rows import SPLITS, Rows
@@ -18,11 +16,13 @@ _SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for 
 
 def npz(source: Npz, root: Path) -> Rows:
     """The rows of an archive; its path is relative to `root`."""
-    name, path = source.path, Path(root) / source.path
-    arrays = _read(name, path)
+    name = source.path
+    arrays = read_arrays(name, Path(root) / name, ("x", "y"), ("client", "domain", "split"))
     x, y = arrays["x"], arrays["y"]
     if x.ndim == 0 or len(x) == 0:
         raise UserError(f"{name}: x has no rows; give it at least one.")
+    if x.size == 0:
+        raise UserError(f"{name}: x has shape {x.shape}, rows without a number in them; give each row one at least.")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     for key, array in {**arrays, "y": y}.items():
@@ -43,45 +43,6 @@ def npz(source: Npz, root: Path) -> Rows:
         split=_splits(name, arrays.get("split")),
         task=source.task,
     )
-
-
-def _read(name: str, path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz that mean something here; others in it are left alone."""
-    if not path.is_file():
-        raise UserError(
-            f"{name}: no such file (looked for {path}); params.yaml: data.source.path is relative to the "
-            "folder of params.yaml."
-        )
-    if not zipfile.is_zipfile(path):
-        raise UserError(f"{name} is not a .npz archive; write one with numpy.savez({path.name!r}, x=…, y=…).")
-    arrays = {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for key in ("x", "y"):
-                if key not in archive.files:
-                    held = ", ".join(archive.files) or "nothing"
-                    raise UserError(f"{name} has no array {key} (it holds {held}); it needs x and y.")
-            for key in ("x", "y", "client", "domain", "split"):
-                if key in archive.files:
-                    arrays[key] = _array(name, key, archive)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
-        raise UserError(f"{name} cannot be read as a .npz archive ({error}); write it again.") from error
-    return arrays
-
-
-def _array(name: str, key: str, archive: Any) -> np.ndarray:
-    try:
-        array = archive[key]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise UserError(
-            f"{name}: {key} is an array of Python objects, which are not read for safety; convert it with "
-            "numpy.asarray(…, dtype=…) to numbers or strings before saving."
-        ) from error
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{name}: {key} is not a NumPy array; write the archive with numpy.savez.")
-    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
 def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray:

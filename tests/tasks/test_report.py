@@ -127,7 +127,7 @@ def comparison_of_evil(path) -> None:
 
 def codebook_of_evil(path) -> None:
     points = [(0.0, 1.0), (1.0, 0.0)]
-    draw_codebook(path, points, {name: (points, points) for name in EVIL}, {name: name for name in EVIL})
+    draw_codebook(path, points, dict.fromkeys(EVIL, (points, points)), {name: name for name in EVIL})
 
 
 def silos_of_evil(path) -> None:
