@@ -84,6 +84,16 @@ def test_the_comparison_says_which_difference_is_real(finished: Any) -> None:
     }
 
 
+def test_a_paired_difference_is_the_first_methods_mean_accuracy_less_the_references(finished: Any) -> None:
+    (paired,) = finished.compare.json["paired"]
+    mean = {m: sum(finished.run(m, s)["metrics"]["accuracy/mean"] for s in SEEDS) / len(SEEDS) for m in METHODS}
+    expected = mean[paired["method"]] - mean[paired["reference"]]
+    assert abs(expected) > 1e-3, "without a difference there is no sign to see"
+    assert paired["difference"] == pytest.approx(expected, abs=1e-9)
+    if paired["distinguishable"]:
+        assert paired["better"] == max(mean, key=mean.__getitem__)
+
+
 def test_the_figure_is_a_picture(finished: Any) -> None:
     figure = finished.folder.path / finished.compare.json["figure"]
     assert figure.read_bytes().startswith(PNG)

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -20,7 +21,7 @@ def ports():
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
-def test_both_servers_answer_and_are_gone_with_the_command(by, finished, ports, tmp_path, living):
+def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(by, finished, ports, tmp_path, living):
     folder = finished.folder.copy(tmp_path / "project")
     mlflow, prefect = ports
     with (tmp_path / "screen.txt").open("w+") as screen:
@@ -34,12 +35,22 @@ def test_both_servers_answer_and_are_gone_with_the_command(by, finished, ports, 
         with urllib.request.urlopen(asked, timeout=20) as answer:
             assert any(e["name"].startswith("compare-") for e in json.load(answer)["experiments"])
         urllib.request.urlopen(f"http://127.0.0.1:{prefect}/api/health", timeout=20).close()
+        heard = listening(process.pid)
+        assert {address for address, _ in heard} == {"127.0.0.1"}
+        assert {mlflow, prefect} <= {port for _, port in heard}
         process.send_signal(by)
         process.wait(30)
     end = time.monotonic() + 20
     while living(folder.path) and time.monotonic() < end:
         time.sleep(0.1)
     assert living(folder.path) == []
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    """Address and port of every socket on which a process or one of its descendants listens."""
+    there = psutil.Process(pid)
+    found = [c for p in (there, *there.children(recursive=True)) for c in p.net_connections("inet")]
+    return {(c.laddr.ip, c.laddr.port) for c in found if c.status == psutil.CONN_LISTEN}
 
 
 def _until(screen: str, words: str, process) -> str:

@@ -6,13 +6,22 @@ import venv
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from flows import bench, overhead
 from flows.bench import WORKLOADS, Workload, chosen_workloads
+from flows.contestants import authors, plain
+from flows.methods.fedavg import FedAvg
+from flows.methods.uefl import UEFL
 from flows.peers import PYTHON, interpreter
 from flows.project import Project
 from flows.tune import tune
+from models.codebook import SHARED
+from models.convolution import CNN
+from models.dense import MLP
+from models.optimisers import Adam
 from silos.errors import UserError
 
 TINY = Workload(
@@ -44,6 +53,74 @@ def test_every_contestant_does_the_rounds_and_says_what_they_took(tmp_path):
     assert said[3].startswith(
         f"W0: plain 1 {seconds['plain 1']:.3f} s, siloflow {seconds['siloflow']:.3f} s a round; ratio"
     )
+
+
+MODELS = {
+    "mlp": ({"kind": "mlp", "hidden": [7]}, MLP(256, (7,), 10)),
+    "cnn": ({"kind": "cnn", "channels": [3, 4], "kernel": 3, "hidden": [6]}, CNN((16, 16), (3, 4), (6,), 10, kernel=3)),
+}
+UNEQUAL = {"a": 13, "b": 5, "c": 1, "d": 10}
+
+
+def pixels(client, rows):
+    draw = np.random.default_rng(list(client.encode()))
+    return draw.normal(size=(rows, 16, 16)), draw.integers(0, 3, rows)
+
+
+def layers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Our names to the tensors of a plain network that stand for them, its dense weights turned round."""
+    found, count = {}, {"conv": 0, "dense": 0}
+    for layer in module.modules():
+        kind = {torch.nn.Conv2d: "conv", torch.nn.Linear: "dense"}.get(type(layer))
+        if kind:
+            found[f"{kind}{count[kind]}.weight"] = layer.weight.data.T if kind == "dense" else layer.weight.data
+            found[f"{kind}{count[kind]}.bias"] = layer.bias.data
+            count[kind] += 1
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_contestants_have_the_same_weights_after_the_same_rounds(name, make_problem, play):
+    """In full batches the order of rows is nothing, and the plain loop shares nothing with us but the start."""
+    model, network = MODELS[name]
+    problem = make_problem(UNEQUAL, network=network, epochs=1, batch=100, silos={"rows_of": pixels})
+    training = {
+        "batch": 100,
+        "optimiser": {"kind": "sgd", "learning_rate": 0.1},
+        "objective": {"kind": "cross_entropy"},
+    }
+    server = plain.network(model, (16, 16), {"training": training})
+    start = FedAvg().init(problem).tensors["weights"]
+    for at, w in layers(server).items():
+        w.copy_(start[at])
+    clients = plain.open_rows(problem.silos.folder, "train")
+    assert sorted(len(y) for _, y in clients) == sorted(UNEQUAL.values())
+    for _ in range(3):
+        plain._round(server, clients, training)
+    ours = play(FedAvg(), problem, [1, 2, 3]).state.tensors["weights"]
+    assert ours.keys() == layers(server).keys()
+    for at, w in layers(server).items():
+        torch.testing.assert_close(ours[at], w, rtol=0, atol=1e-5)
+        assert (ours[at] - start[at]).abs().max() > 1e-3, "they have moved"
+
+
+def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem, play):
+    """The authors' average counts clients, which is that by rows where all have as many, as in the workload."""
+    model, network = MODELS["cnn"]
+    rows = {"a": 12, "b": 12, "c": 12}
+    problem = make_problem(rows, network=network, epochs=1, batch=100, optimiser=Adam(0.001), silos={"rows_of": pixels})
+    training = {"batch": 100, "optimiser": {"learning_rate": 0.001}, "objective": {"kind": "cross_entropy"}}
+    server = authors.VectorQuantised(plain.network(model, (16, 16), {"training": training}), 5, 4)
+    page = UEFL(arm="paper", words=5, first_rounds=2)
+    start = page.init(problem)
+    for at, w in layers(server).items():
+        w.copy_(start.tensors["weights"][at])
+    server.words.data.copy_(start.tensors["weights"][SHARED])
+    clients, checks = (plain.open_rows(problem.silos.folder, split) for split in ("train", "validation"))
+    authors._round(server, clients, checks, training, {"words": 5, "passes": 2})
+    ours = play(page, problem, [1]).state.tensors["weights"]
+    for at, w in [*layers(server).items(), (SHARED, server.words.data)]:
+        torch.testing.assert_close(ours[at], w, rtol=0, atol=2e-5)
 
 
 def test_a_contestant_that_fails_is_an_error_with_its_own_words(tmp_path):

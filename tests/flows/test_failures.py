@@ -1,6 +1,8 @@
 """What goes wrong in a run is told in a sentence, spoils nothing, and `resume` ends with the bits of an undisturbed run."""
 
+import json
 import resource
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.compare import compare
+from flows.cli import app
 from flows.method import MethodError
 from flows.project import Project
 from flows.run import check_resume
@@ -79,14 +81,21 @@ def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_
     assert rest == f"own.py, line {line}); mend own.py, and --resume goes on after the last whole round."
 
 
-def test_a_comparison_goes_on_after_a_users_method_failed(prefect, folder, told, monkeypatch):
+def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(prefect, folder, told, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
     monkeypatch.setattr(Project, "silos", data)
     settings = ["training.rounds=2", "extra_methods.own=own.py", "method.own.does=raises"]
-    found = compare(["own", "fedavg"], [0], "fedavg", settings)
+    typed = ["compare", "own", "fedavg", "--seeds", "0", "--reference", "fedavg", "--json"]
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended:
+        app([*typed, *(word for setting in settings for word in ("--set", setting))])
+    signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 1
+    found = json.loads(capsys.readouterr().out)
     assert [run["method"] for run in found["runs"]] == ["fedavg"]
     (failed,) = found["failed"]
+    assert (failed["method"], failed["seed"]) == ("own", 0)
     assert failed["error"].startswith("own failed: ZeroDivisionError: no rows left in train of clients ")
 
 

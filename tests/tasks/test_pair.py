@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from models.paired import Stratum, difference
+from flows.pairs import told
+from models.paired import ACCURACY, Stratum, difference
 from silos.private import PrivateStore
 from tasks.evaluate import OUTCOMES
 from tasks.pair import own_labels, pair
@@ -67,3 +68,24 @@ def test_on_some_classes_only_their_rows_count(kept):
         d = (tables["first", sums.client] - tables["second", sums.client])[:, chosen]
         assert 0 < sums.rows == chosen.sum() < TEST
         assert sums.by_seed == tuple(d.sum(1))
+
+
+@pytest.mark.parametrize("classes", [None, ["1"]])
+def test_the_method_that_is_right_where_the_other_is_wrong_is_the_better_by_that_share_of_rows(
+    classes, write_silos, tmp_path
+):
+    """In every seed the first is right on all rows but each client's first, the second on none; then the other way round."""
+    silos = write_silos({"a": 5, "b": 9}, test=40)
+    runs = {}
+    for method, right in (("first", [0] + [1] * 39), ("second", [0] * 40)):
+        store = PrivateStore(str(tmp_path / method))
+        runs[method] = [(store, store.save(OUTCOMES, ["a", "b"], {"correct": np.array([right] * 2, np.uint8)}))] * 2
+    for method, other, sign in (("first", "second", 1), ("second", "first", -1)):
+        sums = pair.fn(silos, runs[method], runs[other], classes)
+        found = difference([Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums])
+        chosen = [own_labels(silos, c) == 1 if classes else np.ones(40, bool) for c in ("a", "b")]
+        share = np.mean([1 - of[0] / of.sum() for of in chosen])
+        assert found.mean == pytest.approx(sign * share)
+        said = told(method, other, found, ACCURACY)
+        assert (said["better"], said["difference"]) == ("first", found.mean)
+        assert said["words"].startswith(f"{method} − {other} {'+' if sign > 0 else '−'}")
