@@ -119,14 +119,15 @@ def draw(
     chosen = set(clients)
     wanted = max(1, round(fraction * len(clients)))
     if wanted < len(clients):
-        ticket = _tickets(problem, clients, number, "draw")
+        ticket = tickets(problem, clients, number, "draw")
         chosen = set(sorted(clients, key=lambda c: (ticket[c], c))[:wanted])
-    luck = _tickets(problem, clients, number, "dropout") if dropout else dict.fromkeys(clients, 1.0)
+    luck = tickets(problem, clients, number, "dropout") if dropout else dict.fromkeys(clients, 1.0)
     drawn = [c for c in clients if c in chosen]
     return tuple(c for c in drawn if luck[c] >= dropout), tuple(c for c in drawn if luck[c] < dropout)
 
 
-def _tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
+def tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
+    """A number in [0, 1) for each client, which follows from the seed, the round, the purpose and its name."""
     clients = list(clients)
     streams = client_streams(problem.seed, clients, number, purpose)
     return {c: float(uniform(s, (1,))) for c, s in zip(clients, streams, strict=True)}

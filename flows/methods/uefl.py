@@ -19,7 +19,7 @@ from torch import Tensor
 from flows.around import apart
 from flows.codewords import common_books, counted, doubts, own_words, said, with_words
 from flows.method import Method, Report
-from flows.round import Problem, Round
+from flows.round import Problem, Round, tickets
 from flows.unseen import Unseen, lend
 from models.codebook import OWN, SHARED
 from models.deep_ensemble import members_of, plain
@@ -196,13 +196,11 @@ class UEFL(Method):
 
     def _chosen(self, uncertain: list[str], round: Round) -> list[str]:
         """Who gets words: the most uncertain, or, a control, as many that are drawn."""
-        if self.extend != "random" or not uncertain:
-            return uncertain[: self.most]
-        draw = torch.Generator().manual_seed(
-            int(server_stream(round.problem.seed, round.number, "extend")) & 0x7FFFFFFF
-        )
-        drawn = torch.randperm(len(round.clients), generator=draw)[: len(uncertain)].tolist()
-        return [round.clients[at] for at in sorted(drawn)]
+        chosen = uncertain[: self.most]
+        if self.extend != "random":
+            return chosen
+        ticket = tickets(round.problem, round.clients, round.number, "extend")
+        return sorted(sorted(round.clients, key=lambda c: (ticket[c], c))[: len(chosen)])
 
     def _extended(self, state: State, round: Round, extended: list[str], everybody: bool = False) -> State:
         """The state in which these clients have more words, of an ensemble in every member; or, the authors', everybody."""

@@ -224,6 +224,19 @@ def test_where_only_some_get_words_it_is_those_that_doubt_most(most, problem, pl
     assert report.numbers["clients/extended"] == most
 
 
+def test_no_more_are_drawn_than_most_and_who_is_drawn_follows_from_seed_round_and_name(problem, make_round):
+    """Not from the order in which clients are listed; with enough rounds everybody's turn comes."""
+    page, clients = UEFL(arm="paper", extend="random", most=2), problem.silos.clients
+    turned = replace(problem, silos=problem.silos.select(clients[::-1]))
+    drawn = [page._chosen(list(clients[:3]), make_round(problem, number)) for number in range(1, 40)]
+    assert {len(names) for names in drawn} == {2}
+    assert [set(page._chosen(list(clients[:3]), make_round(turned, n))) for n in range(1, 40)] == list(map(set, drawn))
+    assert {name for names in drawn for name in names} == set(clients)
+    another = [page._chosen(list(clients[:3]), make_round(replace(problem, seed=1), n)) for n in range(1, 40)]
+    assert another != drawn
+    assert page._chosen([], make_round(problem)) == []
+
+
 def test_the_shared_book_can_start_anew_instead(problem, play):
     page = UEFL(**{**EVERYBODY, "extend": "shared"})
     played = play(page, problem, [1, 2])
