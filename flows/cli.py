@@ -104,7 +104,7 @@ def schedule(
 
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
-        serve(when, session.server_url(), {"methods": methods, "seeds": numbers, "overrides": overrides or []})
+        serve(when, session.server_url(), {"methods": methods, "seeds": numbers}, overrides or [])
 
 
 @app.command()

@@ -9,6 +9,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
+from flows.door import admitted
 from flows.ensemble import ensemble
 from flows.folder import RunFolder, run_name
 from flows.interrupt import interruption
@@ -39,7 +40,8 @@ def compare(
     What is not named is read from `comparison` in params.yaml. `resume` goes on with the newest comparison, which must
     have asked for the same. A run that fails does not stop the others; its words are under `failed`.
     """
-    project = Project.open(overrides or [])
+    overrides = admitted(overrides or [])
+    project = Project.open(overrides)
     wanted = plan(project, methods, seeds, reference)
     name = newest_experiment(project, "compare") if resume else None
     if name is not None:
@@ -47,7 +49,7 @@ def compare(
     else:
         name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
     _tell_prefect(name)
-    results, failed = _all_runs(project, name, wanted, overrides or [])
+    results, failed = _all_runs(project, name, wanted, overrides)
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,

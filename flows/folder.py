@@ -10,14 +10,19 @@ from flows.params import differences
 from models.quantities import Quantity
 from models.state import State
 from silos.errors import UserError
+from silos.names import plain
 from silos.private import PrivateStore
 from tasks.checkpoint import Journal, load_state, save_state
 from tasks.files import read_json, write_json
 
 
 def run_name(method: str, seed: int, cell: str = "") -> str:
-    """The folder of a run inside its experiment; `cell` tells runs of one method and seed apart in a sweep."""
-    return f"{cell}-{method}-seed{seed}" if cell else f"{method}-seed{seed}"
+    """The folder of a run inside its experiment; `cell` tells runs of one method and seed apart in a sweep.
+
+    UserError if one of them is not a plain name.
+    """
+    parts = [*([plain(cell, "the cell")] if cell else []), plain(method, "the method")]
+    return "-".join([*parts, plain(f"seed{seed}", "the seed's folder")])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from flows import method as methods
 from silos import strict_yaml
 from silos.errors import UserError, shown
+from silos.names import Word, checked
 from silos.params import DataParams
 from silos.params_scheme import Name
 
@@ -129,7 +130,7 @@ class ClientsParams(Section):
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1)]] = {}
+    join: dict[Annotated[Name, Word()], Annotated[int, Field(ge=1)]] = {}
 
 
 class EvaluationParams(Section):
@@ -144,9 +145,9 @@ class EvaluationParams(Section):
 class ComparisonParams(Section):
     """What `siloflow compare` does when the command line names nothing."""
 
-    methods: list[str] = Field(min_length=1)
+    methods: list[Annotated[str, Word()]] = Field(min_length=1)
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
-    reference: str = "fedavg"
+    reference: Annotated[str, Word()] = "fedavg"
 
     @field_validator("methods", "seeds")
     @classmethod
@@ -202,6 +203,13 @@ class Params(Section):
     engine: EngineParams = EngineParams()
     runner: RunnerParams = RunnerParams()
     tracking: TrackingParams = TrackingParams()
+
+    @field_validator("extra_methods")
+    @classmethod
+    def _plain_names(cls, pages: dict[str, str]) -> dict[str, str]:
+        for name in pages:
+            checked(name)  # a run's folder is called after its method
+        return pages
 
     def page(self, name: str, root: Path) -> methods.Method:
         """The method with its own section's options.

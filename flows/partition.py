@@ -4,6 +4,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.door import admitted
 from flows.project import Project
 from silos import store, version
 
@@ -11,7 +12,7 @@ from silos import store, version
 @flow(name="partition", validate_parameters=False)
 def partition(overrides: list[str] | None = None) -> dict[str, Any]:
     """Writes data/<name>/ as params.yaml describes it and updates data.dvc; answers with what was made."""
-    project = Project.open(overrides or [])
+    project = Project.open(admitted(overrides or []))
     return make(project)
 
 

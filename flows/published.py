@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from silos import strict_yaml
 from silos.errors import UserError, shown
+from silos.names import checked, plain
 from silos.params_scheme import Name, Names
 
 PAPERS = Path(__file__).parent / "papers"
@@ -96,6 +97,8 @@ class Table(Record):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Table":
+        for name in (*self.cells, *self.scales, *([self.runs_of] if self.runs_of else [])):
+            checked(name)
         named = {cell for pair in self.paired for cell in (pair.first, pair.second)}
         named |= {cell for values in self.by_class.values() for cell in values}
         named |= {cell for cells in self.contests for cell in cells}
@@ -140,10 +143,15 @@ def names() -> list[str]:
     return sorted(page.stem for page in PAPERS.glob("*.yaml"))
 
 
+def is_own(paper: str) -> bool:
+    """Whether a paper is named by a file of the user's own, not by a page's name."""
+    return paper.endswith(".yaml")
+
+
 def tables(paper: str) -> Mapping[str, Any]:
     """The tables of a paper as they are written; UserError if there is no such page."""
-    page = Path(paper) if paper.endswith(".yaml") else PAPERS / f"{paper}.yaml"
-    if not page.is_file():
+    page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
+    if not page.is_file() or not (is_own(paper) or paper in names()):
         raise UserError(
             f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own."
         )
@@ -162,6 +170,7 @@ def table_of(paper: str, table: str | None, scale: str) -> Table:
     there = tables(paper)
     if table is None or table not in there:
         raise UserError(f"{paper} has no table {shown(repr(table))} here; --table takes {', '.join(there)}.")
+    plain(table, f"{paper}: the table")  # folders and results are called after it
     try:
         found = Table.model_validate(there[table])
     except ValidationError as error:

@@ -19,14 +19,16 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
 from flows.cells import Runs, paired_draws, paired_rows
+from flows.door import admitted, outside
 from flows.ensemble import ensemble
 from flows.folder import RunFolder, run_name
 from flows.pairs import kept
 from flows.project import Project
-from flows.published import table_of
+from flows.published import is_own, table_of
 from flows.results import Results
 from flows.run import run, workers_of
 from models.quantities import QUANTITIES, Quantity, lower_is_better
+from silos.errors import UserError
 from tasks.by_class import by_class
 from tasks.files import write_json
 from tasks.report import draw_curves
@@ -46,8 +48,11 @@ def reproduce(
     estimate: bool = False,
 ) -> dict[str, Any]:
     """Published beside ours for every cell of a table; with `estimate` only how long that would take."""
-    sweep = _Sweep(paper, table, scale, seeds, overrides or [])
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(Project.open(overrides or [])):
+    overrides = admitted(overrides or [])
+    if outside() and is_own(paper):
+        raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers.")
+    sweep = _Sweep(paper, table, scale, seeds, overrides)
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(Project.open(overrides)):
         return sweep.estimate() if estimate else sweep.run()
 
 

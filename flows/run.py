@@ -11,6 +11,7 @@ from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import screen
+from flows.door import admitted
 from flows.export import finish, ticket
 from flows.folder import RunFolder, run_name
 from flows.interrupt import heed, interruption
@@ -26,6 +27,7 @@ from models.quantities import Quantity
 from models.state import State
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.names import plain
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state
 from tasks.evaluate import evaluate
@@ -60,9 +62,11 @@ def run(
     one belongs to (a new one if not given) and `cell` its place there; `resume` goes on after the last whole round;
     `derived` takes the partition that params describe from the cache of partitions instead of data/.
     """
-    project = Project.open(overrides or [], derived=derived)
+    project = Project.open(admitted(overrides or []), derived=derived)
     page = project.params.page(method, project.root)
     name = run_name(method, seed, cell)
+    if experiment is not None:
+        plain(experiment, "the experiment")
     if experiment is None and resume:
         experiment = newest_experiment(project, "run", inside=name)
     if experiment is None:

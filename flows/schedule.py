@@ -1,9 +1,11 @@
 """`siloflow schedule`: Prefect's own `serve` runs `compare` on a cron schedule."""
 
 import contextlib
+import functools
 import multiprocessing
 import signal
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,10 +25,11 @@ def cron_schedule(cron: str) -> Any:
         raise UserError(f'{cron!r} is not a cron schedule; write five fields, for example "0 6 * * 1".') from None
 
 
-def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
+def serve(schedule: Any, api: str, parameters: dict[str, Any], overrides: list[str]) -> None:
     """Serves until ctrl-C; each scheduled run is a process of its own and a row on Prefect's page.
 
-    One at a time: a comparison that is due while another works waits for it.
+    One at a time: a comparison that is due while another works waits for it. `overrides` hold for all, and are no
+    parameters: nobody who reaches Prefect's API can change them.
     """
     from prefect.runner import Runner
 
@@ -41,6 +44,7 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
     told = compare.with_options(
         on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
     )
+    told.fn = _with(overrides, compare.fn)
     with contextlib.suppress(KeyboardInterrupt):
         told.serve(
             name="siloflow-compare",
@@ -50,6 +54,19 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any]) -> None:
             pause_on_shutdown=True,
             print_starting_message=False,
         )
+
+
+def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
+    """The flow's function with these overrides; it goes as it is to the process that a run is."""
+
+    @functools.wraps(work)
+    def with_own(*args: Any, **kwargs: Any) -> Any:
+        from flows.door import own
+
+        with own(overrides):
+            return work(*args, **kwargs)
+
+    return with_own
 
 
 def _as_ctrl_c(runner: Any, *signal_and_frame: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from silos.names import PlainName
 from silos.params_scheme import Step, check_scheme
 from silos.params_source import Section, Source
 
@@ -33,7 +34,7 @@ class SplitParams(Section):
 class DataParams(Section):
     """All that decides the bytes of data/<name>."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
+    name: PlainName
     seed: int = Field(ge=0)
     source: Source
     scheme: tuple[Step, ...]

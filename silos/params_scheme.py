@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
 
 from silos.errors import UserError
+from silos.names import Word
 from silos.params_source import Section
 
 
@@ -13,7 +14,7 @@ def _word(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Name = Annotated[str, BeforeValidator(_word), Field(min_length=1)]
+Name = Annotated[str, BeforeValidator(_word), Field(min_length=1), Word()]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
@@ -84,7 +85,7 @@ class Balanced(Dealing):
     kind: Literal["balanced"]
     percent: float = Field(ge=0, le=100)
     # paper, code or a list with a list of classes a group; a union's errors would name pydantic's types
-    groups: Annotated[Any, PlainValidator(_groups)] = "paper"
+    groups: Annotated[Any, PlainValidator(_groups), Word()] = "paper"
 
 
 class ClassesPerCluster(Dealing):

@@ -1,7 +1,6 @@
 """What a client keeps to itself: tensors beside its rows, which the server knows by hash only."""
 
 import hashlib
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from silos.errors import UserError
 from silos.files import write_bytes
+from silos.names import is_plain
 
 _STALE = 3600.0  # seconds after which an unfinished file is a dead process's
 
@@ -77,7 +77,7 @@ class PrivateStore:
                 path.unlink(missing_ok=True)
 
     def _folder(self, section: str) -> Path:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", section):
+        if not is_plain(section):
             raise ValueError(f"section {section!r} is no plain folder name")
         return Path(self.folder) / section
 

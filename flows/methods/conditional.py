@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -28,6 +28,7 @@ from models.statistics import Statistic, make
 from models.statistics_spectrum import Loadings
 from models.streams import server_stream
 from silos.errors import UserError
+from silos.names import Word
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.pooled_train import pooled_train
@@ -44,7 +45,7 @@ class Conditional(Method):
 
     tests = "personal"
 
-    statistics: tuple[dict[str, Any], ...] = ({"kind": "covariance_xy"},)
+    statistics: Annotated[tuple[dict[str, Any], ...], Word()] = ({"kind": "covariance_xy"},)
     form: Literal["joined", "planes", "bilinear", "ensemble"] = "joined"
     constant: bool = False
     experts: int = Field(3, ge=1)

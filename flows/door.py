@@ -1,0 +1,102 @@
+"""What a flow run may be told from outside.
+
+Whoever reaches Prefect's API or page can start a run of a deployment, such as `siloflow schedule` makes, with parameters of
+their own. Such parameters set numbers, words and names, but no code, paths or addresses: those are params.yaml's, or the
+command's that serves the deployment. What a command line or a script says to a flow is its user's own, and may be anything.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from prefect.context import FlowRunContext
+from pydantic import BaseModel
+
+from flows.params import Params, read
+from silos.errors import UserError
+from silos.names import Word
+
+_own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
+
+
+def outside() -> bool:
+    """Whether this flow run's parameters came over Prefect's API: it is a deployment's, and no subflow of another run."""
+    context = FlowRunContext.get()
+    return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
+
+
+@contextmanager
+def own(overrides: Sequence[str]) -> Iterator[None]:
+    """Overrides of the command that serves a deployment: they hold for the runs inside, before those of their parameters."""
+    token = _own.set(tuple(overrides))
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def admitted(overrides: Sequence[str]) -> list[str]:
+    """The overrides that a flow run goes by; UserError if parameters from outside set what they may not."""
+    if not outside():
+        return list(overrides)
+    fixed, root = _own.get(), Path()
+    known = [place for trusted in ((), fixed) for place in places(read(root, trusted), root)]
+    for key, value in places(read(root, [*fixed, *overrides]), root):
+        if (key, value) not in known:
+            raise UserError(
+                f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
+                "write it in params.yaml, or give it to `siloflow schedule` with --set."
+            )
+    return [*fixed, *overrides]
+
+
+def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
+    """Key and value of all that is set and may be code, a path or an address: text, but words of a list and `Word`s.
+
+    The pages of methods are imported after the rest was looked at: the rest says where they are.
+    """
+    yield from _of(params, "")
+    for name in params.method:
+        yield from _of(params.page(name, root), f"method.{name}.")
+
+
+def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:
+    for name in sorted(section.model_fields_set - ({"method"} if isinstance(section, Params) else set())):
+        field, value = type(section).model_fields[name], getattr(section, name)
+        yield from _within(value, free(field.annotation, field.metadata) and _has_text(value), f"{before}{name}")
+
+
+def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
+    """Sections inside a value, or the value itself if it is a place."""
+    if isinstance(value, BaseModel):
+        yield from _of(value, f"{path}.")
+    elif isinstance(value, list | tuple) and any(isinstance(v, BaseModel) for v in value):
+        for at, each in enumerate(value):
+            yield from _within(each, is_place, f"{path}.{at}")
+    elif is_place:
+        yield path, value
+
+
+def free(annotation: Any, marks: Sequence[Any] = ()) -> bool:
+    """Whether a field of this type may hold text of any kind; sections inside are looked at by themselves."""
+    if any(mark is Word or isinstance(mark, Word) for mark in marks) or get_origin(annotation) is Literal:
+        return False
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return free(inner, more)
+    inside = get_args(annotation)
+    if inside:
+        return any(free(each) for each in inside)
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return not is_section and annotation not in (bool, int, float, NoneType, ...)
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_text(each) for pair in value.items() for each in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_has_text(each) for each in value)
+    return value is not None and not isinstance(value, bool | int | float | BaseModel)

@@ -1,0 +1,44 @@
+"""Names that become a part of a path, and words that never do."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from silos.errors import UserError
+
+MOST = 100  # characters; a run's folder is called by up to three names, and a file system takes 255 bytes
+NOT_PLAIN = (
+    f"is not a plain name; use at most {MOST} letters, digits, dots, dashes and underscores, "
+    "with a letter or digit first"
+)
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Word:
+    """Marks text in a section of params as a word: it is compared or shown, and nothing is opened, run or called by it.
+
+    Text without the mark may be code, a path or an address (flows/door.py).
+    """
+
+
+def is_plain(name: str) -> bool:
+    """Whether it is a name only, whatever folder it is put into."""
+    return len(name) <= MOST and _PLAIN.fullmatch(name) is not None
+
+
+def plain(name: str, what: str) -> str:
+    """The name as it is; UserError unless it is a name only."""
+    if not is_plain(name):
+        raise UserError(f"{what} {name!r} {NOT_PLAIN}.")
+    return name
+
+
+def checked(name: str) -> str:
+    """The same inside of a record that pydantic checks: a ValueError."""
+    if not is_plain(name):
+        raise ValueError(f"{name!r} {NOT_PLAIN}")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(checked), Word()]
