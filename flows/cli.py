@@ -49,8 +49,7 @@ def run(
     """
     with _session(json, timings) as session:
         project = session.project(overrides)
-        page = project.params.page(method, project.root)
-        page.init(project.problem(seed))
+        _start(project, project.params.page(method, project.root), seed)
         _ready(project)
         if resume:
             _check_run(project, method, seed)
@@ -283,6 +282,12 @@ def _session(json: bool, timings: bool, server: bool = True, ui: bool = False) -
     from flows.session import Session
 
     return Session(json=json, timings=timings, server=server, ui=ui)
+
+
+def _start(project: Any, page: Any, seed: int) -> None:
+    from flows.method import start
+
+    start(page, project.problem(seed))
 
 
 def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> Any:

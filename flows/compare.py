@@ -13,7 +13,7 @@ from flows.door import admitted
 from flows.ensemble import ensemble
 from flows.folder import RunFolder, run_name
 from flows.interrupt import interruption
-from flows.method import MethodError
+from flows.method import MethodError, start
 from flows.pairs import compared, kept, told
 from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import check_resume as check_run
@@ -78,7 +78,7 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
     problem = project.problem(seeds[0])
     for method in methods:
-        project.params.page(method, project.root).init(problem)
+        start(project.params.page(method, project.root), problem)
     return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
 
 

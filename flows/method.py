@@ -4,20 +4,19 @@ Pages are imported when they are asked for, and with them torch and Prefect; thi
 """
 
 import importlib
-import importlib.util
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import cloudpickle
 from pydantic import BaseModel, ConfigDict
 
-from silos.errors import UserError
+from flows import own_page
+from silos.errors import UserError, shown
 
 if TYPE_CHECKING:
     from flows.round import Problem, Round
@@ -96,12 +95,16 @@ def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path())
     if name not in names(extra):
         near = get_close_matches(name, names(extra), 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(extra))}."
-        raise UserError(f"there is no method {name!r}; {hint}")
-    page = _load(name, root / extra[name]) if name in extra else importlib.import_module(f"flows.methods.{name}")
+        raise UserError(f"there is no method {shown(repr(name))}; {hint}")
+    page = (
+        own_page.load(name, root / extra[name]) if name in extra else importlib.import_module(f"flows.methods.{name}")
+    )
     classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
     own = [c for c in classes if c.__module__ == page.__name__]
     if len(own) != 1:
         raise UserError(f"the page of method {name!r} must define one class that extends Method, and has {len(own)}.")
+    if inspect.isabstract(own[0]):
+        raise UserError(f"the page of method {name!r} must define {', '.join(sorted(own[0].__abstractmethods__))}.")
     return own[0]
 
 
@@ -109,20 +112,12 @@ def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Pat
     """The method's own words and options, for `siloflow methods`."""
     cls = find(name, extra, root)
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
-    return {"method": name, "model": cls.tests, "summary": page.strip().splitlines()[0], "options": cls().model_dump()}
+    with own_page.refused(cls.__module__):
+        options = cls().model_dump(mode="json")
+    return {"method": name, "model": cls.tests, "summary": page.strip().partition("\n")[0], "options": options}
 
 
-def _load(name: str, path: Path) -> ModuleType:
-    """A user's own page, from its file."""
-    if not path.is_file():
-        raise UserError(f"params.yaml: extra_methods.{name} names {path}, which is not there.")
-    spec = importlib.util.spec_from_file_location(f"siloflow_extra_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    page = importlib.util.module_from_spec(spec)
-    sys.modules[page.__name__] = page
-    spec.loader.exec_module(page)
-    cloudpickle.register_pickle_by_value(
-        page
-    )  # a worker process has no such module, and gets its functions as they are
-    return page
+def start(page: Method, problem: "Problem") -> "State":
+    """What the server knows before the first round; an error in a user's own page is told with its line."""
+    with own_page.refused(type(page).__module__):
+        return page.init(problem)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flows import method as methods
+from flows import own_page
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.names import Word, checked
@@ -221,10 +222,11 @@ class Params(Section):
 
     def _page(self, name: str, root: Path) -> methods.Method:
         cls = methods.find(name, self.extra_methods, root)
-        try:
-            return cls.model_validate(self.method.get(name, {}))
-        except ValidationError as error:
-            raise UserError(_explain(error, cls, f"method.{name}")) from None
+        with own_page.refused(cls.__module__):
+            try:
+                return cls.model_validate(self.method.get(name, {}))
+            except ValidationError as error:
+                raise UserError(_explain(error, cls, f"method.{name}")) from None
 
 
 def read(root: Path, overrides: Sequence[str] = ()) -> Params:

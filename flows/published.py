@@ -159,10 +159,10 @@ def tables(paper: str) -> Mapping[str, Any]:
         found = strict_yaml.load(page.read_bytes())
     except strict_yaml.NotYamlError as error:
         raise UserError(f"{page} is not valid YAML: {error}.") from None
-    tables = found.get("tables") if isinstance(found, dict) else None
-    if not isinstance(tables, dict) or not tables:
+    held = found.get("tables") if isinstance(found, dict) else None
+    if not isinstance(held, dict) or not held:
         raise UserError(f"{page} holds no tables; a page has `tables:` and under it a section for each.")
-    return tables
+    return held
 
 
 def table_of(paper: str, table: str | None, scale: str) -> Table:

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-_MOST = 80  # characters of a value in a sentence
-
 
 class UserError(Exception):
     """A user's mistake: the message says what was wrong, where (file, key, client), and the way out."""
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, most: int = 80) -> str:
     """A value as a sentence quotes it, without the middle of one that would fill the screen; text as it is written."""
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _MOST else f"{text[: _MOST // 2]}…{text[-_MOST // 4 :]}"
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"

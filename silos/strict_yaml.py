@@ -4,7 +4,7 @@ What only a mistake or a joke holds is refused with its line: a key that is ther
 multiply, thousands of lists inside each other, numbers that no machine reads. Dates are words, and so are all keys.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -19,6 +19,10 @@ _KINDS = {"null": "nothing", "bool": "true or false", "int": "a whole number", "
 _READ = {_TAG + name for name in (*_KINDS, "str", "seq", "map")}
 _NUMBERS = (_TAG + "int", _TAG + "float")
 _MERGE = _TAG + "merge"
+_RESOLVERS = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _READ or tag == _MERGE]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 class NotYamlError(ValueError):
@@ -47,13 +51,9 @@ def _place(text: str | bytes, position: int) -> str:
 class _Strict(yaml.SafeLoader):
     """Looks at every node as it is composed, before aliases and merged sections are laid out."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag in _READ or tag == _MERGE]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def __init__(self, stream: str | bytes) -> None:
         super().__init__(stream)
+        self.yaml_implicit_resolvers = _RESOLVERS
         self._depth = self._values = 0
         self._sizes: dict[int, int] = {}  # of nodes, with all that they hold
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows.method import Method, describe, find, names
+from flows.method import Method, describe, find, names, start
+from flows.params import read
 from silos.errors import UserError
 
 PAGE = '''"""Half way: FedAvg that goes half of the way to the mean."""
@@ -33,7 +34,7 @@ def test_every_page_is_one_method_with_words_and_options_that_have_defaults(name
     title, _, what = about["summary"].partition(": ")
     assert title
     assert len(what) > 20
-    assert cls().model_dump() == about["options"]
+    assert cls().model_dump(mode="json") == about["options"]
 
 
 def test_the_four_first_methods_are_there():
@@ -66,3 +67,86 @@ def test_a_page_that_is_not_there_or_holds_no_method_is_told(tmp_path):
     (tmp_path / "empty.py").write_text("x = 1\n")
     with pytest.raises(UserError, match="must define one class that extends Method, and has 0"):
         find("empty", {"empty": "empty.py"}, tmp_path)
+
+
+OPENING = "from flows.methods import fedavg\n\n\nclass Mine(fedavg.FedAvg):\n    "
+BROKEN = {
+    "a syntax error": ("x = 1\ndef f(:\n", r"mine\.py, line 2: SyntaxError: invalid syntax; "),
+    "wrong indents": ("if 1:\nx = 1\n", r"mine\.py, line 2: IndentationError: expected an indented block"),
+    "an import that is not there": (
+        "import os\nimport nonesuch\n",
+        r"line 2: ModuleNotFoundError: No module named 'none",
+    ),
+    "an error": ("import json\n\njson.loads('{')\n", r"mine\.py, line 3: JSONDecodeError: Expecting property name"),
+    "an end": ("import sys\nsys.exit(3)\n", r"mine\.py, line 2: SystemExit: 3; "),
+    "recursion": ("def f():\n    f()\nf()\n", r"mine\.py, line 2: RecursionError: maximum recursion depth"),
+    "bytes that are no text": (b"x = '\xff'\n", r"mine\.py(, line 1)?: SyntaxError: .*'utf-8' codec can't decode byte"),
+    "a null byte": ("x = 1\n\0", r"mine\.py: (ValueError|SyntaxError): source code string cannot contain null bytes; "),
+    "an option of a type that is none": (f"{OPENING}x: fedavg\n", r"mine\.py, line 4: .*Error: "),
+    "an error without words": ("raise KeyError\n", r"mine\.py, line 1: KeyError; "),
+    "words of many lines": ("raise ValueError('a\\n' + 'b' * 9000)\n", r"line 1: ValueError: a b{90,100}…b{40,60}; "),
+    "two methods": (f"{OPENING}x: int = 1\nclass Other(Mine): pass\n", "must define one class .*, and has 2"),
+    "a method that is none yet": (
+        "from flows.method import Method\nclass Mine(Method): pass\n",
+        r"the page of method 'mine' must define init, model, one_round\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_words(case, tmp_path):
+    content, words = BROKEN[case]
+    (tmp_path / "mine.py").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=words) as told:
+        find("mine", {"mine": "mine.py"}, tmp_path)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 500 + len(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "folder.py", "m" * 300 + ".py", "a\0.py", ""])
+def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
+    (tmp_path / "mine.txt").write_text(PAGE)
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(UserError, match=r"extra_methods\.mine names .*; (give it|it must be)"):
+        find("mine", {"mine": name}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("x: int\n", r"mine\.py: ValidationError: .*x .*Field required"),
+        ("x: object = object()\n", r"mine\.py: PydanticSerializationError: Unable to serialize unknown type"),
+    ],
+)
+def test_options_that_have_no_default_or_cannot_be_listed_are_told(body, words, tmp_path):
+    (tmp_path / "mine.py").write_text(OPENING + body)
+    with pytest.raises(UserError, match=words):
+        describe("mine", {"mine": "mine.py"}, tmp_path)
+
+
+def test_an_own_page_needs_no_words_of_its_own(tmp_path):
+    (tmp_path / "mine.py").write_text(OPENING + "x: int = 1\n")
+    assert describe("mine", {"mine": "mine.py"}, tmp_path)["summary"] == ""
+
+
+def test_what_an_own_page_prints_at_import_is_not_in_the_answer(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(f"print('hello')\n{OPENING}x: int = 1\n")
+    find("mine", {"mine": "mine.py"}, tmp_path)
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_an_own_page_that_cannot_start_is_told_with_file_line_and_words(tmp_path, make_problem):
+    (tmp_path / "mine.py").write_text(OPENING + "def init(self, problem):\n        return 1 / 0\n")
+    page = find("mine", {"mine": "mine.py"}, tmp_path)()
+    with pytest.raises(UserError, match=r"mine\.py, line 6: ZeroDivisionError: division by zero; mend the page\."):
+        start(page, make_problem({"a": 6}))
+
+
+def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(project):
+    check = "@pydantic.field_validator('x')\n    def check(cls, x):\n        return len(x)\n"
+    (project / "mine.py").write_text(f"import pydantic\n{OPENING}x: int = 1\n    {check}")
+    params = read(project, ["extra_methods.mine=mine.py", "method.mine.x=3"])
+    with pytest.raises(
+        UserError, match=r"mine\.py, line 9: TypeError: object of type 'int' has no len\(\); mend the page\."
+    ):
+        params.page("mine", project)

@@ -1,0 +1,69 @@
+"""A user's own method, from its file: what Python refuses in it is told with file, line and Python's words."""
+
+import contextlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+
+from silos.errors import UserError, shown
+
+_PREFIX = "siloflow_extra_"
+
+
+def load(name: str, path: Path) -> ModuleType:
+    """The page of the method `name`; what it prints is progress, and goes to stderr."""
+    if not _is_python(path):
+        raise UserError(
+            f"params.yaml: extra_methods.{shown(name)} names {shown(str(path), 200)}, which is not there as a Python "
+            "file (.py); give it the path of your page."
+        )
+    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    sys.modules[page.__name__] = page
+    try:
+        with refused(page.__name__), contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(page)
+    except BaseException:
+        del sys.modules[page.__name__]
+        raise
+    cloudpickle.register_pickle_by_value(
+        page
+    )  # a worker process has no such module, and gets its functions as they are
+    return page
+
+
+@contextmanager
+def refused(module: str) -> Iterator[None]:
+    """Around what runs code of this module: an error in it is a sentence if the module is a user's own page."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        path = getattr(sys.modules.get(module), "__file__", None)
+        if isinstance(error, UserError) or not module.startswith(_PREFIX) or path is None:
+            raise
+        words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        said = f"{type(error).__name__}: {shown(words, 200)}" if words else type(error).__name__
+        raise UserError(f"{path}{_line(error, path)}: {said}; mend the page.") from error
+
+
+def _is_python(path: Path) -> bool:
+    try:
+        return path.suffix == ".py" and path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
+def _line(error: BaseException, path: str) -> str:
+    """Where in the page it happened, the innermost place; nothing where no line of it was reached."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines.append(error.lineno)
+    return f", line {lines[-1]}" if lines and lines[-1] else ""
