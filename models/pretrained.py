@@ -63,8 +63,8 @@ class Pretrained(Headed):
                 raise ValueError(f"has no {name}")
             if given[name].shape != w.shape:
                 raise ValueError(f"has {name} of the shape {tuple(given[name].shape)}, and {tuple(w.shape)} is needed")
-            if not torch.isfinite(given[name]).all():
-                raise ValueError(f"has numbers in {name} that are not finite")
+            if given[name].is_complex() or not torch.isfinite(given[name].float()).all():
+                raise ValueError(f"has numbers in {name} that are not finite or not real")
         _KEPT[self._key] = {name: given[name].detach().float().clone() for name in wanted}
 
     @property

@@ -82,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"there is no data in {folder} (no {MANIFEST}); `siloflow partition` makes it, `dvc pull` "
             "fetches it where it is recorded."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); {WAYS_BACK}") from error
     found = held.get("format") if isinstance(held, dict) else None
     if found != FORMAT:

@@ -1,5 +1,7 @@
 """Picture files as arrays."""
 
+import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,16 +12,18 @@ from silos.errors import UserError
 
 def read_pictures(paths: Sequence[Path], size: int) -> np.ndarray:
     """Pictures squeezed to squares, in colour: (n, size, size, 3) uint8."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # it would print what the sentence below says
     x = np.empty((len(paths), size, size, 3), np.uint8)
     for at, path in enumerate(paths):
         try:
-            with Image.open(path) as picture:
+            with warnings.catch_warnings(), Image.open(path) as picture:
+                warnings.simplefilter("ignore")  # of large pictures, and of odd ones that are read all the same
                 x[at] = np.asarray(picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such picture; put it back.") from None
-        except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        except Exception as error:  # of many types: each format has a reader of its own
             said = " ".join(str(error).replace(repr(str(path)), "it").split())
             raise UserError(f"{path} is not a picture that can be read ({said}); replace or delete it.") from error
     return x

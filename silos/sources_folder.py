@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
+from silos.names import fault
 from silos.params_source import Folder
 from silos.pictures import read_pictures
 from silos.rows import Rows
@@ -29,6 +30,10 @@ def folder(source: Folder, root: Path) -> Rows:
     ]
     if not found:
         raise UserError(f"{source.path} holds no pictures as domain/class/file ({', '.join(SUFFIXES)}); put them so.")
+    for named in ({domain for domain, _, _ in found}, {label for _, label, _ in found}):
+        wrong = fault(np.array(sorted(named)))
+        if wrong:
+            raise UserError(f"{source.path}: the folder {sorted(named)[wrong[0]]!r} {wrong[1]}.")
     classes = sorted({label for _, label, _ in found})
     return Rows(
         x=read_pictures([path for _, _, path in found], source.size),

@@ -135,7 +135,7 @@ def _unpack(packed: Path, path: Path) -> bool:
             f"{packed} cannot be unpacked beside itself ({error.strerror}); make the folder writable, or unpack it to "
             f"{path}."
         ) from error
-    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, KeyError, ValueError) as error:
+    except Exception as error:  # of many types: zlib, lzma and zipfile have their own
         raise UserError(f"{packed} cannot be unpacked ({error}); replace the file.") from error
     finally:
         unfinished.unlink(missing_ok=True)

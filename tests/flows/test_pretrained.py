@@ -120,6 +120,10 @@ def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused_in
     assert "holds something else than named tensors" in refused(project)
     torch.save(states["vgg16_bn"], file)
     assert "has no conv1.weight" in refused(project)
+    wrong = states["resnet18"]["conv1.weight"]
+    for odd in (wrong * 1j, wrong.double() + 1e300, wrong + torch.nan):
+        torch.save({**states["resnet18"], "conv1.weight": odd}, file)
+        assert "has numbers in conv1.weight that are not finite or not real" in refused(project)
     torch.save({**states["resnet18"], "conv1.weight": torch.zeros(64, 1, 7, 7)}, file)
     assert "has conv1.weight of the shape (64, 1, 7, 7), and (64, 3, 7, 7) is needed" in refused(project)
 

@@ -130,10 +130,27 @@ def test_a_corrupt_idx_file_is_named(tmp_path, file, damage, said):
 def test_a_corrupt_packed_file_is_named_and_leaves_nothing_behind(tmp_path, end):
     put_mnist(tmp_path / "downloads", end)
     path = tmp_path / "downloads" / "MNIST" / "raw" / f"{MNIST[0]}{end}"
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(UserError, match=rf"{path.name} cannot be unpacked"):
-        read(tmp_path, kind="mnist")
-    assert not [left.name for left in path.parent.iterdir() if left.suffix == ".tmp" or left.name == MNIST[0]]
+    whole = path.read_bytes()
+    for damaged in (whole[:-40], whole[:200] + bytes(100) + whole[300:], whole[:10] + b"\xff" * 50 + whole[60:]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=rf"{path.name} cannot be unpacked"):
+            read(tmp_path, kind="mnist")
+        assert not [left.name for left in path.parent.iterdir() if left.suffix == ".tmp" or left.name == MNIST[0]]
+
+
+def test_a_zip_that_cannot_be_opened_is_named(tmp_path):
+    raw = tmp_path / "downloads" / "EMNIST" / "raw"
+    raw.mkdir(parents=True)
+    with zipfile.ZipFile(raw / "gzip.zip", "w") as archive:
+        archive.writestr("gzip/emnist-digits-train-images-idx3-ubyte.gz", gzip.compress(b"x"))
+    whole = (raw / "gzip.zip").read_bytes()
+    for at, value in ((8, 93), (6, 1)):  # an unknown compression; a password
+        local, central = whole.find(b"PK\x03\x04") + at, whole.find(b"PK\x01\x02") + at + 2
+        damaged = bytearray(whole)
+        damaged[local] = damaged[central] = value
+        (raw / "gzip.zip").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"gzip.zip cannot be unpacked"):
+            read(tmp_path, kind="emnist", split="digits")
 
 
 def test_files_that_do_not_belong_together_are_named(tmp_path):

@@ -1,5 +1,9 @@
 """Folders of pictures, domain/class/file, in a fixed order; a broken one is named."""
 
+import io
+import os
+import warnings
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -67,4 +71,34 @@ def test_a_missing_or_empty_folder_is_a_sentence(tmp_path):
     (tmp_path / "pacs" / "dog").mkdir(parents=True)
     (tmp_path / "pacs" / "dog" / "x.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"pacs holds no pictures as domain/class/file"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["TIFF", "PNG", "WEBP"])
+def test_a_picture_with_any_byte_wrong_is_read_or_named_without_a_warning(tmp_path, pacs, form, capfd):
+    content = io.BytesIO()
+    Image.new("RGB", (17, 9), (5, 6, 7)).save(content, form)
+    path = pacs / "art" / "dog" / "10.png"
+    said = []
+    for at in range(min(150, len(content.getvalue()))):
+        damaged = bytearray(content.getvalue())
+        damaged[at] ^= 0xFF
+        path.write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                read(tmp_path)
+            except UserError as error:
+                said.append(str(error))
+    assert said
+    assert all("art/dog/10.png is not a picture that can be read" in words for words in said)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("place", ["{}/cat", "art/{}"])
+def test_a_folder_whose_name_is_no_text_is_a_sentence(tmp_path, pacs, place):
+    folder = pacs / place.format(os.fsdecode(b"\xff"))
+    folder.mkdir(parents=True)
+    Image.new("L", (5, 5), 7).save(folder / "a.png")
+    with pytest.raises(UserError, match=r"pacs: the folder '\\udcff' holds half a character"):
         read(tmp_path)

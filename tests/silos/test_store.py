@@ -162,6 +162,7 @@ def test_a_missing_or_strange_manifest_is_a_sentence(natural, tmp_path):
     held = json.loads(manifest.read_text())
     for text, said in [
         ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
         ("[]", "has format None"),
         (json.dumps(held | {"format": 99}), "has format 99 and this siloflow reads format 1"),
         (json.dumps({"format": 1}), "is damaged"),
