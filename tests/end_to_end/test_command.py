@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from flows.compare import compare
-from flows.partition import partition
+from flows.partition import make, partition
+from flows.project import Project
 from flows.run import run
 
 COMMAND = Path(sys.executable).parent / "siloflow"
@@ -109,6 +112,26 @@ def test_methods_lists_them_all_outside_of_any_project(tmp_path: Path) -> None:
     assert found["local_only"]["model"] == "personal"
     assert set(found["fedprox"]["options"]) == {"proximal"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ascii_terminal_shows_hostile_names_as_text(tmp_path: Path, environment: dict[str, str]) -> None:
+    names = np.array(["[/b]é", "_日\n", "$\\frac$\x1b[2J"]).repeat(8)
+    np.savez(tmp_path / "own.npz", x=np.arange(24.0), y=names, client=names, domain=names)
+    params = yaml.safe_load((Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8"))
+    column = {"kind": "column", "column": "client"}
+    params["data"] |= {"name": "own", "source": {"kind": "npz", "path": "own.npz"}, "scheme": [column]}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    make(Project.open([], tmp_path))
+    ascii_only = {**environment, "LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii:strict"}
+    for typed, code in ((("show",), 0), (("stats", "nobody"), 2)):
+        done = subprocess.run(
+            [COMMAND, *typed], cwd=tmp_path, env=ascii_only, capture_output=True, timeout=60, check=False
+        )
+        said = (done.stdout if code == 0 else done.stderr).decode("ascii")
+        assert done.returncode == code, said
+        assert r"[/b]\xe9" in said
+        assert r"$\frac$\x1b[2J" in said
+        assert done.stderr == b"" or said.startswith("error: there is no client nobody")
 
 
 @pytest.mark.parametrize("flow", [partition, run, compare], ids=lambda flow: flow.name)
