@@ -4,6 +4,7 @@ import json
 import resource
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,16 @@ from typing import Any
 import pytest
 
 from flows.cli import app
+from flows.folder import RunFolder
 from flows.method import MethodError
 from flows.project import Project
 from flows.run import check_resume
+from models.quantities import QUANTITIES
 from silos.errors import UserError
-from tasks.files import unwritable
+from silos.private import PrivateStore
+from tasks.checkpoint import load_state
+from tasks.files import unwritable, write_json
+from tasks.track import Delivery
 from tasks.workers import check
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -165,6 +171,58 @@ def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):
     check_resume(Project.open([*small, "training.rounds=1"], derived=True), "fedavg", 0, experiment)
     with pytest.raises(UserError, match=r"other settings \(params\.training\.rounds: 1 → 3\); put them back"):
         check_resume(Project.open([*small, "training.rounds=3"], derived=True), "fedavg", 0, experiment)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local_only"])
+def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(method, play_run, folder, monkeypatch):
+    """Files come by a rename and go by an unlink: after each of those is every moment that a kill can leave behind."""
+    seen, told, missing = [], [], []
+    changes = {"replace": Path.replace, "unlink": Path.unlink}
+    hear = Delivery.round_done
+
+    def look(change: str) -> Callable[..., Any]:
+        def changed(path: Path, *more: Any, **options: Any) -> Any:
+            done = changes[change](path, *more, **options)
+            if threading.current_thread() is threading.main_thread() and path.is_relative_to(folder):
+                try:
+                    seen.append(counted(folder, method))
+                except (UserError, AssertionError) as error:
+                    missing.append(f"after {change} of {path.name}: {error}")
+            return done
+
+        return changed
+
+    def is_told(delivery: Delivery, number: int) -> None:
+        told.append((number, counted(folder, method)))
+        hear(delivery, number)
+
+    write_json(folder / "runs" / "killed" / "experiment.json", {"kind": "run", "name": "killed"})
+    for change in changes:
+        monkeypatch.setattr(Path, change, look(change))
+    monkeypatch.setattr(Delivery, "round_done", is_told)
+    settings = ["evaluation.report=best", "training.optimiser.learning_rate=0.02"]
+    play_run(method, "threads", 1, *settings, experiment="killed")
+    assert missing == []
+    assert set(seen) == {0, 1, 2, 3}
+    assert told == [(number, number) for number in range(4)], "MLflow hears of a round when its checkpoint is there"
+
+
+def counted(folder: Path, method: str) -> int:
+    """The round that the run's checkpoint counts, once all that it needs was found."""
+    run = RunFolder(folder / "runs" / "killed" / f"{method}-seed0")
+    found = load_state(run.checkpoint)
+    if found is None:
+        return 0
+    quantity = QUANTITIES["classification"]
+    private = PrivateStore(str(folder / "private" / "digits" / "killed" / run.name))
+    assert len(run.journal.all(found[1])) == found[1]
+    best = run.load_best(found[1], quantity)
+    assert best is not None, "the best state is missing"
+    assert best[1] == run.best_round(found[1], quantity)[1]
+    for state, _ in (found, best):
+        for section, refs in state.private.items():
+            assert len(private.load_stack(section, refs, sorted(refs))) > 0
+    return found[1]
 
 
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
