@@ -16,6 +16,7 @@ from flows.params import Params, read
 from models.quantities import QUANTITIES, Quantity
 from silos import version
 from silos.cohort import Silos
+from silos.digest import file_hashes, listing_digest
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.store import MANIFEST, Manifest, write
@@ -50,8 +51,8 @@ class Project:
         if self.derived:
             return self._derived()
         name = self.params.data.name
-        data_version = version.verify(self.root, name, self.root / "runs" / "hashes.json")
-        silos = Silos.open(self.root / "data" / name, data_version)
+        hashes = version.verify(self.root, name, self.root / "runs" / "hashes.json")
+        silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
         version.matches(silos.manifest, self.params.data)
         return silos
 
@@ -62,7 +63,8 @@ class Project:
         with alone(folder.with_name(f"{folder.name}.lock")):
             if not (folder / MANIFEST).is_file():
                 write(folder, self.params.data, self.root)
-        return Silos.open(folder, version.folder_digest(folder))
+        hashes = file_hashes(folder, None)
+        return Silos.open(folder, listing_digest(hashes), hashes)
 
     @property
     def manifest(self) -> Manifest:

@@ -1,13 +1,15 @@
 """Which clients are worked on together, and their rows opened side by side."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
+from silos.manifest import COMMON
 from silos.reference import Silos
 from silos.store import open_client, open_common_rows
 
@@ -84,9 +86,12 @@ class StackRows:
 
 
 def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
-    """A stack's rows of one split, from memory where they were opened before in this process."""
+    """A stack's rows of one split, from memory where they were opened before in this process.
+
+    UserError where a file is not, or no more, what the version says.
+    """
     key = (silos.folder, silos.version, silos.members, stack, split)
-    return _remembered(key, lambda: _read(silos, stack, split))
+    return _remembered(silos, key, lambda: _files(silos, stack), lambda: _read(silos, stack, split))
 
 
 def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +104,10 @@ def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
         x, y = open_common_rows(Path(silos.folder), silos.manifest, split)
         return StackRows(x=_scaled(x), y=y, rows=np.array([len(y)]))
 
-    opened = _remembered((silos.folder, silos.version, split), read)
+    def files() -> dict[str, str]:
+        return {COMMON: "all clients"} if silos.common(split) else {}
+
+    opened = _remembered(silos, (silos.folder, silos.version, split), files, read)
     return opened.x, opened.y
 
 
@@ -109,22 +117,37 @@ def forget_stacks() -> None:
         _opened.clear()
 
 
-def _remembered(key: tuple, read: Callable[[], StackRows]) -> StackRows:
+class _Opened(NamedTuple):
+    """Rows, and the files that they are from, with whose rows each holds."""
+
+    rows: StackRows
+    files: Mapping[str, str]
+
+
+def _remembered(
+    silos: Silos, key: tuple, files: Callable[[], Mapping[str, str]], read: Callable[[], StackRows]
+) -> StackRows:
     with _lock:
-        if key in _opened:
+        known = _opened.get(key)
+        if known is not None:
             _opened.move_to_end(key)
-            return _opened[key]
-    rows = read()
+    if known is not None:
+        silos.check(known.files)  # half a run on these rows and half on what lies there now would be no run
+        return known.rows
+    source = files()
+    silos.check(source)
+    opened = _Opened(read(), source)
+    silos.check(source)  # nothing came between
     with _lock:
-        _opened[key] = rows
-        held = sum(kept.nbytes for kept in _opened.values())
+        _opened[key] = opened
+        held = sum(kept.rows.nbytes for kept in _opened.values())
         while held > CACHE_BYTES:
-            held -= _opened.popitem(last=False)[1].nbytes
-    return rows
+            held -= _opened.popitem(last=False)[1].rows.nbytes
+    return opened.rows
 
 
 _lock = Lock()
-_opened: OrderedDict[tuple, StackRows] = OrderedDict()
+_opened: OrderedDict[tuple, _Opened] = OrderedDict()
 
 
 def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
@@ -139,6 +162,10 @@ def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
             runs.append((at, at + 1))
             total = weight
     return runs
+
+
+def _files(silos: Silos, stack: Stack) -> dict[str, str]:
+    return {entry.file: f"client {entry.name}" for name in stack.clients for entry in silos.entries(name)}
 
 
 def _read(silos: Silos, stack: Stack, split: str) -> StackRows:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+_Stamp = tuple[int, int, int, int]
+
 
 def folder_digest(folder: Path, cache: Path | None = None) -> str:
     """DVC's hash of a folder, "<md5>.dir", computed without DVC.
@@ -36,6 +38,24 @@ def listing_digest(hashes: Mapping[str, str]) -> str:
     """DVC's hash of a folder whose files have these md5s."""
     listing = [{"md5": md5, "relpath": relative} for relative, md5 in sorted(hashes.items())]
     return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def is_still(path: str, md5: str | None) -> bool:
+    """Whether a file holds what its version says: hashed where a process first opens it, and again at another stamp.
+
+    Cheap enough for every opening. Raises OSError, as for a file that is gone.
+    """
+    status = os.stat(path)  # noqa: PTH116 - making a Path would cost as much again
+    # the last one nobody can put back; it also moves when nothing was written, and then the hash decides
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+    held = _hashed.get(path)
+    if held is None or held[0] != stamp:
+        held = _hashed[path] = (stamp, _md5(Path(path)))
+    return held[1] == md5
+
+
+# what this process found in the files that it opened, by path
+_hashed: dict[str, tuple[_Stamp, str]] = {}
 
 
 def _md5(path: Path) -> str:

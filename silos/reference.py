@@ -1,13 +1,14 @@
 """References to clients' rows on disk: what travels to a task instead of the rows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from silos.digest import file_hashes, is_still
 from silos.errors import UserError
-from silos.manifest import ClientEntry, Manifest, read_manifest
+from silos.manifest import MANIFEST, ClientEntry, Manifest, read_manifest
 from silos.rows import Role
 
 
@@ -15,19 +16,22 @@ from silos.rows import Role
 class Silos:
     """A reference to clients' rows on disk: small, picklable, opened only where it is used.
 
-    `members` is filled in by `pool`: then `clients` is one name, which owns the rows of all members.
+    `members` is filled in by `pool`: then `clients` is one name, which owns the rows of all members. `hashes` are the
+    md5s of the files that make up the version: whoever opens one of them, in whatever process, compares.
     """
 
     folder: str
     version: str
     clients: tuple[str, ...]
     members: tuple[str, ...] = ()
+    hashes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def open(cls, folder: Path | str, version: str) -> "Silos":
-        """All clients of a folder of silos, whose data version is `version`."""
-        folder = str(Path(folder).absolute())
-        return cls(folder, version, tuple(entry.name for entry in _manifest(folder, version).clients))
+    def open(cls, folder: Path | str, version: str, hashes: Mapping[str, str] | None = None) -> "Silos":
+        """All clients of a folder of silos, whose data version is `version`; its files are hashed here if nobody did."""
+        hashes = file_hashes(Path(folder), None) if hashes is None else hashes
+        silos = cls(str(Path(folder).absolute()), version, (), hashes=hashes)
+        return replace(silos, clients=tuple(entry.name for entry in silos.manifest.clients))
 
     @property
     def pooled(self) -> bool:
@@ -37,7 +41,16 @@ class Silos:
     @property
     def manifest(self) -> Manifest:
         """What the folder holds, read once a process."""
-        return _manifest(self.folder, self.version)
+        return _manifest(self.folder, self.version, self.hashes.get(MANIFEST))
+
+    def check(self, files: Mapping[str, str]) -> None:
+        """UserError if the manifest or one of these files is no more what the version says; looks at the disk each time.
+
+        `files` says whose rows each holds.
+        """
+        _must_be(self.folder, self.version, MANIFEST, self.hashes.get(MANIFEST))
+        for file, whose in files.items():
+            _must_be(self.folder, self.version, file, self.hashes.get(file), f", with the rows of {whose},")
 
     def rows(self, split: str) -> dict[str, int]:
         """The number of rows of each of these clients in a split."""
@@ -103,5 +116,27 @@ class Silos:
 
 
 @lru_cache(maxsize=16)
-def _manifest(folder: str, version: str) -> Manifest:
-    return read_manifest(Path(folder))
+def _manifest(folder: str, version: str, md5: str | None) -> Manifest:
+    found = read_manifest(Path(folder))
+    _must_be(folder, version, MANIFEST, md5)
+    return found
+
+
+def _must_be(folder: str, version: str, file: str, md5: str | None, about: str = "") -> None:
+    path = f"{folder}/{file}"
+    try:
+        if is_still(path, md5):
+            return
+        what = f"is not what data version {version} says"
+    except OSError as error:
+        what = f"cannot be read any more ({error.strerror})"
+    way_out = "Start again: it is made anew"  # a sweep's, from the cache of partitions
+    if Path(folder).parent.name == "data":
+        way_out = (
+            f"`siloflow data use {version[:12]}` brings that version back; if this file alone is damaged, delete it and "
+            "`dvc checkout` does"
+        )
+    raise UserError(
+        f"{path}{about} {what}: it was changed while it was in use, or it is damaged. {way_out}; --resume then goes on "
+        "after the last whole round."
+    )

@@ -75,8 +75,11 @@ def digest_in(text: str | bytes, path: str = RECORD) -> str:
     return digest
 
 
-def verify(root: Path, name: str, cache: Path | None = None) -> str:
-    """The data version of `root`/data/`name`, after checking that data/ is as data.dvc records it."""
+def verify(root: Path, name: str, cache: Path | None = None) -> dict[str, str]:
+    """The md5 of each file of `root`/data/`name`, after checking that data/ is as data.dvc records it.
+
+    Their `listing_digest` is the data version.
+    """
     root = Path(root)
     expected = recorded(root)
     if not (root / DATA / name).is_dir():
@@ -91,7 +94,7 @@ def verify(root: Path, name: str, cache: Path | None = None) -> str:
     if listing_digest(hashes) != expected:
         raise UserError(f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}")
     inside = f"{name}/"
-    return listing_digest({path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)})
+    return {path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)}
 
 
 def object_path(root: Path, md5: str) -> Path:

@@ -1,11 +1,16 @@
 """Silos are a small reference; pooled, they are one client that owns all rows."""
 
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from silos.cohort import Stack, open_common, open_stack
+from silos import digest
+from silos.cohort import Stack, forget_stacks, make_stacks, open_common, open_stack
 from silos.errors import UserError
 from silos.reference import Silos
 from silos.store import write
@@ -129,3 +134,85 @@ def test_ten_thousand_names_travel_without_what_was_looked_up(natural):
     before = len(pickle.dumps(silos))
     silos.select(silos.clients[:3])
     assert len(pickle.dumps(silos)) == before
+
+
+# --- what is opened is what the version says ---
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_rows_that_changed_since_a_run_began_are_refused_at_its_next_opening(in_memory, natural, silos):
+    (stack,) = make_stacks(silos, 3)
+    open_stack(silos, stack, "train")
+    if not in_memory:
+        forget_stacks()
+    natural({**SIZES, "oslo": 31})  # another partition in the same folder
+    with pytest.raises(UserError, match=r"/data/.*\.json is not what data version v1 says") as told:
+        open_stack(silos, stack, "train")
+    assert "`siloflow data use v1` brings that version back" in str(told.value)
+
+
+@pytest.mark.parametrize("file", ["oslo.safetensors, with the rows of client oslo,", "manifest.json"])
+def test_one_changed_file_is_named(file, silos):
+    (stack,) = make_stacks(silos, 3)
+    open_stack(silos, stack, "train")
+    flip(Path(silos.folder) / file.split(",")[0])
+    with pytest.raises(UserError, match=f"{file} is not what data version v1 says"):
+        open_stack(silos, stack, "train")
+
+
+def test_common_rows_that_changed_are_refused(roles):
+    open_common(roles, "test")
+    flip(Path(roles.folder) / "common.safetensors")
+    with pytest.raises(
+        UserError, match=r"common\.safetensors, with the rows of all clients, is not what data version v says"
+    ):
+        open_common(roles, "test")
+
+
+def test_a_bit_that_flips_behind_the_door_is_seen_by_whoever_opens_the_file_first(silos):
+    """Size, time and inode are as before, as after a fault of the disk; the reference has come to another process."""
+    path = Path(silos.folder) / "lyon.safetensors"
+    before = path.stat()
+    flip(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (before.st_size, before.st_mtime_ns, before.st_ino) == (after.st_size, after.st_mtime_ns, after.st_ino)
+    program = (
+        "import pickle, sys; from silos.cohort import Stack, open_stack; silos = pickle.load(sys.stdin.buffer)\n"
+        "print(open_stack(silos, Stack(('oslo',), 1), 'test').rows)\n"
+        "print(open_stack(silos, Stack(('lyon',), 1), 'test').rows)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(silos), capture_output=True, check=False)
+    assert done.stdout.split() == [b"[6]"]
+    assert b"lyon.safetensors, with the rows of client lyon, is not what data version v1 says" in done.stderr
+
+
+def test_a_file_that_was_written_again_as_it_was_is_no_change(silos):
+    (stack,) = make_stacks(silos, 3)
+    rows = open_stack(silos, stack, "train")
+    path = Path(silos.folder) / "lyon.safetensors"
+    path.write_bytes(path.read_bytes())
+    assert open_stack(silos, stack, "train") is rows
+
+
+def test_a_file_is_hashed_at_its_first_opening_and_not_again(silos, monkeypatch):
+    hashed = []
+    read = digest._md5
+    monkeypatch.setattr(digest, "_md5", lambda path: hashed.append(path.name) or read(path))
+    for _ in range(3):
+        for split in ("train", "test"):
+            open_stack(silos, Stack(("lyon",), 1), split)
+    assert hashed == ["lyon.safetensors"]
+
+
+def flip(path: Path) -> None:
+    """The last bit of a file."""
+    held = bytearray(path.read_bytes())
+    held[-1] ^= 1
+    path.write_bytes(held)
+
+
+@pytest.fixture(autouse=True)
+def _no_stacks_left_in_memory():
+    yield
+    forget_stacks()
