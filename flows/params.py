@@ -131,7 +131,7 @@ class ClientsParams(Section):
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Annotated[Name, Word()], Annotated[int, Field(ge=1)]] = {}
+    join: dict[Name, Annotated[int, Field(ge=1)]] = {}
 
 
 class EvaluationParams(Section):
