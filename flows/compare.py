@@ -42,28 +42,15 @@ def compare(
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
-    wanted = plan(project, methods, seeds, reference)
-    name = newest_experiment(project, "compare") if resume else None
-    if name is not None:
-        _same(wanted, experiment(project, name))
-    else:
-        name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
-    _tell_prefect(name)
-    results, failed = _all_runs(project, name, wanted, overrides)
-    comparison = {
-        "experiment": name,
-        "data_version": project.silos.version,
-        "task": project.manifest.task,
-        "runs": list(results.values()),
-        "failed": failed,
-        **_conclusions(project, wanted, results),
-    }
-    folder = project.runs / name
-    comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
-    draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
-    write_json(folder / "comparison.json", comparison)
-    _tell_mlflow(project, name, comparison)
-    return comparison
+    with project.working("compare"):
+        wanted = plan(project, methods, seeds, reference)
+        name = newest_experiment(project, "compare") if resume else None
+        if name is not None:
+            _same(wanted, experiment(project, name))
+        else:
+            name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
+        with project.working(name):
+            return _compared(project, name, wanted, overrides)
 
 
 def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> dict[str, Any]:
@@ -90,6 +77,26 @@ def check_resume(project: Project, wanted: dict[str, Any]) -> None:
         for method in wanted["methods"]:
             for seed in wanted["seeds"]:
                 check_run(project, method, seed, name)
+
+
+def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The comparison of this name, run to its end and written down."""
+    _tell_prefect(name)
+    results, failed = _all_runs(project, name, wanted, overrides)
+    comparison = {
+        "experiment": name,
+        "data_version": project.silos.version,
+        "task": project.manifest.task,
+        "runs": list(results.values()),
+        "failed": failed,
+        **_conclusions(project, wanted, results),
+    }
+    folder = project.runs / name
+    comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
+    draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
+    write_json(folder / "comparison.json", comparison)
+    _tell_mlflow(project, name, comparison)
+    return comparison
 
 
 def _all_runs(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.params import read
+from flows.project import changing
 from silos import history, version
 from silos.errors import UserError
 from silos.store import read_manifest
@@ -28,8 +29,12 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
 
 
 def use(root: Path, revision: str) -> dict[str, Any]:
-    """Brings a version back; `params_differ` says what in params.yaml a run on it would refuse, if anything."""
-    digest = history.use(root, revision)
+    """Brings a version back; `params_differ` says what in params.yaml a run on it would refuse, if anything.
+
+    UserError while a run works on data/.
+    """
+    with changing(root, f"`siloflow data use {revision}`"):
+        digest = history.use(root, revision)
     found = history.partitions(root, digest)
     data = read(root).data
     differ = None

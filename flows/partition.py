@@ -5,7 +5,7 @@ from typing import Any
 from prefect import flow
 
 from flows.door import admitted
-from flows.project import Project
+from flows.project import Project, changing
 from silos import store, version
 
 
@@ -17,17 +17,19 @@ def partition(overrides: list[str] | None = None) -> dict[str, Any]:
 
 
 def make(project: Project) -> dict[str, Any]:
-    """The work of the flow, as a function."""
+    """The work of the flow, as a function; UserError while a run works on data/."""
     data = project.params.data
     folder = project.root / "data" / data.name
-    manifest = store.write(folder, data, project.root)
-    before = version.recorded(project.root)
-    after = version.record(project.root)
+    with changing(project.root, "`siloflow partition`"):
+        manifest = store.write(folder, data, project.root)
+        before = version.recorded(project.root)
+        after = version.record(project.root)
+        digest = version.folder_digest(folder)
     return {
         "name": data.name,
         "folder": f"data/{data.name}",
         "clients": len(manifest.clients),
         "rows": {split: sum(manifest.rows(split).values()) for split in ("train", "validation", "test")},
-        "data_version": version.folder_digest(folder),
+        "data_version": digest,
         "changed": before != after,
     }

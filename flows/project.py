@@ -5,16 +5,17 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows import screen
 from flows.params import Params, read
 from models.quantities import QUANTITIES, Quantity
-from silos import version
+from silos import locks, version
 from silos.cohort import Silos
 from silos.digest import file_hashes, listing_digest
 from silos.errors import UserError
@@ -51,10 +52,15 @@ class Project:
         if self.derived:
             return self._derived()
         name = self.params.data.name
-        hashes = version.verify(self.root, name, self.root / "runs" / "hashes.json")
-        silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
+        with locks.looking(_locks(self.root), "another command", _say):
+            hashes = version.verify(self.root, name, self.root / "runs" / "hashes.json")
+            silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
         version.matches(silos.manifest, self.params.data)
         return silos
+
+    def working(self, name: str) -> AbstractContextManager[None]:
+        """data/ stays as it is meanwhile: who would change it is told that `name` works on it. May be nested."""
+        return nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
 
     def _derived(self) -> Silos:
         """A partition of a sweep, made once for its parameters, outside of data/ and its record."""
@@ -99,6 +105,11 @@ class Project:
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
 
 
+def changing(root: Path, name: str) -> AbstractContextManager[None]:
+    """Nobody works on data/ of this project meanwhile; UserError, with its name, where somebody does."""
+    return locks.changing(_locks(root), name, _say)
+
+
 def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:
     """A folder for a set of runs; its name has the time in it and cannot collide."""
     name = f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -134,3 +145,11 @@ def alone(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(f"another process is working on {folder}; wait for it, or end it.") from None
         yield
+
+
+def _locks(root: Path) -> Path:
+    return root / "runs" / "locks"
+
+
+def _say(words: str) -> None:
+    screen.current().say(words)

@@ -67,14 +67,15 @@ def run(
     name = run_name(method, seed, cell)
     if experiment is not None:
         plain(experiment, "the experiment")
-    if experiment is None and resume:
-        experiment = newest_experiment(project, "run", inside=name)
-    if experiment is None:
-        about = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
-        experiment = new_experiment(project, "run", about)
-    folder = RunFolder(project.runs / experiment / name)
-    with alone(folder.path), workers_of(project) as workers:
-        return _Run(project, page, method, seed, folder, PrefectRunner(workers)).result(resume)
+    with project.working(name):
+        if experiment is None and resume:
+            experiment = newest_experiment(project, "run", inside=name)
+        if experiment is None:
+            about = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
+            experiment = new_experiment(project, "run", about)
+        folder = RunFolder(project.runs / experiment / name)
+        with project.working(f"{experiment}/{name}"), alone(folder.path), workers_of(project) as workers:
+            return _Run(project, page, method, seed, folder, PrefectRunner(workers)).result(resume)
 
 
 def check_resume(project: Project, method: str, seed: int, experiment: str | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from rich.text import Text
 
+from flows import screen
 from flows.console import PlainConsole
 from flows.interrupt import interruption, listen
 from flows.server import PrefectServer, quiet_prefect
@@ -33,6 +34,7 @@ class Session:
     def __enter__(self) -> Self:
         quiet_prefect()
         listen()
+        screen.use(_Lines(self))
         return self
 
     def __exit__(
@@ -85,7 +87,6 @@ class Session:
         self.server_url()
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-        from flows import screen
         from flows.terminal import Terminal
 
         with (
@@ -134,3 +135,14 @@ class Session:
         for line in message.split("\n"):
             self._errors.print(Text("error:", "bold red"), line, soft_wrap=True)
         raise SystemExit(USER_MISTAKE)
+
+
+class _Lines(screen.Screen):
+    """What is said before a flow has its own screen, or without one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def say(self, words: str) -> None:
+        """Something that a person should know."""
+        self._session.say(words)

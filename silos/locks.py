@@ -1,0 +1,130 @@
+"""Who works on data/ and who changes it: any number that work, or one that changes.
+
+The locks are the kernel's and go with their process, however it ends. A holder's name lies in a file that the holder locks:
+a name that nobody locks is a dead process's.
+"""
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from silos.errors import UserError
+
+Say = Callable[[str], None]
+
+_LOCK = "lock"
+_WORKS, _LOOKS, _CHANGES = "works", "looks", "changes"
+_PAUSE = 0.1  # seconds between two tries
+
+
+@contextmanager
+def working(folder: Path, name: str, say: Say) -> Iterator[None]:
+    """Nobody changes data/ meanwhile, or tries to; waits, and says so, while somebody does. May be nested.
+
+    `folder` is where the locks lie, and `name` is what others are told.
+    """
+    with _shared(folder, _WORKS, name, say):
+        yield
+
+
+@contextmanager
+def looking(folder: Path, name: str, say: Say) -> Iterator[None]:
+    """The same for a moment, which others wait for."""
+    with _shared(folder, _LOOKS, name, say):
+        yield
+
+
+@contextmanager
+def changing(folder: Path, name: str, say: Say) -> Iterator[None]:
+    """Nobody else works on data/, looks at it or changes it meanwhile.
+
+    Waits, and says so, for another that changes it; UserError, with their names, while somebody works on it.
+    """
+
+    def busy() -> list[str]:
+        _refuse(name, _living(folder, _WORKS, own))
+        return _living(folder, _CHANGES, own)
+
+    with _named(folder, _CHANGES, name) as own, _open(folder) as lock:
+        _wait(lock, fcntl.LOCK_EX, say, busy)
+        yield
+
+
+@contextmanager
+def _shared(folder: Path, role: str, name: str, say: Say) -> Iterator[None]:
+    with _named(folder, role, name) as own, _open(folder) as lock:
+        _wait(lock, fcntl.LOCK_SH, say, lambda: _living(folder, _CHANGES, own))
+        yield
+
+
+def _wait(lock: int, kind: int, say: Say, busy: Callable[[], list[str]]) -> None:
+    """Until the lock is ours."""
+    said = False
+    while not _take(lock, kind):
+        names = busy()
+        if names and not said:
+            say(f"waiting for {' and '.join(names)} to end, since data/ is changed by one at a time")
+            said = True
+        time.sleep(_PAUSE)
+
+
+def _refuse(name: str, workers: list[str]) -> None:
+    if workers:
+        some = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
+        raise UserError(
+            f"{name} would change data/ under {some}, at work on it now; wait for the end, or stop that: --resume goes on "
+            "later, on the version of data/ that it began with."
+        )
+
+
+@contextmanager
+def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
+    """A file with the holder's name, locked before anybody can see it, gone in the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{role}-{os.getpid()}-{secrets.token_hex(4)}"
+    unseen = path.with_name(f".{path.name}")
+    with unseen.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(name)
+        file.flush()
+        unseen.rename(path)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _living(folder: Path, role: str, own: Path) -> list[str]:
+    """The names of the other processes in this role, each one's longest; what dead ones left is cleaned away."""
+    names: dict[str, str] = {}
+    for path in sorted(folder.glob(f"{role}-*")):
+        if path == own:
+            continue
+        try:
+            with path.open(encoding="utf-8") as file:
+                if _take(file.fileno(), fcntl.LOCK_SH):
+                    path.unlink(missing_ok=True)
+                else:
+                    process = path.name.split("-")[1]
+                    names[process] = max(names.get(process, ""), file.read(), key=len)
+        except FileNotFoundError:
+            continue  # it ended just now
+    return list(names.values())
+
+
+@contextmanager
+def _open(folder: Path) -> Iterator[int]:
+    with (folder / _LOCK).open("w") as file:
+        yield file.fileno()
+
+
+def _take(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,102 @@
+"""Any number of processes work on data/, or one changes it; what a process holds goes with it."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from silos.errors import UserError
+from silos.locks import changing, looking, working
+
+HOLD = """
+import sys
+from pathlib import Path
+from silos.locks import changing, looking, working
+say = lambda words: print(words, flush=True)
+with {"changing": changing, "looking": looking, "working": working}[sys.argv[1]](Path(sys.argv[2]), sys.argv[3], say):
+    print("has it", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Another process that holds a lock, or waits for it, until its stdin closes."""
+    started = []
+
+    def start(role: str, name: str, has_it: bool = True) -> subprocess.Popen:
+        command = [sys.executable, "-c", HOLD, role, str(tmp_path), name]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        if has_it:
+            assert started[-1].stdout.readline() == "has it\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_who_changes_data_is_refused_at_once_and_told_who_works_on_it(hold, tmp_path):
+    hold("working", "compare-1")
+    hold("working", "run-2/fedavg-seed0")
+    with (
+        pytest.raises(UserError, match=r"^partition would change data/ under (compare-1|run-2/fedavg-seed0), ") as told,
+        changing(tmp_path, "partition", pytest.fail),
+    ):
+        pass
+    assert "compare-1" in str(told.value)
+    assert "run-2/fedavg-seed0" in str(told.value)
+
+
+def test_a_comparison_is_told_by_its_run(hold, tmp_path):
+    with (
+        working(tmp_path, "compare-1", pytest.fail),
+        working(tmp_path, "compare-1/fedavg-seed0", pytest.fail),
+    ):
+        other = hold("working", "x")  # many may work
+        other.communicate()
+        asked = subprocess.run(
+            [sys.executable, "-c", HOLD, "changing", str(tmp_path), "partition"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert "would change data/ under compare-1/fedavg-seed0, at work" in asked.stderr
+    with changing(tmp_path, "partition", pytest.fail):
+        pass
+
+
+@pytest.mark.parametrize("role", ["changing", "working"])
+def test_who_finds_data_being_changed_waits_and_says_so(role, hold, tmp_path):
+    with changing(tmp_path, "the first", pytest.fail):
+        second = hold(role, "the second", has_it=False)
+        assert second.stdout.readline() == "waiting for the first to end, since data/ is changed by one at a time\n"
+        assert second.poll() is None
+    assert second.stdout.readline() == "has it\n"
+
+
+def test_a_look_is_waited_for(hold, tmp_path):
+    with looking(tmp_path, "show", pytest.fail):
+        second = hold("changing", "partition", has_it=False)
+        while not list(tmp_path.glob("changes-*")):
+            time.sleep(0.01)
+    assert second.stdout.readline() == "has it\n"
+
+
+@pytest.mark.parametrize("role", ["changing", "working"])
+def test_a_killed_process_holds_nothing(role, hold, tmp_path):
+    killed = hold(role, "killed")
+    killed.kill()
+    killed.wait()
+    assert len(list(tmp_path.glob("*-*"))) == 1  # its name is still there
+    with changing(tmp_path, "partition", pytest.fail):
+        pass
+    other = hold("working", "living")
+    with pytest.raises(UserError, match="under living, at work"), changing(tmp_path, "partition", pytest.fail):
+        pass
+    other.communicate()
+    assert [path.name for path in tmp_path.iterdir() if "-" in path.name and "works" in path.name] == []
