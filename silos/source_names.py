@@ -2,7 +2,7 @@
 
 import numpy as np
 
-LONGEST = 200  # letters: names become files, metrics and headings
+LONGEST = 500  # letters: names become files, metrics and headings
 
 
 def fault(names: np.ndarray) -> tuple[int, str] | None:

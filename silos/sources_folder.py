@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
-from silos.names import fault
 from silos.params_source import Folder
 from silos.pictures import read_pictures
 from silos.rows import Rows
+from silos.source_names import fault
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 

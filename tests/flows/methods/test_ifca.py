@@ -8,8 +8,8 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
-from models.residual import Residual
 from models.optimisers import SGD
+from models.residual import Residual
 from models.state import State
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
