@@ -14,7 +14,7 @@ from models.cohort import Rows, stacked, train
 from models.streams import client_streams
 from silos.cohort import Stack, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.local_train import _SMALL, _weighted_sum, local_train
+from tasks.local_train import _SMALL, local_train, weighted_sum
 from tasks.opening import open_rows
 
 NINE = {f"c{i}": 5 + 3 * i for i in range(9)}
@@ -106,7 +106,7 @@ def test_a_client_takes_up_what_it_stored(make_problem, play, tmp_path):
 @given(some.lists(some.integers(0, 1000), min_size=1, max_size=5), some.sampled_from([1, _SMALL, _SMALL + 1]))
 def test_every_tensor_is_weighed_by_rows_however_many_numbers_it_has(rows, numbers):
     stack = np.random.default_rng(numbers).normal(size=(len(rows), 1, numbers)).astype(np.float32)
-    found = _weighted_sum(torch.from_numpy(stack), torch.tensor(rows))
+    found = weighted_sum(torch.from_numpy(stack), torch.tensor(rows))
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found, np.einsum("k,k...", rows, stack.astype(float)), rtol=1e-12, atol=1e-9)
 
