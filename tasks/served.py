@@ -109,10 +109,13 @@ _ANSWERS = {
 
 
 def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
-    """Logs the model to its run unless it is there; `model`: uri, card, shared, personal, example."""
+    """Logs the model to its run unless it is there whole; `model`: uri, card, shared, personal, example."""
     experiment = client.get_run(run_id).info.experiment_id
-    if client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
+    known = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
+    if any(one.status == "READY" for one in known):
         return
+    for one in known:  # its upload was cut
+        client.delete_logged_model(one.model_id)
     import mlflow
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec

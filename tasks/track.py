@@ -92,13 +92,20 @@ class Delivery:
         self.ticket = ticket
         self.run_id: str | None = None
         self._began = int(time.time() * 1000)
-        self.problem: str | None = None
+        self._failed: str | None = None  # what the last try of the thread ended with, which only the thread says
+        self._late: str | None = None  # and what whoever waited for it was told
+        self._whole = False
         self._folder, self._journal = folder, Journal(folder / "journal")
         self._wanted = 0
         self._finish: Finish | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow delivery", daemon=True)
         self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why MLflow has not heard of everything; None as long as nothing is known to be amiss."""
+        return self._late or self._failed
 
     def round_done(self, round: int) -> None:
         """The checkpoint of this round is on disk: it may be delivered."""
@@ -109,7 +116,10 @@ class Delivery:
         """Deliver the rest and what is logged once; the MLflow run's id, or None if MLflow could not be reached."""
         self._finish = finish
         self._close(patience)
-        return self.run_id if self.problem is None else None
+        if self._whole:
+            return self.run_id
+        self._late = self._failed or f"MLflow at {self.ticket.uri} did not answer for {patience:g} s"
+        return None
 
     def abandon(self) -> None:
         """The run failed: deliver what there is, mark it FAILED."""
@@ -120,12 +130,10 @@ class Delivery:
         self._stop.set()
         self._wake.set()
         self._thread.join(patience)
-        if self._thread.is_alive():
-            self.problem = self.problem or f"MLflow at {self.ticket.uri} did not answer for {patience:.0f} s"
 
     def _work(self) -> None:
         while True:
-            self._wake.wait(RETRY if self.problem else None)
+            self._wake.wait(RETRY if self._failed else None)
             self._stop.wait(GATHER if self.run_id else 0)
             self._wake.clear()
             last = self._stop.is_set()
@@ -133,10 +141,11 @@ class Delivery:
                 self._deliver()
                 if last:
                     self._conclude()
-                self.problem = None
+                    self._whole = True
+                self._failed = None
             except Exception as error:
                 said = (str(error).splitlines() or [""])[0][:200]
-                self.problem = f"MLflow at {self.ticket.uri}: {type(error).__name__}: {said}"
+                self._failed = f"MLflow at {self.ticket.uri}: {type(error).__name__}: {said}"
             if last:
                 return
 

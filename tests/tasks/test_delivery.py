@@ -5,14 +5,19 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from models.dense import MLP
+from models.networks import to_json
+from models.streams import server_stream
 from tasks import track
 from tasks.checkpoint import Journal
 from tasks.files import read_json
@@ -172,12 +177,90 @@ def test_a_store_that_never_answers_stops_nobody(deliver, play):
         wait_for(lambda: silent.accept() is not None)  # it was asked
 
 
-def assert_whole(uri: str, name: str, run_id: Any, rounds: int, without: set[tuple[str, int]]) -> None:
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+def test_what_is_logged_at_the_end_is_there_whole_after_it_was_cut_and_once(deliver, play, tmp_path):
+    """The model's place is a file at first, so that its upload breaks off half way."""
+    uri, finish = f"sqlite:///{tmp_path}/mlflow.db", everything(tmp_path)
+    (tmp_path / "artifacts").mkdir()
+    in_the_way = tmp_path / "artifacts" / "models"
+    in_the_way.touch()
+    cut = deliver(uri, "cut")
+    play(cut, range(1, 4))
+    assert cut.finish(finish) is None
+    assert "models" in cut.problem
+    in_the_way.unlink()
+    for _ in range(2):  # and whoever asks once more changes nothing
+        resumed = deliver(uri, "cut")
+        resumed.round_done(3)
+        assert resumed.finish(finish) == cut.run_id
+    client = connect(uri)
+    run = client.get_run(cut.run_id)
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert model.status == "READY"
+    assert (Path(model.artifact_location.removeprefix("file://")) / "artifacts" / "weights.safetensors").is_file()
+    assert [a.path for a in client.list_artifacts(cut.run_id)] == ["clients.csv"]
+    assert len(run.inputs.dataset_inputs) == 1
+    assert [m.step for m in client.get_metric_history(cut.run_id, "uncertainty/entropy")] == [3]
+    assert_whole(uri, "cut", cut.run_id, 3, without={("loss/train", 2)}, also={"uncertainty/entropy"})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+def test_an_upload_that_outlasts_patience_is_not_taken_for_a_done_one(deliver, play, tmp_path):
+    """What was said stands, also if the upload ends well after it: the next resume finds nothing left to do."""
+    uri, gate = f"sqlite:///{tmp_path}/mlflow.db", threading.Event()
+    slow = deliver(uri, "slow")
+    play(slow, range(1, 4))
+    wait_for(lambda: (tmp_path / "delivered.json").is_file())
+    assert slow.finish(Waiting(everything(tmp_path), gate), patience=1) is None
+    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
+    gate.set()
+    slow._thread.join()
+    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
+    resumed = deliver(uri, "slow")
+    resumed.round_done(3)
+    assert resumed.finish(everything(tmp_path)) == slow.run_id
+    experiment = connect(uri).get_run(slow.run_id).info.experiment_id
+    assert len(connect(uri).search_logged_models([experiment])) == 1
+    assert_whole(uri, "slow", slow.run_id, 3, without={("loss/train", 2)}, also={"uncertainty/entropy"})
+
+
+class Waiting(Finish):
+    """What is logged once, whose model is not there before the gate opens."""
+
+    def __init__(self, whole: Finish, gate: threading.Event) -> None:
+        self.__dict__.update(whole.__dict__)
+        self.__dict__["gate"] = gate
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "model":
+            assert super().__getattribute__("gate").wait(60)
+        return super().__getattribute__(name)
+
+
+def everything(folder: Path) -> Finish:
+    """A table, a model, a dataset and a last metric."""
+    (folder / "clients.csv").write_text("round,client,dropped\n")
+    network = MLP(5, (), 3)
+    card = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": list("abc")}
+    card |= {"shape": [5], "personal": False, "clients": [], "statistics": None}
+    weights = network.init(server_stream(0, 0, "init"))
+    model = {"uri": f"sqlite:///{folder}/mlflow.db", "card": card, "shared": weights, "personal": {}}
+    return Finish(
+        (folder / "clients.csv",),
+        {**model, "example": np.zeros((1, 5), np.float32)},
+        {"name": "small", "version": "0" * 32, "source": "{}", "profile": "{}"},
+        {"round": 3, "time_ms": 2_000_000, "metrics": {"uncertainty/entropy": 0.5}},
+    )
+
+
+def assert_whole(
+    uri: str, name: str, run_id: Any, rounds: int, without: set[tuple[str, int]], also: Set[str] = frozenset()
+) -> None:
     """One finished run with every step of every metric once, but for those that had no number."""
     client = connect(uri)
     (run,) = client.search_runs([client.get_experiment_by_name(name).experiment_id])
     assert (run.info.run_id, run.info.status, run.data.params) == (run_id, "FINISHED", {"a": "1"})
-    assert set(run.data.metrics) == METRICS
+    assert set(run.data.metrics) == METRICS | also
     for metric in METRICS:
         found = [m.step for m in client.get_metric_history(run_id, metric)]
         assert found == [n for n in range(1, rounds + 1) if (metric, n) not in without], metric
