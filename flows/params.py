@@ -15,6 +15,7 @@ from silos.errors import UserError, shown
 from silos.names import Word, checked
 from silos.params import DataParams
 from silos.params_scheme import Name
+from tasks.addresses import has_password, has_wrong_port
 
 
 class Section(BaseModel):
@@ -174,6 +175,13 @@ class RunnerParams(Section):
     workers: int = Field(default=1, ge=1, le=256)
     address: str | None = Field(default=None, min_length=1)
 
+    @field_validator("address")
+    @classmethod
+    def _port(cls, address: str | None) -> str | None:
+        if address is not None and has_wrong_port(address):
+            raise ValueError(f"the port of {address} must be a number from 1 to 65535")
+        return address
+
     @model_validator(mode="after")
     def _address_of_dask(self) -> "RunnerParams":
         if self.address is not None and self.kind != "dask":
@@ -188,6 +196,13 @@ class TrackingParams(Section):
 
     uri: str | None = None
     personal_models: bool = False
+
+    @field_validator("uri")
+    @classmethod
+    def _port(cls, uri: str | None) -> str | None:
+        if uri is not None and uri.startswith(("http:", "https:")) and has_wrong_port(uri):
+            raise ValueError(f"the port of {uri} must be a number from 1 to 65535")
+        return uri
 
 
 class Params(Section):
@@ -254,6 +269,9 @@ def validate(raw: dict[str, Any]) -> Params:
     raw = {section: value for section, value in raw.items() if value is not None}
     if isinstance(raw.get("method"), dict):
         raw["method"] = {name: {} if options is None else options for name, options in raw["method"].items()}
+    for key, value in _leaves(raw):
+        if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
+            raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
     try:
         params = Params.model_validate(raw)
     except ValidationError as error:
@@ -270,6 +288,11 @@ def validate(raw: dict[str, Any]) -> Params:
         if name not in known:
             raise UserError(f"params.yaml: {key}: there is no method {name!r}{_near(name, known)}")
     return params
+
+
+_NO_PASSWORD = (
+    "take it out (MLflow finds it in MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD)"
+)
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

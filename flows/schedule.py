@@ -13,16 +13,25 @@ from flows.console import say
 from flows.words import headline
 from silos.errors import UserError
 
+FIELDS = 5  # minute, hour, day, month, weekday
+
 
 def cron_schedule(cron: str) -> Any:
     """Prefect's schedule, in UTC; UserError if the text is not one."""
+    from prefect._vendor.croniter import CroniterBadDateError, croniter
     from prefect.client.schemas.schedules import CronSchedule
     from pydantic import ValidationError
 
     try:
-        return CronSchedule(cron=cron, timezone="UTC")
-    except ValidationError:
+        if len(cron.split()) != FIELDS:  # Prefect takes seconds and years, too, and @daily
+            raise ValueError
+        schedule = CronSchedule(cron=cron, timezone="UTC")
+        croniter(cron).get_next()
+    except CroniterBadDateError:
+        raise UserError(f"{cron!r} never comes; there is no such day.") from None
+    except (ValidationError, ValueError):
         raise UserError(f'{cron!r} is not a cron schedule; write five fields, for example "0 6 * * 1".') from None
+    return schedule
 
 
 def serve(schedule: Any, api: str, parameters: dict[str, Any], overrides: list[str]) -> None:

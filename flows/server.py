@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from silos.errors import UserError
+from tasks.addresses import has_password
 
 _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -57,6 +58,10 @@ class PrefectServer:
         self._since = datetime.now(UTC).isoformat()
         if os.environ.get("PREFECT_API_URL"):
             self.url = os.environ["PREFECT_API_URL"]
+            if has_password(self.url):
+                raise UserError(
+                    "PREFECT_API_URL holds a password; take it out, and set PREFECT_API_AUTH_STRING=user:password."
+                )
             return
         self.log = home / "server.log"
         home.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from flows.console import PlainConsole
 from flows.interrupt import interruption, listen
 from flows.server import PrefectServer, quiet_prefect
 from silos.errors import UserError
+from tasks.addresses import masked
 from tasks.files import finite, unwritable
 
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
@@ -132,7 +133,7 @@ class Session:
         message = str(error) if isinstance(error, UserError) else unwritable(error)
         if message is None:
             return
-        for line in message.split("\n"):
+        for line in masked(message).split("\n"):
             self._errors.print(Text("error:", "bold red"), line, soft_wrap=True)
         raise SystemExit(USER_MISTAKE)
 

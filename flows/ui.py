@@ -14,17 +14,20 @@ from flows.console import say
 from flows.params import read
 from flows.server import PrefectServer
 from silos.errors import UserError
+from tasks.addresses import is_port
 from tasks.track import VIEW, connect, tracking_uri
 
 
 def serve(mlflow_port: int, prefect_port: int) -> None:
     """Both servers until ctrl-C; UserError if one of them does not start."""
+    if mlflow_port == prefect_port:
+        raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
+    for port, option in ((mlflow_port, "--mlflow-port"), (prefect_port, "--prefect-port")):
+        _must_be_free(port, option)
     root = Path().resolve()
     uri = tracking_uri(root, read(root).tracking.uri)
     (root / "runs").mkdir(exist_ok=True)
     connect(uri)
-    for port, option in ((mlflow_port, "--mlflow-port"), (prefect_port, "--prefect-port")):
-        _must_be_free(port, option)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(number, signal.default_int_handler)
     prefect = PrefectServer(root, ui=True, port=prefect_port)
@@ -49,6 +52,8 @@ def serve(mlflow_port: int, prefect_port: int) -> None:
 
 def _must_be_free(port: int, option: str) -> None:
     """Else the page of whoever listens there would be taken for ours."""
+    if not is_port(port):
+        raise UserError(f"{option} is {port}, and ports are numbers from 1 to 65535.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -92,19 +97,20 @@ os.killpg(0, signal.SIGKILL)
 
 def _mlflow(root: Path, uri: str, port: int) -> subprocess.Popen:
     """MLflow's server behind its guard, in a process group of their own."""
-    quiet = {
+    settings = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "1",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes that judge language models
+        "MLFLOW_BACKEND_STORE_URI": uri,  # everybody on the machine sees a command line, and there may be a password
     }
     command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
     with (root / "runs" / "mlflow-ui.log").open("wb") as log:
         return subprocess.Popen(
-            [*command, "--port", str(port), "--workers", "1", "--backend-store-uri", uri],
+            [*command, "--port", str(port), "--workers", "1"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, **quiet},
+            env={**os.environ, **settings},
             cwd=root,
             start_new_session=True,
         )

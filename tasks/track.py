@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from models.quantities import QUANTITIES, Quantity
+from tasks.addresses import masked
 from tasks.checkpoint import Journal
 from tasks.files import read_json, write_json
 
@@ -118,7 +119,7 @@ class Delivery:
         self._close(patience)
         if self._whole:
             return self.run_id
-        self._late = self._failed or f"MLflow at {self.ticket.uri} did not answer for {patience:g} s"
+        self._late = self._failed or f"MLflow at {masked(self.ticket.uri)} did not answer for {patience:g} s"
         return None
 
     def abandon(self) -> None:
@@ -144,8 +145,8 @@ class Delivery:
                     self._whole = True
                 self._failed = None
             except Exception as error:
-                said = (str(error).splitlines() or [""])[0][:200]
-                self._failed = f"MLflow at {self.ticket.uri}: {type(error).__name__}: {said}"
+                said = masked((str(error).splitlines() or [""])[0])[:200]
+                self._failed = f"MLflow at {masked(self.ticket.uri)}: {type(error).__name__}: {said}"
             if last:
                 return
 
@@ -153,7 +154,7 @@ class Delivery:
         """Every checkpointed round that has no delivered mark yet."""
         client = self._client()
         mark = self._folder / "delivered.json"
-        store = sha256(self.ticket.uri.encode()).hexdigest()[:16]  # not the address: it may hold a password
+        store = sha256(masked(self.ticket.uri).encode()).hexdigest()[:16]  # a password could be guessed from its hash
         known = read_json(mark) or {}
         same = known.get("store") == store and known.get("run") == self.run_id
         done = known["round"] if same else 0  # the run is new there, and knows no round

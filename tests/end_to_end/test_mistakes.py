@@ -164,6 +164,34 @@ MISTAKES = {
     "bad cron": Mistake(
         ("schedule", "at noon"), r"'at noon' is not a cron schedule; write five fields, for example \"0 6 \* \* 1\"\."
     ),
+    "cron with seconds and years": Mistake(
+        ("schedule", "0 6 * * 1 30 2026"), r"'0 6 \* \* 1 30 2026' is not a cron schedule; write five fields, .*\."
+    ),
+    "a day that never comes": Mistake(("schedule", "0 6 30 2 *"), r"'0 6 30 2 \*' never comes; there is no such day\."),
+    "a port that cannot be": Mistake(
+        ("ui", "--mlflow-port", "65536"), r"--mlflow-port is 65536, and ports are numbers from 1 to 65535\."
+    ),
+    "a port below all": Mistake(
+        ("ui", "--prefect-port", "0", "--mlflow-port", "1"),
+        r"(port 1 cannot be used .*|--prefect-port is 0, and ports are numbers from 1 to 65535)\.",
+    ),
+    "one port for two pages": Mistake(
+        ("ui", "--mlflow-port", "5001", "--prefect-port", "5001"),
+        r"--mlflow-port and --prefect-port are both 5001; give each page a port of its own\.",
+    ),
+    "a port of a scheduler that cannot be": Mistake(
+        ("run", "fedavg", "--set", "runner={kind: dask, address: tcp://127.0.0.1:87860}"),
+        r"params\.yaml: runner\.address: the port of tcp://127\.0\.0\.1:87860 must be a number from 1 to 65535\.",
+    ),
+    "a password in an address": Mistake(
+        ("run", "fedavg", "--set", "tracking.uri=https://me:hunter2@tracker:5000"),
+        r"params\.yaml: tracking\.uri holds a password, and would be printed and stored; take it out \(MLflow finds it in "
+        r"MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD\)\.",
+    ),
+    "a password in what is no setting": Mistake(
+        ("run", "fedavg", "--set", "https://me:hunter2@tracker:5000"),
+        r"--set https://me:\*\*\*@tracker:5000: write it as section\.key=value, .*\.",
+    ),
     "missing params.yaml": Mistake(
         ("compare",), r"there is no params\.yaml in /.*; go to your project's folder, or copy one there\.", no_params
     ),

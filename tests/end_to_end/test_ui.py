@@ -38,6 +38,7 @@ def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(by,
         heard = listening(process.pid)
         assert {address for address, _ in heard} == {"127.0.0.1"}
         assert {mlflow, prefect} <= {port for _, port in heard}
+        assert not [command for command in living(folder.path) if "mlflow.db" in command]  # it might hold a password
         process.send_signal(by)
         process.wait(30)
     end = time.monotonic() + 20

@@ -40,6 +40,11 @@ MISTAKES = {
     "runner.address=tcp://10.0.0.5:8786": (
         "runner: address is a Dask scheduler's, and kind is threads; set kind to dask or address to null."
     ),
+    "tracking.uri=http://10.0.0.5:70000": (
+        "tracking.uri: the port of http://10.0.0.5:70000 must be a number from 1 to 65535."
+    ),
+    "tracking.uri=postgresql://me:hunter2@db/runs": "tracking.uri holds a password, and would be printed and stored; "
+    "take it out (MLflow finds it in MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD).",
     "comparison.methods=[]": "comparison.methods is []; it must have at least 1 in it.",
     "comparison.methods=[fedavg, fedavg]": "comparison.methods: fedavg is named twice.",
     "comparison.methods=[fedvag]": "comparison.methods: there is no method 'fedvag'; did you mean fedavg?",

@@ -1,0 +1,36 @@
+"""Addresses that may hold a password: whether one does, and how it is shown then."""
+
+import re
+from urllib.parse import urlsplit
+
+_HIDDEN = "***"
+# user:password@ after a scheme; up to the last @ of the word, for a password may hold one. SQLite has no users
+_LOGIN = re.compile(r"(\b(?!sqlite)[A-Za-z][\w+.-]*:/+[^\s/@:]*:)[^\s]+(?=@)")
+# what stands alone before the @ of a web address is a token
+_TOKEN = re.compile(r"(\bhttps?:/+)[^\s/@:]+(?=@)")
+_QUERY = re.compile(r"([?&;][^\s=&;#]*(?:pass|pwd|token|secret|odbc_connect)[^\s=&;#]*=)[^\s&#]+", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """The text with *** for every password in an address."""
+    text = _LOGIN.sub(rf"\1{_HIDDEN}", text)
+    return _QUERY.sub(rf"\1{_HIDDEN}", _TOKEN.sub(rf"\1{_HIDDEN}", text))
+
+
+def has_password(text: str) -> bool:
+    """Whether there is an address with a password in it."""
+    return masked(text) != text
+
+
+def is_port(number: int) -> bool:
+    """Whether something may listen there."""
+    return 1 <= number <= 65535
+
+
+def has_wrong_port(address: str) -> bool:
+    """Whether host:port, or scheme://host:port, names a port that cannot be."""
+    try:
+        port = urlsplit(address if "://" in address else f"//{address}").port
+    except ValueError:
+        return True
+    return port is not None and not is_port(port)
