@@ -169,8 +169,9 @@ def centres(
 
     if not np.isfinite(tokens).all():
         raise ValueError("its features are no finite numbers; a lower training.optimiser.learning_rate may help")
-    draw = np.random.default_rng(seed)
+    draw, every = np.random.default_rng(seed), 1.0
     if len(tokens) > _SAMPLE * words:
+        every = len(tokens) / (_SAMPLE * words)  # tokens for each that is looked at
         kept = np.sort(draw.choice(len(tokens), _SAMPLE * words, replace=False))
         tokens, weight = tokens[kept], None if weight is None else weight[kept]
     different = len(np.unique(tokens, axis=0))
@@ -180,7 +181,7 @@ def centres(
         found = KMeans(min(words, different), n_init=1, max_iter=50, random_state=seed).fit(
             tokens, sample_weight=weight
         )
-    share = np.bincount(found.labels_, weight, len(found.cluster_centers_))
+    share = every * np.bincount(found.labels_, weight, len(found.cluster_centers_))
     return found.cluster_centers_[share > 0].astype(np.float32), share[share > 0]
 
 

@@ -246,3 +246,19 @@ def test_tokens_that_hardly_differ_get_as_many_centres_as_can_be_told_apart():
     assert (share > 0).all()
     assert share.sum() == 6
     assert all(np.abs(found - point).sum(1).min() < 1e-3 for point in far)
+
+
+def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
+    network = Quantised(INNER["residual"], words=4, room=3, segments=2)
+    weights, context, rows, _ = stack(network)
+    counts = torch.tensor([rows.y.shape[1], 2, 1])
+    found = habits(network, weights, context, rows.x, counts)
+    for at, count in enumerate(counts.tolist()):
+        own = ({n: t[at : at + 1] for n, t in of.items()} for of in (weights, context))
+        alone = habits(network, *own, rows.x[at : at + 1, :count], counts[at : at + 1])
+        for name, value in alone.items():
+            torch.testing.assert_close(found[name][at : at + 1], value, rtol=1e-5, atol=1e-7, msg=name)
+    z, _ = network.encode(weights, context, rows.x)
+    far = ((z - network.quantise(weights, context, z).codes) ** 2).mean((2, 3))
+    for at, count in enumerate(counts.tolist()):
+        assert float(found["code_loss"][at]) == pytest.approx(1.25 * float(far[at, :count].mean()), rel=1e-5)

@@ -463,3 +463,15 @@ def test_training_with_dropout_is_plain_pytorchs_with_the_masks_of_those_streams
                 optimiser.step()
         for name, w in own.items():
             torch.testing.assert_close(trained[name][at], w.detach(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["batched", "sequential"])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_training_loss_is_a_mean_over_rows_and_epochs(epochs, engine, network, make_rows, start):
+    """Without a step it is that of the start, whatever the number of epochs and the size of the last batch."""
+    rows = make_rows(SIZES)
+    still = training(optimiser="sgd", epochs=epochs, engine=engine)
+    still = replace(still, optimiser=SGD(0.0))
+    _, found = train(network, start(5), {}, rows, still, streams())
+    loss = outcomes(network, start(5), {}, rows, CrossEntropy())["loss"].sum(1) / rows.counts.clamp_min(1)
+    torch.testing.assert_close(found, loss, rtol=0, atol=1e-6)

@@ -18,6 +18,7 @@ from models.streams import server_stream
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, common_words, token_centres
+from tasks.messages import Centres
 from tasks.runner import PlainRunner
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
@@ -296,3 +297,39 @@ def test_borrowed_words_are_those_of_all_of_all_that_lend(world):
     assert done.words.tolist() == [3]
     expected = np.concatenate([own["oslo"][:2], own["one"][:1], np.zeros((2, 5), np.float32)])
     assert np.array_equal(stored, expected)
+
+
+def test_centres_are_of_all_of_a_clients_training_rows_and_of_no_others(make_problem, make_round, tmp_path):
+    """A few of many rows lie far away, at the end and beyond what is read at once; so do all validation and test rows."""
+
+    def rows_of(client, total):
+        x = np.random.default_rng(0).normal(size=(total, 5))
+        x[590:600] += 100
+        x[600:] -= 100
+        return x, np.zeros(total, np.int64)
+
+    network = Quantised(MLP(5, (), 3), words=2)
+    problem = make_problem({"oslo": 600}, network=network, silos={"rows_of": rows_of, "validation": 9, "test": 9})
+    model = Model(network, network.init(server_stream(0, 0, "init")), clients=("oslo",))
+    (told,) = make_round(problem).each(token_centres, model, training=problem.training, words=2, seed=0, round=1)
+    near, far = np.argsort(told.centres[0].mean(1))
+    assert told.weights[0][near] > 10 * told.weights[0][far] > 50
+    assert np.abs(told.centres[0][near]).max() < 1
+    assert np.abs(told.centres[0][far] - 100).max() < 2
+
+
+def test_a_common_word_is_the_mean_of_tokens_and_not_of_centres():
+    far, near = np.zeros((1, 2), np.float32), np.ones((2, 2), np.float32)
+    told = [Centres(("a",), (far,), (np.array([97.0]),)), Centres(("b",), (near,), (np.array([1.0, 2.0]),))]
+    assert common_words.fn(told, 1, 0)[0].tolist() == pytest.approx([0.03, 0.03], abs=1e-6)
+
+
+def test_centres_stand_for_all_of_a_clients_tokens_also_where_only_some_were_looked_at(make_problem, make_round):
+    network, rows = Quantised(MLP(5, (), 3), words=1), {"large": 600, "small": 100}
+    problem = make_problem(rows, network=network)
+    model = Model(network, network.init(server_stream(0, 0, "init")), clients=tuple(rows))
+    told = make_round(problem).each(token_centres, model, training=problem.training, words=1, seed=0, round=1)
+    assert {c: w.tolist() for m in told for c, w in zip(m.clients, m.weights, strict=True)} == {
+        "large": [600],
+        "small": [100],
+    }

@@ -1,5 +1,6 @@
 """CFL and its reductions (Sattler et al. 2019)."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -85,6 +86,13 @@ def test_both_bounds_must_be_passed(below, above, splits, quadratic, play):
     assert (len(clusters(played)) == 2) == splits
     assert played.reports[0].numbers["update/mean"] == pytest.approx(0, abs=1e-12)
     assert played.reports[0].numbers["update/longest"] == pytest.approx(0.2)
+
+
+def test_the_longest_update_must_exceed_its_bound_and_not_only_reach_it(quadratic, play):
+    problem = quadratic(OPPOSED)
+    longest = play(CFL(), problem, [1]).reports[0].numbers["update/longest"]
+    for bound, parts in ((longest, 1), (math.nextafter(longest, 0), 2)):
+        assert len(clusters(play(CFL(mean_below=0.01, longest_above=bound), problem, [1]))) == parts
 
 
 def test_bounds_that_are_not_given_are_shares_of_the_first_rounds_longest_update(quadratic, play):

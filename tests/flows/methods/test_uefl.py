@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -11,7 +12,7 @@ from flows.methods.uefl import SECTION, UEFL
 from models.codebook import COUNT, OWN, SHARED, Quantised, habits
 from models.deep_ensemble import DeepEnsemble, members_of
 from models.dense import MLP
-from models.optimisers import Adam
+from models.optimisers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
@@ -107,6 +108,16 @@ def test_strictly_above_the_benchmark_is_uncertain(tolerance, benchmark, problem
     expected = {client for client, e in entropy.items() if e > limit}
     assert {c for c, yes in played.reports[0].rows["extended"].items() if yes} == expected
     assert 0 < len(expected) < 4
+
+
+@pytest.mark.parametrize("tolerance", [0.3, -0.2])
+@pytest.mark.parametrize("benchmark", ["min", "mean"])
+def test_the_limit_is_so_many_times_the_least_or_the_mean_entropy(tolerance, benchmark, problem, play):
+    page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=tolerance, benchmark=benchmark)
+    report = play(page, problem, [1]).reports[0]
+    entropy = list(report.rows["check_entropy"].values())
+    expected = min(entropy) if benchmark == "min" else sum(entropy) / len(entropy)
+    assert report.numbers["check/limit"] == pytest.approx((1 + tolerance) * expected)
 
 
 def test_a_single_client_is_never_more_uncertain_than_the_others(make_problem, play):
@@ -302,6 +313,25 @@ def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_sh
     played = play(page, there, [1, 2])
     refs = page.answer(played.state, make_round(problem, 3, private=played.private)).personal.refs
     assert refs.get("bonn") in {None, *(refs[c] for c in there.silos.clients)}
+
+
+@pytest.mark.parametrize(("where", "lender"), [(10, "oslo"), (-10, "lyon"), (0, None)])
+def test_the_nearest_words_are_nearest_to_training_rows(where, lender, make_problem, play, make_round):
+    """Features are the rows themselves, and nobody moves; where the shared words are, and at 0, nobody lends."""
+    middle = {"oslo": 10, "lyon": -10, "rome": 40, "bonn": where}
+
+    def rows_of(client, total):
+        x = np.random.default_rng(list(client.encode())).normal(size=(total, 5)) * 0.1
+        x[: CLIENTS[client]] += middle[client]
+        x[CLIENTS[client] :] += 40  # validation and test rows of everybody are where rome is
+        return x, np.zeros(total, np.int64)
+
+    problem = make_problem(CLIENTS, network=MLP(5, (), 3), optimiser=SGD(0.0), silos={"rows_of": rows_of})
+    page = UEFL(**{**EVERYBODY, "unseen": "nearest", "first_rounds": 1, "start_scale": 0.01})
+    there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
+    played = play(page, there, [1])
+    refs = page.answer(played.state, make_round(problem, 2, private=played.private)).personal.refs
+    assert refs.get("bonn") == (refs[lender] if lender else None)
 
 
 @pytest.mark.parametrize(
