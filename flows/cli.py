@@ -29,7 +29,8 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
     Example: siloflow partition --set data.seed=1
     """
     with _session(json, timings) as session:
-        session.project(overrides)
+        project = session.project(overrides)
+        _nobody_works(project)
         made = session.flow("partition", "partition", overrides=overrides or [])
         session.answer(made, "partition")
 
@@ -300,6 +301,14 @@ def _ready(project: Any) -> None:
     from tasks.workers import check
 
     check(project.params.runner.kind)
+
+
+def _nobody_works(project: Any) -> None:
+    """Else it is told before Prefect has started."""
+    from flows.project import changing
+
+    with changing(project.root, "`siloflow partition`"):
+        pass
 
 
 def _check_run(project: Any, method: str, seed: int) -> None:

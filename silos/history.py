@@ -3,6 +3,9 @@
 A version is named by a git revision of data.dvc, or by a hash: of data/ as in data.dvc, or of data/<name> as on every run.
 """
 
+import hashlib
+import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from silos.digest import listing_digest
+from silos.digest import file_hashes, listing_digest
 from silos.errors import UserError
+from silos.files import write_bytes
 from silos.show import overview
 from silos.store import MANIFEST, ClientEntry, open_client, read_manifest
-from silos.version import RECORD, digest_in, folder_digest, listed, object_path, record_text, recorded, restore
+from silos.version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
 
 SPLITS = ("train", "validation", "test")
+_UNDER_WAY = ".data-use.json"  # beside data/, not in it: which two versions `use` is between
+_UNFINISHED = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names a file that it is writing
+_EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -90,10 +97,11 @@ def diff(root: Path, before: str, after: str) -> list[dict[str, Any]]:
 def use(root: Path, revision: str) -> str:
     """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
 
-    UserError if data/ holds something that is not recorded.
+    UserError if data/ holds something that is not recorded. A process killed here leaves data/ between two versions;
+    any call after it goes on.
     """
-    now = recorded(root)
-    if (root / "data").is_dir() and folder_digest(root / "data") != now:
+    there = file_hashes(root / "data", None) if (root / "data").is_dir() else {}
+    if there and listing_digest(there) != recorded(root) and not _left_by_a_kill(root, there):
         raise UserError(
             f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
             "`dvc checkout --force` throws it away."
@@ -104,8 +112,26 @@ def use(root: Path, revision: str) -> str:
         files = _files(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
+    digest = digest_in(text)
+    write_bytes(root / _UNDER_WAY, json.dumps({"from": there, "to": digest}).encode())
     restore(root, text)
-    return digest_in(text)
+    (root / _UNDER_WAY).unlink()
+    return digest
+
+
+def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
+    """Whether data/ holds nothing but files of the two versions between which `use` was ended, and DVC's unfinished ones."""
+    try:
+        under_way = json.loads((root / _UNDER_WAY).read_bytes())
+    except OSError:
+        return False
+    before, after = under_way["from"], listed(root, under_way["to"]) or {}
+    return all(
+        md5 in (before.get(path), after.get(path))
+        or (path in after and md5 == _EMPTY)
+        or _UNFINISHED.fullmatch(path.rpartition("/")[2])
+        for path, md5 in there.items()
+    )
 
 
 def _files(root: Path, digest: str) -> dict[str, str]:
@@ -178,9 +204,15 @@ def _inside(files: dict[str, str], name: str) -> dict[str, str]:
 
 def _git(root: Path, *words: str, check: bool = True) -> str:
     told: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **told)
-    if done.returncode and check:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **told)
+    except FileNotFoundError:
+        code, out, said = 1, "", "it is not installed"
+    else:
+        code, out, said = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
+    if code and check:
         raise UserError(
-            f"the versions of data/ are read from git, and git says: {done.stderr.strip().splitlines()[-1]}"
+            f"the versions of data/ are read from git, and that fails ({said}); a clone of the repository knows them, "
+            "and a version's hash is a name everywhere."
         )
-    return "" if done.returncode else done.stdout
+    return "" if code else out

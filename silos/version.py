@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from silos.digest import file_hashes, folder_digest, listing_digest
 from silos.errors import UserError
+from silos.files import write_bytes
 from silos.manifest import Manifest
 from silos.params import DataParams
 
@@ -22,7 +23,6 @@ __all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
 DATA = "data"
 RECORD = "data.dvc"
 
-_CONFIG = {"core": {"analytics": False, "check_update": False, "autostage": False}}
 _WAYS_OUT = (
     "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and records it."
 )
@@ -118,28 +118,25 @@ def record_text(digest: str, files: int, size: int) -> str:
 def restore(root: Path, text: str) -> None:
     """Makes data.dvc this text, and data/ what it records, from DVC's cache or its default remote.
 
-    data.dvc is put back if that fails.
+    data.dvc is put back if that fails, or is interrupted.
     """
     root = Path(root).resolve()
     path = root / RECORD
     before = path.read_bytes() if path.is_file() else None
-    path.write_text(text)
-    os.environ["DVC_NO_ANALYTICS"] = "1"
-    with _quiet():
+    write_bytes(path, text.encode())
+    try:
+        _check_out(root)
+    except BaseException as error:
+        if before is None:
+            path.unlink()
+        else:
+            write_bytes(path, before)
         from dvc.exceptions import DvcException
 
-        logging.getLogger("dvc").setLevel(logging.ERROR)
-        repo = _repository(root)
-        try:
-            has_remote = bool(repo.config["core"].get("remote"))
-            (repo.pull if has_remote else repo.checkout)([str(path)], force=True)
-        except DvcException as error:
-            if before is not None:
-                path.write_bytes(before)
-            said = " ".join(str(error).split())
-            raise UserError(f"DVC cannot bring version {digest_in(text)} back: {said}") from error
-        finally:
-            repo.close()
+        if not isinstance(error, DvcException):
+            raise
+        said = " ".join(str(error).split())
+        raise UserError(f"DVC cannot bring version {digest_in(text)} back: {said}") from error
 
 
 def matches(manifest: Manifest, params: DataParams) -> None:
@@ -154,6 +151,21 @@ def matches(manifest: Manifest, params: DataParams) -> None:
         f"params.yaml: {key} is {now}, and data/{manifest.name} was made with {before}; "
         "`siloflow partition` makes the data anew, or set the value back."
     )
+
+
+def _check_out(root: Path) -> None:
+    """data/ as data.dvc records it, whatever lies there."""
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        import dvc.repo  # noqa: F401 - sets the level
+
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        repo = _repository(root)
+        try:
+            has_remote = bool(repo.config["core"].get("remote"))
+            (repo.pull if has_remote else repo.checkout)([str(root / RECORD)], force=True)
+        finally:
+            repo.close()
 
 
 def _add(root: Path) -> str:
@@ -173,7 +185,7 @@ def _repository(root: Path) -> Any:
     from dvc.repo import Repo
 
     try:
-        return Repo(str(root), config=_CONFIG)
+        return Repo(str(root), config=_config(root))
     except NotDvcRepoError:
         above = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
         new = Repo.init(str(root), no_scm=not above, subdir=bool(above) and above[0] != root)
@@ -182,7 +194,15 @@ def _repository(root: Path) -> Any:
         if above:
             new.scm.add([new.config.files["repo"]])  # `init` staged it as it was before the edit
         new.close()
-        return Repo(str(root), config=_CONFIG)
+        return Repo(str(root), config=_config(root))
+
+
+def _config(root: Path) -> dict[str, Any]:
+    """DVC without its own habits, and without git where the copy has none, as one that was downloaded."""
+    config = {"analytics": False, "check_update": False, "autostage": False}
+    home = next((folder for folder in (root, *root.parents) if (folder / ".dvc").is_dir()), root)
+    has_git = any((folder / ".git").exists() for folder in (home, *home.parents))
+    return {"core": config if has_git else {**config, "no_scm": True}}
 
 
 @lru_cache
@@ -193,7 +213,7 @@ def _cache(root: Path) -> Path:
         from dvc.repo import Repo
 
         try:
-            repo = Repo(str(root), config=_CONFIG)
+            repo = Repo(str(root), config=_config(root))
         except NotDvcRepoError:
             raise UserError(f"{root} is in no DVC repository; `siloflow partition` makes and records data.") from None
         try:

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,18 @@ def dvc(folder: Path, *words: str) -> None:
     subprocess.run([Path(sys.executable).parent / "dvc", *words, "-q"], cwd=folder, check=True, capture_output=True)
 
 
+def beside(project: Any, *words: str) -> subprocess.CompletedProcess:
+    """A command beside another in the same folder."""
+    started = project.start(*words)
+    out, err = started.communicate(timeout=120)
+    return subprocess.CompletedProcess(words, started.returncode, out, err)
+
+
+def third_round(run: Path) -> bool:
+    """Whether it is written down."""
+    return bool(list(run.glob("fedavg-seed0/journal/000003*")))
+
+
 def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_weights(history: Any) -> None:
     project, first = history
     versions = project.type("data", "log", "--json").json
@@ -93,6 +107,39 @@ def test_data_that_nobody_recorded_are_not_thrown_away(history: Any) -> None:
     answer = project.type("data", "use", "HEAD~1", code=2)
     assert "would be lost" in answer.err
     assert file.read_bytes().endswith(b" ")
+
+
+def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(history: Any) -> None:
+    project, first = history
+    project.type("data", "use", "HEAD~1")
+    typed = ("run", "fedavg", "--set", "training.rounds=300", "--set", NINE)
+    before = set(project.path.glob("runs/run-*"))
+    run = project.start(*typed)
+    try:
+        end = time.monotonic() + 120
+        while not (found := [r for r in project.path.glob("runs/run-*") if r not in before and third_round(r)]):
+            assert run.poll() is None, run.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        run.send_signal(signal.SIGSTOP)
+        for change in (("partition", "--set", "data.seed=5"), ("data", "use", "HEAD")):
+            refused = beside(project, *change)
+            assert refused.returncode == 2
+            assert f"under {found[0].name}/fedavg-seed0, at work on it now" in refused.stderr
+        subprocess.run(["git", "checkout", "-q", "HEAD", "data.dvc"], cwd=project.path, check=True)
+        dvc(project.path, "checkout", "--force")  # knows no locks
+        run.send_signal(signal.SIGCONT)
+        _, said = run.communicate(timeout=120)
+    finally:
+        run.kill()
+        run.communicate()
+    assert run.returncode == 2
+    assert f"is not what data version {first['data_version']} says: it was changed while it was in use" in said
+    assert "Traceback" not in said
+    project.type("data", "use", first["data_version"][:12])
+    gone_on = project.type(*typed, "--resume", "--json").json
+    assert gone_on["data_version"] == first["data_version"]
+    assert 3 <= gone_on["resumed_from_round"] < 300
 
 
 def test_an_unknown_version_is_told(history: Any) -> None:
