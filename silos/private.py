@@ -44,7 +44,7 @@ class PrivateStore:
         path = self._path(section, digest)
         if not _holds(path, data):
             write_bytes(path, data)
-        _sound.add(_stamp(path))
+        _remember(path)
         return {client: f"{digest}/{row}" for row, client in enumerate(clients)}
 
     def load(self, section: str, refs: Mapping[str, str], client: str) -> dict[str, np.ndarray]:
@@ -71,6 +71,7 @@ class PrivateStore:
         for path in folder.glob("*.safetensors"):
             if path.stem not in kept:
                 path.unlink(missing_ok=True)
+                _sound.pop(str(path), None)
         for path in folder.glob(".*.tmp"):
             # a younger one is another worker's, still being written
             if path.stat().st_mtime < time.time() - _STALE:
@@ -97,10 +98,10 @@ class PrivateStore:
         path = self._path(section, digest)
         what = f"{path}, what client {client} keeps under {section},"
         try:
-            if _stamp(path) not in _sound:
+            if _sound.get(str(path)) != _stamp(path):
                 if _digest(path.read_bytes()) != digest:
                     raise UserError(f"{what} is damaged; {_WAY_OUT}")
-                _sound.add(_stamp(path))
+                _remember(path)
             with safe_open(path, framework="numpy") as file:
                 return {name: _rows(file, name, rows) for name in sorted(file.keys())}
         except FileNotFoundError:
@@ -111,13 +112,21 @@ class PrivateStore:
 
 _WAY_OUT = "start the run anew, or bring back the folder from a copy."
 
-# files whose contents were found to agree with their name, by path, size and time: checked once a process
-_sound: set[tuple[str, int, int]] = set()
+# files whose contents were found to agree with their name, with their size, times and inode: checked once a process
+_sound: dict[str, tuple[int, ...]] = {}
+_MOST = 4096  # of them; another process may delete what this one knows
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _remember(path: Path) -> None:
+    _sound.pop(str(path), None)
+    _sound[str(path)] = _stamp(path)
+    while len(_sound) > _MOST:
+        _sound.pop(next(iter(_sound)), None)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
     status = path.stat()
-    return str(path), status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
 def _digest(data: bytes) -> str:

@@ -1,5 +1,6 @@
 """What clients keep to themselves comes back bit for bit, and its references tell nothing."""
 
+import os
 import pickle
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from silos import private
 from silos.errors import UserError
 from silos.private import PrivateStore
 
@@ -155,3 +157,28 @@ def test_a_section_is_a_plain_name_and_tensors_have_a_client_axis(store):
         store.save("weights", CLIENTS[:2], tensors())
     with pytest.raises(ValueError, match="twice"):
         store.save("weights", ["a", "a", "b"], tensors())
+
+
+def test_what_a_process_knows_of_files_does_not_outgrow_the_files(store, monkeypatch):
+    private._sound.clear()
+    for number in range(30):
+        refs = store.save("weights", CLIENTS, {"w": np.full((3, 3), float(number))})
+        store.keep("weights", refs.values())
+    assert [Path(path) for path in private._sound] == files(store)
+    monkeypatch.setattr(private, "_MOST", 10)  # where other processes delete
+    kept = [store.save("weights", CLIENTS, {"w": np.full((3, 3), float(number))}) for number in range(30)]
+    assert len(private._sound) == 10
+    for number, refs in enumerate(kept):
+        assert store.load("weights", refs, CLIENTS[0])["w"].tolist() == [number] * 3
+
+
+def test_a_bit_that_flips_with_the_time_put_back_is_seen_though_the_file_was_sound_before(store):
+    refs = store.save("weights", CLIENTS, tensors())
+    (path,) = files(store)
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match="client oslo keeps under weights, is damaged"):
+        store.load("weights", refs, "oslo")
