@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flows import own_page
 from silos.errors import UserError, shown
+from tasks.mlflow_names import fault
 
 if TYPE_CHECKING:
     from flows.round import Problem, Round
@@ -27,13 +28,30 @@ if TYPE_CHECKING:
     from tasks.messages import Gradients, Update
 
 
+_COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides those of each split
+
+
 @dataclass(frozen=True)
 class Report:
-    """What one round tells besides the new state: numbers of the round and of each client, and words for a person."""
+    """What one round tells besides the new state: numbers of the round and of each client, and words for a person.
+
+    ValueError for a number that MLflow would not take, or a column that clients.csv has already.
+    """
 
     numbers: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
     said: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in self.numbers.items():
+            wrong = fault(name)
+            if wrong:
+                raise ValueError(f"Report: the number {name!r} {wrong}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"Report: the number {name!r} is {value!r}; give a number")
+        for column in self.rows:
+            if column in _COLUMNS or column.startswith(("test/", "validation/")):
+                raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
 
     @classmethod
     def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "Report":

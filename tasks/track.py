@@ -21,6 +21,7 @@ from models.quantities import QUANTITIES, Quantity
 from tasks.addresses import masked
 from tasks.checkpoint import Journal
 from tasks.files import read_json, write_json
+from tasks.mlflow_names import parts
 
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -218,7 +219,8 @@ class Delivery:
         """Also for a run that was found: its process may have been killed before this."""
         from mlflow.entities import Param
 
-        params = [Param(key, str(value)[:6000]) for key, value in self.ticket.params.items()]
+        keys = parts(self.ticket.params)  # a client's name may be in one
+        params = [Param(keys[key], str(value)[:6000]) for key, value in self.ticket.params.items()]
         for at in range(0, len(params), 100):
             client.log_batch(self.run_id, params=params[at : at + 100])
 

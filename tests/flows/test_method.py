@@ -1,8 +1,9 @@
 """Methods are found by name; a user's own page joins without a fork."""
 
 import pytest
+import torch
 
-from flows.method import Method, describe, find, names, start
+from flows.method import Method, Report, describe, find, names, start
 from flows.params import read
 from silos.errors import UserError
 
@@ -150,3 +151,26 @@ def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(pro
         UserError, match=r"mine\.py, line 9: TypeError: object of type 'int' has no len\(\); mend the page\."
     ):
         params.page("mine", project)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"loss/train": 1.0, "invariant/‖λ‖": 2.0}, r"'invariant/‖λ‖' has '‖'; letters, digits.* are taken"),
+        ({"clients//few": 1.0}, "'clients//few' has an empty part"),
+        ({"n" * 251: 1.0}, "has 251 characters; 250 are taken"),
+        ({"settled": True}, "'settled' is True; give a number"),
+        ({"gap": torch.tensor(1.0)}, r"'gap' is tensor\(1\.\); give a number"),
+    ],
+)
+def test_a_report_refuses_what_mlflow_would_not_take_with_its_name(numbers, said):
+    """One such name, and MLflow would take no number of the round."""
+    with pytest.raises(ValueError, match=said):
+        Report(numbers)
+
+
+@pytest.mark.parametrize("column", ["round", "client", "dropped", "role", "test/accuracy", "validation/loss"])
+def test_a_report_refuses_a_column_that_clients_csv_has_already(column):
+    with pytest.raises(ValueError, match=f"'{column}' is a column of clients.csv already; give it another name"):
+        Report({}, {column: {"a": 1.0}})
+    Report({}, {"check_entropy": {"a": 1.0}, "‖λ‖": {"a": 2.0}})

@@ -24,6 +24,7 @@ from tasks.files import read_json
 from tasks.track import Delivery, Finish, Ticket, connect
 
 AT_ONCE = 1.0  # seconds; ten rounds are handed over in less, also on a busy machine
+PARAMS = {"a": 1, "clients.join.|": 2}  # a client's name may be anything
 METRICS = {"accuracy/mean", "loss/train", "memory/resident"}
 
 
@@ -80,7 +81,7 @@ def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., De
 
     def build(uri: str, name: str) -> Delivery:
         ticket = Ticket(
-            uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, {"a": 1}
+            uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS
         )
         return Delivery(tmp_path, ticket)
 
@@ -259,7 +260,11 @@ def assert_whole(
     """One finished run with every step of every metric once, but for those that had no number."""
     client = connect(uri)
     (run,) = client.search_runs([client.get_experiment_by_name(name).experiment_id])
-    assert (run.info.run_id, run.info.status, run.data.params) == (run_id, "FINISHED", {"a": "1"})
+    assert (run.info.run_id, run.info.status, run.data.params) == (
+        run_id,
+        "FINISHED",
+        {"a": "1", "clients.join._": "2"},
+    )
     assert set(run.data.metrics) == METRICS | also
     for metric in METRICS:
         found = [m.step for m in client.get_metric_history(run_id, metric)]
