@@ -22,7 +22,7 @@ from flows.words import headline, spread
 from silos.errors import UserError
 from tasks.files import unwritable, write_json
 from tasks.report import draw_comparison, table_rows
-from tasks.track import connect, tracking_uri
+from tasks.track import connect
 
 Results = dict[tuple[str, int], dict[str, Any]]
 
@@ -217,7 +217,7 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         f"Data version {comparison['data_version']}.",
     ]
     try:
-        client = connect(tracking_uri(project.root, project.params.tracking.uri))
+        client = connect(project.tracking)
         found = client.get_experiment_by_name(name)
         client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "\n".join(lines))
     except Exception as error:

@@ -18,7 +18,7 @@ from models.state import Private
 from silos.private import PrivateStore
 from silos.store import open_client
 from tasks.report import write_client_table
-from tasks.track import Finish, Ticket, tracking_uri
+from tasks.track import Finish, Ticket
 
 
 def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
@@ -27,7 +27,7 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
     name = "single-runs" if about["kind"] == "run" else about["name"]
     method, seed = identity["method"], identity["seed"]
     return Ticket(
-        uri=tracking_uri(project.root, project.params.tracking.uri),
+        uri=project.tracking,
         artifacts=(project.runs / "artifacts" / name).as_uri(),
         experiment=name,
         name=folder.name,
@@ -103,8 +103,13 @@ def _model(
         "clients": list(clients) if personal else [],
         "statistics": {"kinds": reads.specs, "length": network["statistics"]} if reads and model.context else None,
     }
-    uri = tracking_uri(project.root, project.params.tracking.uri)
-    return {"uri": uri, "card": card, "shared": dict(model.shared), "personal": dict(personal), "example": example[:2]}
+    return {
+        "uri": project.tracking,
+        "card": card,
+        "shared": dict(model.shared),
+        "personal": dict(personal),
+        "example": example[:2],
+    }
 
 
 def _data(project: Project, problem: Problem) -> dict[str, Any]:

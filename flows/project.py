@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Project:
-    """params.yaml's folder, with overrides applied."""
+    """params.yaml's folder, with overrides applied; with `scratch` what a run leaves is kept there instead."""
 
     root: Path
     params: Params
     derived: bool = False
+    scratch: Path | None = None
 
     @classmethod
     def open(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
@@ -44,7 +46,14 @@ class Project:
     @property
     def runs(self) -> Path:
         """Where runs are kept."""
-        return self.root / "runs"
+        return (self.scratch or self.root) / "runs"
+
+    @property
+    def tracking(self) -> str:
+        """The address of MLflow's store."""
+        from tasks.track import own_store, tracking_uri  # and torch with it
+
+        return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 
     @cached_property
     def silos(self) -> Silos:
@@ -91,7 +100,8 @@ class Project:
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
-        return PrivateStore(str(self.root / "private" / self.params.data.name / folder.relative_to(self.runs)))
+        place = (self.scratch or self.root) / "private" / self.params.data.name
+        return PrivateStore(str(place / folder.relative_to(self.runs)))
 
     @property
     def device(self) -> str:
@@ -136,6 +146,17 @@ def experiment(project: Project, name: str) -> dict[str, Any]:
 
 
 @contextmanager
+def thrown_away(folder: Path) -> Iterator[Path]:
+    """The folder, empty, gone afterwards; a killed process leaves it until the next one comes. UserError beside another."""
+    with alone(folder):
+        try:
+            _empty(folder)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,3 +174,10 @@ def _locks(root: Path) -> Path:
 
 def _say(words: str) -> None:
     screen.current().say(words)
+
+
+def _empty(folder: Path) -> None:
+    """But for the lock."""
+    for left in folder.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)

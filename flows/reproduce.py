@@ -8,6 +8,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -23,16 +24,17 @@ from flows.door import admitted, outside
 from flows.ensemble import ensemble
 from flows.folder import RunFolder, run_name
 from flows.pairs import kept
-from flows.project import Project
+from flows.project import Project, thrown_away
 from flows.published import is_own, table_of
 from flows.results import Results
-from flows.run import run, workers_of
+from flows.run import probe, run, workers_of
 from models.quantities import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
 from tasks.by_class import by_class
 from tasks.files import write_json
 from tasks.report import draw_curves
 from tasks.runner import PrefectRunner
+from tasks.track import connect, own_store
 
 PROBE_ROUNDS = 3
 MOST_CURVES = 8  # more in one figure cannot be told apart
@@ -117,19 +119,28 @@ class _Sweep:
         }
 
     def estimate(self) -> dict[str, Any]:
-        """Seconds of the whole table from a few rounds of each cell and the published count of rounds."""
-        seconds = {}
-        for cell, about in self.page.cells.items():
-            choice = self.page.choices(cell, self.scale)[0]
-            counts = self.page.measure_of(cell).rounds_to is not None
-            rounds = about.published if counts and about.published else self._rounds(cell)
-            probed = min(PROBE_ROUNDS, self._rounds(cell))
-            probe = [f"training.rounds={probed}", "evaluation.stop_at=null"]
-            start = time.perf_counter()
-            found = self._run(cell, self.seeds[0], choice, probe, f"estimate-{int(time.time())}")
-            fixed = time.perf_counter() - start - found["seconds"]["per_round"] * probed
-            seconds[cell] = self._count(cell) * (fixed + rounds * found["seconds"]["per_round"])
+        """Seconds of the whole table from a few rounds of each cell and the published count of rounds; it leaves nothing."""
+        with thrown_away(self.root / "cache" / "estimate") as scratch:
+            connect(own_store(scratch))  # making its tables is no cost of the first cell
+            seconds = {cell: self._seconds(cell, scratch) for cell in self.page.cells}
         return {"paper": self.paper, "table": self.table, "scale": self.scale, "seconds": seconds}
+
+    def _seconds(self, cell: str, scratch: Path) -> float:
+        """Of a cell's runs."""
+        choice, about = self.page.choices(cell, self.scale)[0], self.page.cells[cell]
+        counts = self.page.measure_of(cell).rounds_to is not None
+        rounds = about.published if counts and about.published else self._rounds(cell)
+        probed = min(PROBE_ROUNDS, self._rounds(cell))
+        settings = [
+            *self._overrides(cell, choice, self.seeds[0]),
+            f"training.rounds={probed}",
+            "evaluation.stop_at=null",
+        ]
+        project = replace(Project.open(settings, self.root, derived=True), scratch=scratch)
+        start = time.perf_counter()
+        found = probe(project, self.page.method_of(cell), self.seeds[0])
+        fixed = time.perf_counter() - start - found["seconds"]["per_round"] * probed
+        return self._count(cell) * (fixed + rounds * found["seconds"]["per_round"])
 
     def _count(self, cell: str) -> int:
         """Runs of a cell."""
@@ -159,7 +170,7 @@ class _Sweep:
         known = self.results.find(place, asked)
         if known is not None:
             return known
-        found = self._run(cell, seed, choice, [], self.experiment)
+        found = self._run(cell, seed, choice)
         found["metrics"] |= self._at_rounds(cell, found)
         metrics, quantity = found["metrics"], QUANTITIES[found["task"]]
         others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
@@ -188,16 +199,16 @@ class _Sweep:
         self.results.keep(place, asked, record)
         return record
 
-    def _run(self, cell: str, seed: int, choice: str | None, more: list[str], experiment: str) -> dict[str, Any]:
-        path = self.root / "runs" / experiment / "experiment.json"
+    def _run(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
+        path = self.root / "runs" / self.experiment / "experiment.json"
         if not path.is_file():
-            write_json(path, {"kind": "run", "name": experiment})
+            write_json(path, {"kind": "run", "name": self.experiment})
         return run(
             self.page.method_of(cell),
             seed,
-            self._overrides(cell, choice, seed) + more,
+            self._overrides(cell, choice, seed),
             resume=True,
-            experiment=experiment,
+            experiment=self.experiment,
             cell=self._place(cell, choice),
             derived=True,
         )

@@ -73,9 +73,19 @@ def run(
         if experiment is None:
             about = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
             experiment = new_experiment(project, "run", about)
-        folder = RunFolder(project.runs / experiment / name)
-        with project.working(f"{experiment}/{name}"), alone(folder.path), workers_of(project) as workers:
-            return _Run(project, page, method, seed, folder, PrefectRunner(workers)).result(resume)
+        return _within(project, page, method, seed, RunFolder(project.runs / experiment / name), resume)
+
+
+def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
+    """A run inside another flow, of a project that keeps in a scratch folder what it leaves."""
+    folder = RunFolder(project.runs / new_experiment(project, "run", {}) / run_name(method, seed))
+    return _within(project, project.params.page(method, project.root), method, seed, folder, resume=False)
+
+
+def _within(project: Project, page: Method, method: str, seed: int, folder: RunFolder, resume: bool) -> dict[str, Any]:
+    own = project.working(f"{folder.path.parent.name}/{folder.name}")
+    with own, alone(folder.path), workers_of(project) as workers:
+        return _Run(project, page, method, seed, folder, PrefectRunner(workers)).result(resume)
 
 
 def check_resume(project: Project, method: str, seed: int, experiment: str | None) -> None:

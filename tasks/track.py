@@ -84,7 +84,12 @@ class Finish:
 
 def tracking_uri(root: Path, configured: str | None) -> str:
     """params.yaml first, then MLflow's own variable, then a database beside the runs."""
-    return configured or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(root / 'runs' / 'mlflow.db').resolve()}"
+    return configured or os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+
+
+def own_store(root: Path) -> str:
+    """The database beside the runs of this folder."""
+    return f"sqlite:///{(root / 'runs' / 'mlflow.db').resolve()}"
 
 
 class Delivery:

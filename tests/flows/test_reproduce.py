@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from flows import words
 from flows.reproduce import reproduce, without_places
+from silos.errors import UserError
 
 CHECKOUT = Path(__file__).parents[2]
 MEANWHILE = """
@@ -23,6 +25,14 @@ class Meanwhile(fedavg.FedAvg):
     def one_round(self, state, round):
         reproduce("tiny.yaml", "second")
         return super().one_round(state, round)
+"""
+BROKEN = """
+from flows.methods import fedavg
+
+
+class Broken(fedavg.FedAvg):
+    def one_round(self, state, round):
+        raise {error}
 """
 QUICK = ["training.rounds=1", "training.epochs=1", "data.scheme=[{kind: equal, clients: 2}]", "model.hidden=[]"]
 
@@ -94,6 +104,44 @@ def test_a_sweep_that_finishes_while_another_trains_keeps_its_records(own_page):
     written = json.loads((folder / "docs" / "results" / "tiny.json").read_text())
     for name in ("first", "second"):
         assert [record["seed"] for record in written[name]["cpu"]["cell"]] == [0, 1]
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}", None])
+def test_an_estimate_leaves_nothing_in_the_project_and_tells_no_tracker(own_page, monkeypatch, uri):
+    private = {"words": "w", "method": "local_only"}
+    folder = own_page(first=table(cells={"shared": {"words": "w"}, "own": private}))
+    with socket.create_server(("127.0.0.1", 0)) as tracker:
+        if uri is None:
+            monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        else:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(port=tracker.getsockname()[1]))
+        before = left_in(folder)
+        (folder / "cache" / "estimate" / "runs" / "of a killed process").mkdir(parents=True)
+        found = reproduce("tiny.yaml", "first", estimate=True)
+        tracker.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            tracker.accept()  # nobody came
+    assert set(found["seconds"]) == {"shared", "own"}
+    assert min(found["seconds"].values()) > 0
+    assert left_in(folder) == before
+
+
+@pytest.mark.parametrize("error", ["ZeroDivisionError", "KeyboardInterrupt"])
+def test_an_estimate_that_ends_early_leaves_nothing_either(own_page, error):
+    folder = own_page(first=table(method="broken", base=[*QUICK, "extra_methods.broken=broken.py"]))
+    (folder / "broken.py").write_text(BROKEN.format(error=error))
+    before = left_in(folder)
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        reproduce("tiny.yaml", "first", estimate=True)
+    assert left_in(folder) == before
+
+
+def left_in(folder: Path) -> set[Path]:
+    """All files and folders but for the cache of partitions."""
+    cache = folder / "cache" / "partitions"
+    return {
+        p for p in folder.rglob("*") if p != cache.parent and not p.is_relative_to(cache) and p.name != "__pycache__"
+    }
 
 
 @pytest.mark.parametrize("seeds_are", ["data", "training"])
