@@ -106,6 +106,14 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
     assert read_manifest(here / "data" / "mine").params["seed"] == 2
 
 
+def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
+    with (
+        door.own(["extra_methods.own=own.py"]),
+        pytest.raises(UserError, match="^extra_methods is not for a flow run's"),
+    ):
+        from_outside(partition, overrides=["extra_methods.own=evil.py"])
+
+
 def test_a_run_inside_a_run_is_no_outsider(from_outside):
     @flow
     def inner() -> bool:

@@ -1,0 +1,81 @@
+"""What a person who reaches Prefect's page can have a schedule do, and what not."""
+
+import json
+import re
+import signal
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NEVER_SOON = "0 0 29 2 *"
+EVIL = """
+from pathlib import Path
+
+from flows.methods import fedavg
+
+Path("been-here").touch()
+
+
+class Evil(fedavg.FedAvg):
+    pass
+"""
+
+
+@pytest.fixture
+def schedule(partitioned: Any, tmp_path: Path) -> Any:
+    """A folder in which a comparison is scheduled for later, with a page of the user's own, and Prefect's address."""
+    folder = partitioned[0].copy(tmp_path / "project")
+    for name in ("own", "evil"):
+        (folder.path / f"{name}.py").write_text(EVIL.replace("been-here", f"{name}-was-here"))
+    fixed = ("--set", "extra_methods.own=own.py", "--set", "training.rounds=3")
+    with (tmp_path / "screen.txt").open("w+") as screen:
+        process = folder.start("schedule", NEVER_SOON, "fedavg", "--seeds", "0", *fixed, out=screen)
+        end = time.monotonic() + 120
+        while "ctrl-C" not in (said := Path(screen.name).read_text()) and time.monotonic() < end:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
+        yield folder, re.search(r"Prefect's page: (\S+)", said)[1] + "/api"
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def ask(url: str, body: dict[str, Any]) -> Any:
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_but_no_code(schedule):
+    folder, api = schedule
+    found: list[Any] = []
+    end = time.monotonic() + 60
+    while not found and time.monotonic() < end:
+        found = ask(f"{api}/deployments/filter", {})
+        time.sleep(0.2)
+    (deployment,) = found
+    assert deployment["parameters"] == {"methods": ["fedavg"], "seeds": [0]}
+    rounds = ["training.rounds=1", "training.epochs=1"]
+    asked = {
+        "own": {"methods": ["own"], "reference": "own", "overrides": rounds},
+        "evil": {"methods": ["evil"], "reference": "evil", "overrides": [*rounds, "extra_methods.evil=evil.py"]},
+    }
+    url = f"{api}/deployments/{deployment['id']}/create_flow_run"
+    started = {name: ask(url, {"parameters": p, "state": {"type": "SCHEDULED"}})["id"] for name, p in asked.items()}
+    states: dict[str, Any] = {}
+    end = time.monotonic() + 180
+    while len(states) < len(started) and time.monotonic() < end:
+        time.sleep(0.5)
+        for run in ask(f"{api}/flow_runs/filter", {"flow_runs": {"id": {"any_": list(started.values())}}}):
+            if run["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED"):
+                states[run["id"]] = run["state"]
+    ended = {name: states[id] for name, id in started.items()}
+    assert {name: state["type"] for name, state in ended.items()} == {"own": "COMPLETED", "evil": "FAILED"}
+    assert "extra_methods is not for a flow run's parameters" in ended["evil"]["message"]
+    assert (folder.path / "own-was-here").exists()
+    assert not (folder.path / "evil-was-here").exists()
+    (comparison,) = folder.path.glob("runs/compare-*/comparison.json")
+    (run,) = json.loads(comparison.read_text())["runs"]
+    assert (run["method"], run["rounds"]) == ("own", 1)
