@@ -5,10 +5,12 @@ from typing import Any
 
 from flows.round import Problem
 from models.deep_ensemble import DeepEnsemble
-from models.networks import Network, kind_of
+from models.networks import Network, kind_of, size
 from models.state import Weights
 from silos.errors import UserError
+from silos.free_memory import must_fit
 
+TRAINED = 16  # bytes of a parameter in training: weights, gradient and two of an optimiser, in float32
 TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, cluster_oracle or uefl"
 
 
@@ -25,6 +27,14 @@ def single(problem: Problem) -> Network:
             f"a single one; set model.members to 1, or use {TAKE_MEMBERS}."
         )
     return problem.network
+
+
+def fitting(network: Network, key: str, copies: int = 1) -> Network:
+    """The network that a method made; UserError if so many copies of it are more than the memory that there is."""
+    count = size(network)
+    what = f"params.yaml: {key}: {f'{copies:,} networks' if copies > 1 else 'a network'} of {count:,} parameters"
+    must_fit(count * copies * TRAINED, what, "lower what makes it that large")
+    return network
 
 
 def offering(network: Network, part: str, what: str) -> Any:

@@ -38,7 +38,9 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
 @app.command()
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
-    seed: Annotated[int, typer.Option(min=0, help="Of training; the partition has its own in params.yaml.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Of training; the partition has its own in params.yaml.")
+    ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -331,11 +333,15 @@ def _published(paper: str, table: str | None, scale: str) -> Any:
 
 
 def _seeds(text: str | None) -> list[int] | None:
-    from silos.errors import UserError
+    from silos import bounds
+    from silos.errors import UserError, shown
 
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
-        raise UserError(f"--seeds {text}: write whole numbers with commas between, for example 0,1,2.")
+    # isdigit() is true of ² too, which is no number
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise UserError(f"--seeds {shown(text)}: write whole numbers with commas between, for example 0,1,2.")
+    if any(len(part) > 100 or int(part) > bounds.SEED for part in parts):
+        raise UserError(f"--seeds {shown(text)}: a seed is at most {bounds.SEED:,}.")
     return [int(part) for part in parts]

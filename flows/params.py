@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from flows import method as methods
 from flows import own_page
-from silos import strict_yaml
+from silos import bounds, strict_yaml
 from silos.errors import UserError, shown
 from silos.names import Word, checked
 from silos.params import DataParams
@@ -24,39 +24,43 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+Widths = Annotated[list[Annotated[int, Field(ge=1, le=bounds.WIDTH)]], Field(max_length=bounds.LAYERS)]
+Channels = Annotated[list[Annotated[int, Field(ge=1, le=bounds.CHANNELS)]], Field(max_length=bounds.LAYERS)]
+
+
 class NetworkParams(Section):
     """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble."""
 
-    members: int = Field(default=1, ge=1)
+    members: int = Field(default=1, ge=1, le=bounds.COPIES)
 
 
 class MLPParams(NetworkParams):
     """Dense layers; no hidden one is logistic or linear regression."""
 
     kind: Literal["mlp"]
-    hidden: list[Annotated[int, Field(ge=1)]] = [64]
+    hidden: Widths = [64]
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    statistics: int = Field(default=0, ge=0)
+    statistics: int = Field(default=0, ge=0, le=bounds.WIDTH)
 
 
 class CNNParams(NetworkParams):
     """Convolutions with pooling, then dense layers."""
 
     kind: Literal["cnn"]
-    channels: list[Annotated[int, Field(ge=1)]] = Field(default=[10, 20], min_length=1)
-    kernel: int = Field(default=5, ge=1)
+    channels: Channels = Field(default=[10, 20], min_length=1)
+    kernel: int = Field(default=5, ge=1, le=bounds.COPIES)
     padding: bool = False
-    hidden: list[Annotated[int, Field(ge=1)]] = [50]
+    hidden: Widths = [50]
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    statistics: int = Field(default=0, ge=0)
+    statistics: int = Field(default=0, ge=0, le=bounds.WIDTH)
 
 
 class ResidualParams(NetworkParams):
     """Residual stages with pooling, then dense layers with GELU; dropout also on the logits, as in the codebook paper."""
 
     kind: Literal["residual"]
-    widths: list[Annotated[int, Field(ge=1)]] = Field(default=[16, 32, 64], min_length=1)
-    hidden: list[Annotated[int, Field(ge=1)]] = [512]
+    widths: Channels = Field(default=[16, 32, 64], min_length=1)
+    hidden: Widths = [512]
     dropout: float = Field(default=0.1, ge=0, lt=1)
     logit_dropout: bool = True
 
@@ -65,7 +69,7 @@ class VGGParams(NetworkParams):
     """VGG16 with batch normalisation up to its last pooling, then the head of `residual`."""
 
     kind: Literal["vgg16_bn"]
-    hidden: list[Annotated[int, Field(ge=1)]] = [512]
+    hidden: Widths = [512]
     dropout: float = Field(default=0.1, ge=0, lt=1)
     logit_dropout: bool = True
     pretrained: str | None = Field(default=None, min_length=1)
@@ -75,7 +79,7 @@ class ResNetParams(NetworkParams):
     """ResNet18 up to the mean over places, then the head of `residual`."""
 
     kind: Literal["resnet18"]
-    hidden: list[Annotated[int, Field(ge=1)]] = [512]
+    hidden: Widths = [512]
     dropout: float = Field(default=0.1, ge=0, lt=1)
     logit_dropout: bool = True
     pretrained: str | None = Field(default=None, min_length=1)
@@ -91,7 +95,7 @@ class FocalParams(Section):
     """-(1 - p)^gamma log p."""
 
     kind: Literal["focal"]
-    gamma: float = Field(default=2.0, ge=0)
+    gamma: float = Field(default=2.0, ge=0, le=bounds.REAL)
 
 
 class SquaredErrorParams(Section):
@@ -104,25 +108,25 @@ class SGDParams(Section):
     """Stochastic gradient descent."""
 
     kind: Literal["sgd"]
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0, le=bounds.REAL)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=bounds.REAL)
 
 
 class AdamParams(Section):
     """Adam; `adamw` decouples the weight decay."""
 
     kind: Literal["adam", "adamw"]
-    learning_rate: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    learning_rate: float = Field(gt=0, le=bounds.REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=bounds.REAL)
 
 
 class TrainingParams(Section):
     """One budget for every method of a comparison."""
 
-    rounds: int = Field(ge=1)
-    epochs: int = Field(ge=1)
-    batch: int = Field(ge=1)
+    rounds: int = Field(ge=1, le=bounds.TIMES)
+    epochs: int = Field(ge=1, le=bounds.TIMES)
+    batch: int = Field(ge=1, le=bounds.TIMES)
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
 
@@ -132,23 +136,23 @@ class ClientsParams(Section):
 
     fraction: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1)]] = {}
+    join: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = {}
 
 
 class EvaluationParams(Section):
     """When models are scored, and which round is reported."""
 
-    every: int = Field(default=1, ge=1)
+    every: int = Field(default=1, ge=1, le=bounds.TIMES)
     report: Literal["last", "best"] = "last"
-    stop_at: float | None = Field(default=None, gt=0)
-    passes: int = Field(default=20, ge=0)
+    stop_at: float | None = Field(default=None, gt=0, le=bounds.REAL)
+    passes: int = Field(default=20, ge=0, le=bounds.PASSES)
 
 
 class ComparisonParams(Section):
     """What `siloflow compare` does when the command line names nothing."""
 
     methods: list[Annotated[str, Word()]] = Field(min_length=1)
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, le=bounds.SEED)]] = Field(min_length=1)
     reference: Annotated[str, Word()] = "fedavg"
 
     @field_validator("methods", "seeds")
@@ -164,7 +168,7 @@ class EngineParams(Section):
     """How clients are computed; results are the same for any number of workers."""
 
     kind: Literal["auto", "batched", "vmap", "sequential"] = "auto"
-    stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=bounds.CLIENTS)] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -374,15 +378,22 @@ def _wish(kind: str, message: str, context: dict[str, Any]) -> str:
     """What a value must be, after `it must`."""
     for start, words in _WISHES.items():
         if kind.startswith(start):
-            return words.format(**context)
+            return words.format(**{name: _plain(value) for name, value in context.items()})
     return message.removeprefix("Input should ")
 
 
+def _plain(value: Any) -> Any:
+    """A bound as people write it: 1,000,000 and 0.001."""
+    if not isinstance(value, int | float):
+        return value
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
 _WISHES = {
-    "greater_than_equal": "be at least {ge:g}",
-    "greater_than": "be greater than {gt:g}",
-    "less_than_equal": "be at most {le:g}",
-    "less_than": "be less than {lt:g}",
+    "greater_than_equal": "be at least {ge}",
+    "greater_than": "be greater than {gt}",
+    "less_than_equal": "be at most {le}",
+    "less_than": "be less than {lt}",
     "int_": "be a whole number",
     "float_": "be a number",
     "finite_number": "be a finite number",
@@ -394,6 +405,7 @@ _WISHES = {
     "list_type": "be a list",
     "tuple_type": "be a list",
     "too_short": "have at least {min_length} in it",
+    "too_long": "have at most {max_length} in it",
     "dict_type": "be a section with keys of its own",
     "model_": "be a section with keys of its own",
     "literal_error": "be {expected}",

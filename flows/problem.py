@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from flows.around import TRAINED
 from flows.params import Params
 from flows.pretrained import started
 from flows.round import Problem
@@ -12,10 +13,11 @@ from models import objectives, optimisers
 from models.cohort import Kind, Training
 from models.deep_ensemble import DeepEnsemble
 from models.kernels import pick
-from models.networks import Network, build
+from models.networks import Network, build, size
 from models.pretrained import Pretrained
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.free_memory import must_fit
 from silos.manifest import Manifest
 
 _OBJECTIVES: Mapping[str, Any] = {
@@ -39,6 +41,7 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
         kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
+    _fits(params, network, min(kernel.stack, len(federated.clients)), device)
     return Problem(federated, network, _training(params, kernel.kind), seed, kernel.stack)
 
 
@@ -65,6 +68,26 @@ def _suits(params: Params, task: str) -> None:
             f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
             "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
         )
+
+
+def _fits(params: Params, network: Network, stack: int, device: str) -> None:
+    """UserError if the clients of one stack cannot be trained side by side in the memory that there is."""
+    own = size(network) * TRAINED
+    members = f" of {params.model.members:,} members" if params.model.members > 1 else ""
+    must_fit(
+        own * stack,
+        f"params.yaml: model has {own // TRAINED:,} parameters{members}, and training a stack of {stack:,} clients "
+        f"({TRAINED} bytes for each: weights, gradient and optimiser)",
+        "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
+        _free(device),
+    )
+
+
+def _free(device: str) -> int | None:
+    """Bytes on a GPU; None for this machine's own memory, which `must_fit` looks at."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if device == "cuda" else None
 
 
 def _join(params: Params, silos: Silos) -> None:

@@ -5,7 +5,7 @@ Matrices are kept as (in, out): with torch's (out, in) the stacked gradient come
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from models.represented import Represented
 from models.residual import Residual
 from models.resnet import ResNet18
 from models.state import Weights
-from models.streams import server_stream
+from models.streams import Sketch
 from models.transformed import Transformed
 from models.vgg import VGG16
 
@@ -166,8 +166,10 @@ def learned(network: Network, weights: Weights) -> dict[str, Tensor]:
 
 
 def size(network: Network) -> int:
-    """How many numbers the network's weights hold."""
-    return parameters(network.init(server_stream(0, 0, "init")))
+    """How many numbers the network's weights hold, told from their shapes: nothing of that size is made."""
+    if isinstance(network, DeepEnsemble):
+        return network.members * size(network.inner)
+    return parameters(network.init(cast(Tensor, Sketch())))
 
 
 def to_learn(network: Network) -> int:

@@ -52,7 +52,7 @@ def make(spec: Mapping[str, Any]) -> Statistic:
     """`{kind: loadings, components: 2}` as a record; ValueError with a sentence for an unknown kind or option."""
     options = dict(spec)
     kind = options.pop("kind", None)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         near = get_close_matches(str(kind), KINDS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}."
         raise ValueError(f"there is no statistic {kind!r}; {hint}")

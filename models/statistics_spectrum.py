@@ -14,6 +14,8 @@ from torch import Tensor
 from models.statistics_base import Found, Statistic, centred, one_hot, one_hot_columns
 
 _TIE = 1e-6  # entries of a unit vector that are as large as each other
+_MOST = 10_000  # components or values
+_LONGEST = 1e9
 _ANCHORED = 1e-3  # a cosine below this does not settle a sign
 
 
@@ -33,12 +35,12 @@ class Loadings(Statistic):
     norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.components < 1:
-            raise ValueError(f"components is {self.components}, and must be 1 or more")
+        if not 1 <= self.components <= _MOST:
+            raise ValueError(f"components is {self.components}, and must be 1 to {_MOST:,}")
         if self.sign not in ("ones", "largest"):
             raise ValueError(f"sign is {self.sign!r}, and must be ones or largest")
-        if self.norm is not None and not 0 < self.norm < float("inf"):
-            raise ValueError(f"norm is {self.norm}, and must be above 0 and finite")
+        if self.norm is not None and not (isinstance(self.norm, int | float) and 0 < self.norm <= _LONGEST):
+            raise ValueError(f"norm is {self.norm!r}, and must be above 0 and at most {_LONGEST:,.0f}")
 
     def length(self, features: int, classes: int) -> int:
         """A number for each feature and label column, for each component."""
@@ -76,8 +78,8 @@ class Fingerprint(Statistic):
     log: bool = False  # log(1 + eigenvalue)
 
     def __post_init__(self) -> None:
-        if self.values < 1:
-            raise ValueError(f"values is {self.values}, and must be 1 or more")
+        if not 1 <= self.values <= _MOST:
+            raise ValueError(f"values is {self.values}, and must be 1 to {_MOST:,}")
 
     def length(self, features: int, classes: int) -> int:
         """As many as asked for."""

@@ -8,6 +8,7 @@ draws from a global generator.
 import math
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +23,29 @@ def _signed(number: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
+
+
+class Sketch:
+    """Stands for a stream where only shapes are asked: what is drawn from it has a shape, and no numbers.
+
+    torch's own device for that, `meta`, imports a compiler for 3 s.
+    """
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        self.shape = tuple(shape)
+
+    def numel(self) -> int:
+        """As of a tensor."""
+        return math.prod(self.shape)
+
+    def _same(self, *_: Any) -> "Sketch":
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __xor__ = __and__ = __rshift__ = _same
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Sketch":
+        return next(a for a in args if isinstance(a, Sketch))
 
 
 def client_streams(seed: int, clients: Sequence[str], round: int, purpose: str) -> Tensor:
@@ -48,6 +72,8 @@ def bits(stream: Tensor, count: int) -> Tensor:
 
 def uniform(stream: Tensor, shape: Sequence[int]) -> Tensor:
     """(..., *shape) float32 in [0, 1), in steps of 2^-24, for streams (...)."""
+    if isinstance(stream, Sketch):
+        return cast(Tensor, Sketch(shape))
     high = _shift_right(bits(stream, math.prod(shape)), 40)
     return high.to(torch.float32).mul(2.0**-24).reshape((*stream.shape, *shape))
 

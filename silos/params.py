@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from silos import bounds
 from silos.names import PlainName
 from silos.params_scheme import Step, check_scheme
 from silos.params_source import Section, Source
@@ -35,7 +36,7 @@ class DataParams(Section):
     """All that decides the bytes of data/<name>."""
 
     name: PlainName
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, le=bounds.SEED)
     source: Source
     scheme: tuple[Step, ...]
     split: SplitParams

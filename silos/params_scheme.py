@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
 
-from silos.errors import UserError
+from silos import bounds
+from silos.errors import UserError, shown
 from silos.names import Word
 from silos.params_source import Section
 
@@ -29,7 +30,8 @@ def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
     try:
         return _GROUPS.validate_python(value)
     except ValidationError:
-        raise ValueError(f"{value!r} is neither paper nor code, nor a list with a list of classes a group") from None
+        said = shown(repr(value))
+        raise ValueError(f"{said} is neither paper nor code, nor a list with a list of classes a group") from None
 
 
 _GROUPS: TypeAdapter[tuple[tuple[str, ...], ...]] = TypeAdapter(Annotated[tuple[Names, ...], Field(min_length=1)])
@@ -47,7 +49,7 @@ class Column(Section):
 class Dealing(Section):
     """A step that deals rows to numbered clients; `within: domain` deals each domain's rows to clients of its own."""
 
-    clients: int = Field(ge=1)
+    clients: int = Field(ge=1, le=bounds.CLIENTS)
     within: Literal["domain"] | None = None
 
 
@@ -61,22 +63,22 @@ class Quantity(Dealing):
     """Quantity skew: the clients' sizes follow Dirichlet(beta)."""
 
     kind: Literal["quantity"]
-    beta: float = Field(gt=0)
+    beta: float = Field(ge=bounds.SMALLEST, le=bounds.REAL)
 
 
 class Dirichlet(Dealing):
     """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
 
     kind: Literal["dirichlet"]
-    alpha: float = Field(gt=0)
-    min_rows: int = Field(default=1, ge=1)
+    alpha: float = Field(ge=bounds.SMALLEST, le=bounds.REAL)
+    min_rows: int = Field(default=1, ge=1, le=bounds.TIMES)
 
 
 class Shards(Dealing):
     """Label skew: rows sorted by label and cut into shards, of which each client gets some."""
 
     kind: Literal["shards"]
-    shards_per_client: int = Field(ge=1)
+    shards_per_client: int = Field(ge=1, le=bounds.TIMES)
 
 
 class Balanced(Dealing):
@@ -97,7 +99,7 @@ class ClassesPerCluster(Dealing):
 
     kind: Literal["classes_per_cluster"]
     clusters: tuple[Names, ...] = Field(min_length=1)
-    most_rows: int | None = Field(default=None, ge=1)
+    most_rows: int | None = Field(default=None, ge=1, le=bounds.TIMES)
 
 
 # --- steps that make clients differ -----------------------------------------------------------------------
@@ -117,7 +119,7 @@ class Rotation(ByCluster):
     """
 
     kind: Literal["rotation"]
-    angles: tuple[float, ...] = Field(min_length=1)
+    angles: tuple[Annotated[float, Field(ge=-bounds.TURN, le=bounds.TURN)], ...] = Field(min_length=1)
     centre: Literal["middle", "opencv"] = "middle"
 
 
@@ -125,14 +127,16 @@ class Noise(ByCluster):
     """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255)."""
 
     kind: Literal["noise"]
-    sd: Annotated[tuple[Annotated[float, Field(ge=0)], ...], BeforeValidator(_several), Field(min_length=1)]
+    sd: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=bounds.REAL)], ...], BeforeValidator(_several), Field(min_length=1)
+    ]
 
 
 class PermuteLabels(ByCluster):
     """Concept shift: each block of clients names the classes in another order; the first keeps theirs."""
 
     kind: Literal["permute_labels"]
-    clusters: int = Field(ge=2)
+    clusters: int = Field(ge=2, le=bounds.CLIENTS)
 
 
 class MergeLabels(ByCluster):
@@ -156,7 +160,7 @@ class Imbalance(Section):
 
     kind: Literal["imbalance"]
     classes: Names
-    ratio: float = Field(ge=1)
+    ratio: float = Field(ge=1, le=bounds.REAL)
 
 
 class HoldOut(Section):
@@ -170,7 +174,7 @@ class Fresh(Section):
     """The last `per_domain` clients of each domain get the role `fresh`: a known law, but never trained on."""
 
     kind: Literal["fresh"]
-    per_domain: int = Field(ge=1)
+    per_domain: int = Field(ge=1, le=bounds.CLIENTS)
 
 
 Assignment = Column | Equal | Quantity | Dirichlet | Shards | Balanced | ClassesPerCluster

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from silos import bounds
+
 
 class Section(BaseModel):
     """A part of params.yaml: frozen, and strict about unknown keys."""
@@ -31,8 +33,8 @@ class RowLimits(Section):
     With `test: 0` the source has no test rows of its own, and data.split draws them.
     """
 
-    train: int | None = Field(default=None, ge=1)
-    test: int | None = Field(default=None, ge=0)
+    train: int | None = Field(default=None, ge=1, le=bounds.TIMES)
+    test: int | None = Field(default=None, ge=0, le=bounds.TIMES)
 
 
 class Downloaded(Section):
@@ -67,7 +69,7 @@ class Gtsrb(Downloaded):
     """The German traffic signs, 43 classes, in colour; each is resized to `size` x `size` pixels."""
 
     kind: Literal["gtsrb"]
-    size: int = Field(default=32, ge=1)
+    size: int = Field(default=32, ge=1, le=bounds.SIDE)
 
 
 class Folder(Section):
@@ -75,7 +77,7 @@ class Folder(Section):
 
     kind: Literal["folder"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, le=bounds.SIDE)
 
 
 class Synthetic(Section):
@@ -83,12 +85,12 @@ class Synthetic(Section):
 
     kind: Literal["synthetic"]
     task: Literal["linear", "logistic"]
-    clusters: int = Field(default=3, ge=1)
-    clients_per_cluster: int = Field(default=100, ge=1)
-    rows: int = Field(default=100, ge=1, description="training rows of a client")
-    test_rows: int = Field(default=100, ge=0, description="test rows of a client")
-    features: int = Field(default=10, ge=1)
-    noise: float = Field(default=0.1, ge=0, description="standard deviation, of the linear task only")
+    clusters: int = Field(default=3, ge=1, le=bounds.CLIENTS)
+    clients_per_cluster: int = Field(default=100, ge=1, le=bounds.CLIENTS)
+    rows: int = Field(default=100, ge=1, le=bounds.TIMES, description="training rows of a client")
+    test_rows: int = Field(default=100, ge=0, le=bounds.TIMES, description="test rows of a client")
+    features: int = Field(default=10, ge=1, le=bounds.WIDTH)
+    noise: float = Field(default=0.1, ge=0, le=bounds.REAL, description="standard deviation, of the linear task only")
 
     @model_validator(mode="after")
     def _logistic_has_no_noise(self) -> "Synthetic":

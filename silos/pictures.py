@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
+from silos.free_memory import must_fit
 
 
 def read_pictures(paths: Sequence[Path], size: int) -> np.ndarray:
@@ -15,6 +16,11 @@ def read_pictures(paths: Sequence[Path], size: int) -> np.ndarray:
     from PIL import Image
 
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # it would print what the sentence below says
+    must_fit(
+        len(paths) * size * size * 3,
+        f"params.yaml: data.source.size is {size:,}, and {len(paths):,} pictures of that size in colour",
+        "lower it",
+    )
     x = np.empty((len(paths), size, size, 3), np.uint8)
     for at, path in enumerate(paths):
         try:

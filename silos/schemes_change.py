@@ -55,9 +55,12 @@ def permute_labels(step: PermuteLabels, made: Partition, at: At) -> Partition:
     """
     if len(made.classes) < 2:
         raise at.error(f"needs two classes or more, and the source has {len(made.classes)}; change the source.")
+    in_blocks = _in_blocks(
+        made.clients, step.clusters, "clusters", step.within, at
+    )  # refuses more clusters than clients
     permutations = _permutations(step.clusters, len(made.classes), at)
     clients = []
-    for client, block in _in_blocks(made.clients, step.clusters, "clusters", step.within, at):
+    for client, block in in_blocks:
         clients.append(replace(client, y=permutations[block][client.y], domain=labelled(client.domain, f"perm{block}")))
     return replace(made, clients=clients)
 

@@ -102,6 +102,7 @@ def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
     after it, its subclasses E2a.
     """
     _has_classes(rows, at)
+    enough_rows(rows, step.clients, 1, at)
     clusters = [class_codes(names, rows.classes, at) for names in step.clusters]
     if step.clients < len(clusters):
         raise at.error(f"has {len(clusters)} clusters for {step.clients} clients; give each cluster a client.")

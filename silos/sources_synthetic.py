@@ -2,9 +2,12 @@
 
 import numpy as np
 
+from silos.free_memory import must_fit
 from silos.params_source import Synthetic
 from silos.rows import Rows, numbered
 from silos.streams import stream
+
+_BESIDE = 12  # a row's label and names, in numbers
 
 
 def synthetic(source: Synthetic, seed: int) -> Rows:
@@ -14,6 +17,15 @@ def synthetic(source: Synthetic, seed: int) -> Rows:
     Section 5 of the conditional-statistics paper; theta, training and test rows come from streams of their own, so
     that a client with more rows has the same first ones.
     """
+    numbers = (
+        source.clusters * source.clients_per_cluster * (source.rows + source.test_rows) * (source.features + _BESIDE)
+    )
+    must_fit(
+        8 * numbers + 8 * source.clusters * source.features,
+        f"params.yaml: data.source: {source.clusters:,} clusters * {source.clients_per_cluster:,} clients * "
+        f"({source.rows:,} + {source.test_rows:,}) rows * {source.features:,} features",
+        "lower one of them",
+    )
     thetas = coefficients(source, seed)
     count = source.clusters * source.clients_per_cluster
     x, y, client, domain, split = [], [], [], [], []

@@ -17,6 +17,7 @@ from models.model import Model
 from models.networks import learned
 from models.state import State, Weights
 from models.streams import server_stream
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.messages import Update
@@ -28,9 +29,9 @@ class CFL(Method):
 
     tests = "personal"
 
-    mean_below: float | None = Field(None, ge=0)
-    longest_above: float | None = Field(None, ge=0)
-    after_round: int = Field(0, ge=0)
+    mean_below: float | None = Field(None, ge=0, le=bounds.REAL)
+    longest_above: float | None = Field(None, ge=0, le=bounds.REAL)
+    after_round: int = Field(0, ge=0, le=bounds.TIMES)
     separation: float = Field(0.0, ge=0, le=1)
     linkage: Linkage = "single"
 

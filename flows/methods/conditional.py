@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from flows.around import single
+from flows.around import fitting, single
 from flows.gradient import gradient_round
 from flows.method import Method, Report
 from flows.round import Problem, Round
@@ -27,6 +27,7 @@ from models.state import State
 from models.statistics import Statistic, make
 from models.statistics_spectrum import Loadings
 from models.streams import server_stream
+from silos import bounds
 from silos.errors import UserError
 from silos.names import Word
 from tasks.aggregate import aggregate
@@ -48,7 +49,7 @@ class Conditional(Method):
     statistics: Annotated[tuple[dict[str, Any], ...], Word()] = ({"kind": "covariance_xy"},)
     form: Literal["joined", "planes", "bilinear", "ensemble"] = "joined"
     constant: bool = False
-    experts: int = Field(3, ge=1)
+    experts: int = Field(3, ge=1, le=bounds.COPIES)
     source: Source = "local"
     arm: Literal["fedavg", "fedsgd", "pooled"] = "fedavg"
     few_rows: FewRows = "zeros"
@@ -64,7 +65,8 @@ class Conditional(Method):
 
     def init(self, problem: Problem) -> State:
         """One draw of weights; nobody has described their rows yet."""
-        weights = self._network(problem).init(server_stream(problem.seed, 0, "init"))
+        network = fitting(self._network(problem), "method.conditional")
+        weights = network.init(server_stream(problem.seed, 0, "init"))
         return Known().within(State({"weights": weights}))
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:

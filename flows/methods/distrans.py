@@ -16,6 +16,7 @@ from models.model import Model
 from models.state import Private, State, Weights
 from models.streams import server_stream
 from models.transformed import Transformed
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -28,8 +29,8 @@ class DisTrans(fedavg.FedAvg):
     tests = "personal"
 
     mix: float = Field(0.2, ge=0, lt=1)
-    offset_rate: float = Field(0.2, ge=0)
-    start_scale: float = Field(1.0, ge=0)
+    offset_rate: float = Field(0.2, ge=0, le=bounds.REAL)
+    start_scale: float = Field(1.0, ge=0, le=bounds.REAL)
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""

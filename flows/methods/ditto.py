@@ -12,6 +12,7 @@ from flows.round import Problem, Round
 from models.model import Model
 from models.state import Private, State
 from models.streams import server_stream
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -21,7 +22,7 @@ class Ditto(fedavg.FedAvg):
 
     tests = "personal"
 
-    personal_weight: float = Field(1.0, ge=0)
+    personal_weight: float = Field(1.0, ge=0, le=bounds.REAL)
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start; nobody has stored weights yet."""

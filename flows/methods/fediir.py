@@ -17,6 +17,7 @@ from flows.round import Problem, Round
 from models.matched import Matched
 from models.model import Model
 from models.state import State
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.head_gradient import head_gradient
 from tasks.local_train import local_train
@@ -25,7 +26,7 @@ from tasks.local_train import local_train
 class FedIIR(fedavg.FedAvg):
     """`penalty` is the paper's lambda; `decay` keeps that much of the last round's g."""
 
-    penalty: float = Field(0.01, ge=0)
+    penalty: float = Field(0.01, ge=0, le=bounds.REAL)
     decay: float = Field(0.95, ge=0, lt=1)
 
     def init(self, problem: Problem) -> State:

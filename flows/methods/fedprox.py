@@ -9,6 +9,7 @@ from flows.method import Report
 from flows.methods import fedavg
 from flows.round import Round
 from models.state import State
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -16,7 +17,7 @@ from tasks.local_train import local_train
 class FedProx(fedavg.FedAvg):
     """`proximal` is the paper's mu; its grid is 0.001, 0.01, 0.1, 1."""
 
-    proximal: float = Field(0.01, ge=0)
+    proximal: float = Field(0.01, ge=0, le=bounds.REAL)
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere with the proximal term, average."""

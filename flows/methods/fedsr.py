@@ -8,7 +8,7 @@ repeat: every client k trains w_k from w, and its references from their last, fo
 
 from pydantic import Field
 
-from flows.around import apart, ending_in_a_layer
+from flows.around import apart, ending_in_a_layer, fitting
 from flows.method import Report
 from flows.methods import fedavg
 from flows.round import Problem, Round
@@ -16,6 +16,7 @@ from models.model import Model
 from models.represented import Represented
 from models.state import Private, State, Weights
 from models.streams import server_stream
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -28,13 +29,14 @@ class FedSR(fedavg.FedAvg):
     `width` gives mu a linear layer of its own, as in the authors' code.
     """
 
-    norm_weight: float = Field(0.01, ge=0)
-    conditional_weight: float = Field(0.001, ge=0)
+    norm_weight: float = Field(0.01, ge=0, le=bounds.REAL)
+    conditional_weight: float = Field(0.001, ge=0, le=bounds.REAL)
     sampled: bool = True
-    width: int | None = Field(None, ge=1)
+    width: int | None = Field(None, ge=1, le=bounds.CHANNELS)
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw with a layer for sigma; nobody has stored references yet."""
+        fitting(self._network(problem), "method.fedsr.width")
         sections, _ = self._start(problem)
         return State(sections, private={SECTION: {}})
 

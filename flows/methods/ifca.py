@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 
+from flows.around import fitting
 from flows.groups import members, model_of_groups, of_group, together, train_groups
 from flows.method import Method, Report
 from flows.round import Problem, Round
@@ -17,6 +18,7 @@ from models.model import Model
 from models.networks import learned
 from models.state import State, Weights
 from models.streams import server_stream
+from silos import bounds
 from tasks.messages import Choices
 from tasks.regroup import regroup
 
@@ -29,13 +31,14 @@ class IFCA(Method):
 
     tests = "personal"
 
-    clusters: int = Field(3, ge=1)
-    restarts: int = Field(1, ge=1)
-    trial: int = Field(10, ge=1)
-    start_scale: float = Field(1.0, gt=0)
+    clusters: int = Field(3, ge=1, le=bounds.COPIES)
+    restarts: int = Field(1, ge=1, le=bounds.COPIES)
+    trial: int = Field(10, ge=1, le=bounds.TIMES)
+    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
 
     def init(self, problem: Problem) -> State:
         """A draw for every model of every set; the first of them is FedAvg's."""
+        fitting(problem.network, "method.ifca.clusters and restarts", self.clusters * self.restarts)
         sets = [
             [self._draw(problem, i * self.clusters + k) for k in range(self.clusters)] for i in range(self.restarts)
         ]

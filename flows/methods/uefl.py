@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from flows.around import apart
+from flows.around import apart, fitting
 from flows.codewords import common_books, counted, doubts, own_words, said, with_words
 from flows.method import Method, Report
 from flows.round import Problem, Round, tickets
@@ -27,6 +27,7 @@ from models.model import Model
 from models.networks import Network
 from models.state import Private, State, Weights
 from models.streams import server_stream
+from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.local_train import local_train
@@ -67,21 +68,21 @@ class UEFL(Method):
     tests = "personal"
 
     arm: Literal["paper", "authors", "ours"] = "ours"
-    words: int = Field(32, ge=1)
-    segments: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
-    commitment: float = Field(0.25, ge=0)
-    code_weight: float = Field(1.0, ge=0)
-    warm_up: int = Field(0, ge=0)
+    words: int = Field(32, ge=1, le=bounds.CHANNELS)
+    segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = 1
+    commitment: float = Field(0.25, ge=0, le=bounds.REAL)
+    code_weight: float = Field(1.0, ge=0, le=bounds.REAL)
+    warm_up: int = Field(0, ge=0, le=bounds.TIMES)
     start: Literal["normal", "centres"] = "normal"
-    start_scale: float = Field(1.0, gt=0)
-    first_rounds: int = Field(20, ge=1)
-    more_rounds: int = Field(10, ge=1)
-    stages: int = Field(5, ge=1)
-    most: int | None = Field(None, ge=1)
-    passes: int = Field(20, ge=0)
+    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
+    first_rounds: int = Field(20, ge=1, le=bounds.TIMES)
+    more_rounds: int = Field(10, ge=1, le=bounds.TIMES)
+    stages: int = Field(5, ge=1, le=bounds.TIMES)
+    most: int | None = Field(None, ge=1, le=bounds.CLIENTS)
+    passes: int = Field(20, ge=0, le=bounds.PASSES)
     check_on: Literal["validation", "train", "test"] = "validation"
     benchmark: Literal["min", "mean"] = "min"
-    tolerance: float | None = Field(0.3, ge=-1)
+    tolerance: float | None = Field(0.3, ge=-1, le=bounds.REAL)
     threshold: Literal["first", "each_stage"] = "first"
     extend: Literal["uncertain", "random", "shared"] = "uncertain"
     fill: Fill = "kmeans"
@@ -95,7 +96,7 @@ class UEFL(Method):
     @model_validator(mode="before")
     @classmethod
     def _of_arm(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {**_ARMS.get(given.get("arm", cls.model_fields["arm"].default), {}), **given}
+        return {**_ARMS.get(str(given.get("arm", cls.model_fields["arm"].default)), {}), **given}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "UEFL":
@@ -108,6 +109,7 @@ class UEFL(Method):
     def init(self, problem: Problem) -> State:
         """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
         network = self._network(problem, words=0 if self.start == "centres" else self.words)
+        fitting(self._network(problem, self.words), "method.uefl.words")
         weights = network.init(server_stream(problem.seed, 0, "init"))
         numbers: dict[str, Any] = {"stage": 1, "since": 0, "limit": None, "room": 0, "words": {}, "settled": None}
         return self._split(State({}, numbers), weights).with_private(SECTION, {})

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from flows.around import apart, single
+from flows.around import apart, fitting, single
 from flows.codewords import common_books, with_words
 from flows.groups import members
 from flows.method import Method, Report
@@ -21,6 +21,7 @@ from models.model import Model
 from models.networks import Network
 from models.state import State
 from models.streams import server_stream
+from silos import bounds
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -31,18 +32,19 @@ class VQOracle(Method):
 
     tests = "personal"
 
-    words: int = Field(64, ge=1)
-    segments: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    commitment: float = Field(0.25, ge=0)
-    code_weight: float = Field(1.0, ge=0)
-    warm_up: int = Field(10, ge=0)
+    words: int = Field(64, ge=1, le=bounds.CHANNELS)
+    segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = "auto"
+    commitment: float = Field(0.25, ge=0, le=bounds.REAL)
+    code_weight: float = Field(1.0, ge=0, le=bounds.REAL)
+    warm_up: int = Field(10, ge=0, le=bounds.TIMES)
     start: Literal["normal", "centres"] = "centres"
-    start_scale: float = Field(1.0, gt=0)
+    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start, and the same words for every domain, or none yet."""
         domains = problem.silos.laws()
         network = self._network(problem, 0 if self.start == "centres" else self.words)
+        fitting(self._network(problem, self.words), "method.vq_oracle.words", len(domains))
         sections, book = apart(network.init(server_stream(problem.seed, 0, "init")), (SHARED,))
         books = {name: torch.stack([words] * len(domains)) for name, words in book.items()}
         return State({**sections, "books": books}, {"domains": domains})

@@ -3,8 +3,9 @@
 import pytest
 import yaml
 
+from flows.method import find, names
 from flows.methods.fedprox import FedProx
-from flows.params import differences, flat, read
+from flows.params import Params, differences, flat, read
 from silos.errors import UserError
 
 MISTAKES = {
@@ -320,3 +321,39 @@ def test_params_come_back_from_their_json(project):
 def test_a_regression_may_stop_at_any_rmse(project):
     params = read(project, ["training.objective={kind: squared_error}", "evaluation.stop_at=14.9"])
     assert params.evaluation.stop_at == 14.9
+
+
+@pytest.mark.parametrize("record", [Params, *map(find, names())], ids=lambda record: record.__name__)
+def test_every_number_of_params_has_an_upper_bound(record):
+    def unbounded(schema, where):
+        if isinstance(schema, list):
+            return [found for i, each in enumerate(schema) for found in unbounded(each, f"{where}.{i}")]
+        if not isinstance(schema, dict):
+            return []
+        bounds = {"maximum", "exclusiveMaximum", "const", "enum"} & schema.keys()
+        mine = [where] if schema.get("type") in ("integer", "number") and not bounds else []
+        return mine + [found for key, each in schema.items() for found in unbounded(each, f"{where}.{key}")]
+
+    assert unbounded(record.model_json_schema(), record.__name__) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.hidden=[1000000000000]", "model.hidden.0 is 1000000000000; it must be at most 10,000,000."),
+        (f"model.hidden={[1] * 101}", "it must have at most 100 in it."),
+        ("model.members=1000000000000", "model.members is 1000000000000; it must be at most 1,000."),
+        ("training.rounds=1000000000000", "training.rounds is 1000000000000; it must be at most 1,000,000,000."),
+        ("training.optimiser.learning_rate=1e300", "learning_rate is '1e300'; it must be at most 1,000,000,000."),
+        ("comparison.seeds=[9223372036854775808]", "it must be at most 9,223,372,036,854,775,807."),
+        ("data.scheme.0.clients=1000000000000", "clients is 1000000000000; it must be at most 10,000,000."),
+        ("data.scheme=[{kind: equal, clients: 2}, {kind: noise, sd: 1e308}]", "it must be at most 1,000,000,000."),
+        ("data.scheme=[{kind: dirichlet, clients: 2, alpha: 1e-320}]", "it must be at least 1e-09."),
+        ("data.source={kind: synthetic, task: linear, rows: 1000000000000000}", "it must be at most 1,000,000,000."),
+    ],
+)
+def test_a_number_beyond_any_machine_is_told_with_the_largest_that_is_taken(project, override, words):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value).endswith(words)
+    assert len(str(told.value)) < 400

@@ -7,6 +7,7 @@ from flows.round import draw
 from models.deep_ensemble import DeepEnsemble
 from models.dense import MLP
 from silos.errors import UserError
+from silos.free_memory import free_bytes
 
 
 @pytest.fixture
@@ -57,3 +58,37 @@ def test_a_client_that_is_never_trained_joins_nothing(opened):
 def test_the_first_round_of_a_client_is_a_number(opened):
     with pytest.raises(UserError, match=r"clients\.join\.c05 is 0; it must be at least 1"):
         opened("clients.join={c05: 0}")
+
+
+def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_made(opened):
+    with pytest.raises(UserError) as told:
+        opened("model.hidden=[10000000, 10000000]", "model.members=1000").problem(0)
+    assert str(told.value).startswith(
+        "params.yaml: model has 100,000,760,000,010,000 parameters of 1,000 members, and training a stack of 1 clients "
+        "(16 bytes for each: weights, gradient and optimiser) takes 1,600,012.2 TB, and "
+    )
+    assert str(told.value).endswith(" are free here; make the model smaller, or its members fewer.")
+
+
+def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened):
+    members = max(1, free_bytes() // 2 // (16 * 7_500_010))
+    large = ["model.hidden=[100000]", f"model.members={members}"]
+    with pytest.raises(UserError, match=r"training a stack of 6 clients .* are free here; set engine\.stack to 1\."):
+        opened(*large, "engine.stack=8").problem(0)
+    assert opened(*large, "engine.stack=1").problem(0).stack == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ifca", "{clusters: 1000, restarts: 1000}"),
+        ("conditional", "{statistics: [{kind: loadings, components: 10000}]}"),
+        ("uefl", "{words: 100000}"),
+        ("vq_oracle", "{words: 100000}"),
+        ("fedsr", "{width: 100000}"),
+    ],
+)
+def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made(method, options, opened):
+    project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
+    with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
+        project.params.page(method, project.root).init(project.problem(0))

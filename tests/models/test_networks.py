@@ -6,10 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+from models.codebook import Quantised
+from models.conditional import Bilinear, Ensemble
 from models.convolution import CNN
+from models.deep_ensemble import DeepEnsemble
 from models.dense import MLP
-from models.networks import build, from_json, parameters, to_json
+from models.networks import build, from_json, parameters, size, to_json
+from models.represented import Represented
 from models.streams import client_streams, server_stream
+from models.transformed import Transformed
 
 
 def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:
@@ -148,3 +153,32 @@ def test_no_two_layers_rows_or_clients_share_a_mask():
     assert set(found.unique().tolist()) == {0, 4}
     assert float((found > 0).double().mean()) == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / found.numel()) ** 0.5)
     assert len(found.flatten(0, 1).unique(dim=0)) == 2 * count
+
+
+SMALL = MLP(6, (5,), 4)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        SMALL,
+        CNN((28, 28), (10, 20), (50,), 10),
+        build("residual", (8, 8), 4, {"hidden": (5,), "widths": (2, 3)}),
+        Bilinear(4, 3, 5, True),
+        Ensemble(4, 3, 5, 2),
+        DeepEnsemble(SMALL, 3),
+        Quantised(SMALL, 7),
+        DeepEnsemble(Quantised(SMALL, 7), 2),
+        Transformed(SMALL, (6,)),
+        Represented(SMALL, width=3),
+    ],
+    ids=str,
+)
+def test_the_size_told_from_shapes_is_that_of_the_weights(network):
+    assert size(network) == sum(w.numel() for w in network.init(server_stream(0, 0, "init")).values())
+
+
+def test_the_sizes_of_the_published_encoders_are_those_that_torchvision_prints():
+    head = 512 * 10 + 10
+    assert size(build("resnet18", (32, 32, 3), 10, {"hidden": ()})) == 11_176_512 + 2 * 4_800 + head
+    assert size(build("vgg16_bn", (32, 32, 3), 10, {"hidden": ()})) == 14_723_136 + 2 * 4_224 + head

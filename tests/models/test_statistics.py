@@ -210,8 +210,8 @@ def test_statistics_that_hold_nan_are_refused_by_name():
             "values of the statistic fingerprint is 3.5, and must be a whole number",
         ),
         ({"kind": "fingerprint", "log": 1}, "must be true or false"),
-        ({"kind": "fingerprint", "values": 0}, "values is 0, and must be 1 or more"),
-        ({"kind": "loadings", "components": 0}, "components is 0, and must be 1 or more"),
+        ({"kind": "fingerprint", "values": 0}, "values is 0, and must be 1 to 10,000"),
+        ({"kind": "loadings", "components": 0}, "components is 0, and must be 1 to 10,000"),
         ({"kind": "loadings", "sign": "up"}, "sign is 'up', and must be ones or largest"),
     ],
 )

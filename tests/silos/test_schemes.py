@@ -124,10 +124,10 @@ def test_any_names_can_be_sorted(names):
     ("scheme", "said"),
     [
         ([{"kind": "sharded", "clients": 2}], "sharded"),
-        ([{"kind": "dirichlet", "clients": 2, "alpha": 0}], "greater than 0"),
-        ([{"kind": "dirichlet", "clients": 2, "alpha": -1}], "greater than 0"),
+        ([{"kind": "dirichlet", "clients": 2, "alpha": 0}], "greater than or equal to 0.000000001"),
+        ([{"kind": "dirichlet", "clients": 2, "alpha": -1}], "greater than or equal to 0.000000001"),
         ([{"kind": "dirichlet", "clients": 2, "alpha": float("inf")}], "finite"),
-        ([{"kind": "quantity", "clients": 2, "beta": 0}], "greater than 0"),
+        ([{"kind": "quantity", "clients": 2, "beta": 0}], "greater than or equal to 0.000000001"),
         ([{"kind": "balanced", "clients": 2, "percent": 101}], "less than or equal to 100"),
         ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": "papers"}], "neither paper nor code"),
         ([{"kind": "balanced", "clients": 2, "percent": 1, "groups": [["a"], []]}], "neither paper nor code"),

@@ -200,3 +200,8 @@ def test_small_clients_lose_no_more_than_the_ratio_on_average(numbered, make):
     rare = sum(int((client.y == 1).sum()) for client in made.clients)
     assert rare == pytest.approx(3000 / 5, abs=100)
     assert all(len(client.y) for client in made.clients)
+
+
+def test_more_permutations_than_clients_is_a_sentence(numbered, make):
+    with pytest.raises(UserError, match="has 10000000 clusters for 6 clients; give at most one a client"):
+        make(numbered(12, 10), EQUAL, {"kind": "permute_labels", "clusters": 10**7})

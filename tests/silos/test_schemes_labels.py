@@ -242,3 +242,9 @@ def test_targets_that_are_numbers_cannot_be_dealt_by_class(make, kind):
     rows = Rows(x=np.zeros((9, 1)), y=np.zeros(9, np.float32), classes=[], task="regression")
     with pytest.raises(UserError, match="numbers for targets; use `equal` or `quantity`"):
         make(rows, {"kind": kind, "clients": 2, **keys[kind]})
+
+
+def test_more_clients_than_rows_in_clusters_of_classes_is_a_sentence(numbered, make):
+    step = {"kind": "classes_per_cluster", "clients": 10**7, "clusters": [["0"], ["1"]]}
+    with pytest.raises(UserError, match="asks for 10000000 clients with at least 1 row each, and there are 12 rows"):
+        make(numbered(12, 2), step)

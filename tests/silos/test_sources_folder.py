@@ -10,6 +10,7 @@ from PIL import Image
 
 from silos.errors import UserError
 from silos.params_source import Folder
+from silos.pictures import read_pictures
 from silos.sources import load
 
 PICTURES = {
@@ -102,3 +103,10 @@ def test_a_folder_whose_name_is_no_text_is_a_sentence(tmp_path, pacs, place):
     Image.new("L", (5, 5), 7).save(folder / "a.png")
     with pytest.raises(UserError, match=r"pacs: the folder '\\udcff' holds half a character"):
         read(tmp_path)
+
+
+def test_pictures_that_no_memory_holds_are_told_before_any_is_read(tmp_path):
+    with pytest.raises(
+        UserError, match=r"data\.source\.size is 10,000, and 1,000,000 pictures .* are free here; lower it\."
+    ):
+        read_pictures([tmp_path / "one.png"] * 10**6, 10_000)

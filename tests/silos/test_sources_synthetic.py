@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
+from silos.errors import UserError
 from silos.params_source import Synthetic
 from silos.sources_synthetic import coefficients, synthetic
 
@@ -92,3 +93,10 @@ def test_more_rows_clients_or_clusters_leave_the_others_alone():
             np.testing.assert_array_equal(few.x[before], more.x[after][:count])
             np.testing.assert_array_equal(few.y[before], more.y[after][:count])
     assert not np.array_equal(coefficients(source(), 4), coefficients(source(), 5))
+
+
+def test_rows_that_no_memory_holds_are_told_before_any_is_drawn():
+    with pytest.raises(
+        UserError, match=r"params\.yaml: data\.source: 3 clusters \* 4 clients \* .* are free here; lower one"
+    ):
+        synthetic(source(rows=10**9, test_rows=10**9, features=10**7), 0)
