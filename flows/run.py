@@ -2,6 +2,7 @@
 
 import math
 import time
+import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -145,10 +146,11 @@ class _Run:
         return self.method in self.project.params.extra_methods and not ours
 
     def _told(self, error: BaseException) -> MethodError:
-        where = "".join(f" {note}" for note in getattr(error, "__notes__", ())[:1])
+        file = self.project.params.extra_methods[self.method]
+        where = "".join(f" {note}" for note in getattr(error, "__notes__", ())[:1]) or _line(error, file)
         return MethodError(
             f"{self.method} failed: {type(error).__name__}: {error}{where}; "
-            f"mend {self.project.params.extra_methods[self.method]}, and --resume goes on after the last whole round."
+            f"mend {file}, and --resume goes on after the last whole round."
         )
 
     def _loop(
@@ -340,6 +342,13 @@ def _asked(project: Project, problem: Problem, page: Method, method: str) -> dic
         "data_version": project.silos.version,
         "params": {**params, "method": page.model_dump(mode="json"), "engine": engine},
     }
+
+
+def _line(error: BaseException, file: str) -> str:
+    """Where in the user's page the error came from; inside a step the step has said so (see tasks.step)."""
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [line for line in lines if Path(line.filename).name == Path(file).name]
+    return f" ({Path(file).name}, line {own[-1].lineno})" if own else ""
 
 
 def _record(round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity) -> dict[str, Any]:

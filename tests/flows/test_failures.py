@@ -87,6 +87,16 @@ def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_
     assert rest == f"own.py, line {line}); mend own.py, and --resume goes on after the last whole round."
 
 
+def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder):
+    page = (folder / "own.py").read_text()
+    line = page.splitlines().index('            raise KeyError("between two steps")') + 1
+    mended = page.replace("round.number == 2", "round.number == 0")
+    error = fails(lambda: (folder / "own.py").write_text(mended), "method.own.does=stumbles", method="own")
+    (folder / "own.py").write_text(page)
+    said = f"own failed: KeyError: 'between two steps' (own.py, line {line}); mend own.py, and --resume goes on"
+    assert str(error).startswith(said)
+
+
 def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(prefect, folder, told, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
