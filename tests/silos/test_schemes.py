@@ -1,6 +1,7 @@
 """Whatever the scheme: every row is in exactly one place or counted as left out, and the same draw gives the same."""
 
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from silos.errors import UserError
 from silos.params import DataParams
-from silos.rows import natural
+from silos.rows import Rows, natural
 
 CLIENTS = st.integers(1, 12)
 WITHIN = st.sampled_from([None, "domain"])
@@ -147,3 +148,57 @@ def test_classes_may_be_written_as_whole_numbers(params):
         scheme=[{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [0, "1"], "ratio": 2}]
     ).scheme
     assert step.classes == ("0", "1")
+
+
+DEALS = {
+    "equal": {},
+    "quantity": {"beta": 1.0},
+    "dirichlet": {"alpha": 1.0, "min_rows": 1},
+    "shards": {"shards_per_client": 2},
+    "balanced": {"percent": 50, "groups": [["0", "1"], ["2"]]},
+    "classes_per_cluster": {"clusters": [["0", "1"], ["2"]]},
+}
+
+
+@pytest.mark.parametrize("kind", DEALS)
+def test_another_seed_deals_other_rows(kind, numbered, make):
+    step = {"kind": kind, "clients": 4, **DEALS[kind]}
+    dealt = [[tuple(c.x[:, 0]) for c in make(numbered(120), step, seed=seed).clients] for seed in (0, 1, 2)]
+    assert not any(one == other for one, other in combinations(dealt, 2))
+
+
+DRAWN = {
+    "noise": ({"sd": 1.0}, lambda client: client.x[:, 0] - np.arange(30)),
+    "imbalance": ({"classes": ["0"], "ratio": 3}, lambda client: client.x[:, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_a_change_is_drawn_anew_for_another_seed_and_for_every_client(kind, make):
+    """Two clients with the same rows, dealt by name, so that nothing else hangs on the seed."""
+    options, seen = DRAWN[kind]
+    x = np.tile(np.arange(30, dtype=np.float32), 2)[:, None]
+    rows = Rows(x=x, y=x[:, 0].astype(int) % 2, classes=["0", "1"], client=np.repeat(["a", "b"], 30))
+    by_name = {"kind": "column", "column": "client"}
+    found = [
+        tuple(seen(client))
+        for seed in (0, 1)
+        for client in make(rows, by_name, {"kind": kind, **options}, seed=seed).clients
+    ]
+    assert not any(one == other for one, other in combinations(found, 2))
+
+
+def test_another_seed_renames_classes_in_another_way(numbered, make):
+    step = {"kind": "permute_labels", "clusters": 2}
+    labels = []
+    for seed in (0, 1):
+        clients = make(numbered(60, 9), {"kind": "equal", "clients": 2}, step, seed=seed).clients
+        labels.append({int(row) % 9: int(y) for row, y in zip(clients[1].x[:, 0], clients[1].y, strict=True)})
+    assert labels[0] != labels[1]
+
+
+def test_a_step_that_is_there_twice_draws_twice(make):
+    rows = Rows(x=np.zeros((50, 1), np.float32), y=np.zeros(50, np.int64), classes=["0"])
+    noise = {"kind": "noise", "sd": 1.0}
+    once, twice = (make(rows, {"kind": "equal", "clients": 1}, *[noise] * n).clients[0].x[:, 0] for n in (1, 2))
+    assert abs(np.corrcoef(once, twice - once)[0, 1]) < 0.6

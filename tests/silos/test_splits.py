@@ -1,5 +1,7 @@
 """Each row of a client is in one split, and one at least is left to train on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -49,6 +51,16 @@ def test_validation_is_carved_from_train_where_the_source_gives_none():
 def test_a_client_without_training_rows_is_named():
     with pytest.raises(UserError, match="Client lyon has no training rows"):
         split_rows(client(2, np.array(["test", "test"])), SplitParams(validation=0, test=0), 0)
+
+
+def test_every_client_and_every_seed_draws_its_own_split():
+    """Of clients with as many rows, and whether the source marks test rows or not."""
+    params = SplitParams(validation=0.3, test=0.3)
+    for marks in (None, np.array(["train"] * 50 + ["test"] * 10)):
+        asked = [("lyon", 0), ("oslo", 0), ("lyon", 1)]
+        drawn = [split_rows(replace(client(60, marks), name=name), params, seed)["validation"] for name, seed in asked]
+        assert len({tuple(rows) for rows in drawn}) == len(asked)
+        assert split_rows(client(60, marks), params, 0)["validation"].tolist() == drawn[0].tolist()
 
 
 # --- rows that no client owns ---
