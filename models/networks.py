@@ -174,7 +174,9 @@ def size(network: Network) -> int:
 
 def to_learn(network: Network) -> int:
     """How many of them are learned."""
-    return parameters(learned(network, network.init(server_stream(0, 0, "init"))))
+    if isinstance(network, DeepEnsemble):
+        return network.members * to_learn(network.inner)
+    return parameters(learned(network, network.init(cast(Tensor, Sketch()))))
 
 
 def parameters(weights: Weights) -> int:

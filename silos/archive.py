@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import psutil
 from numpy.lib import format as npy
 
 from silos.errors import UserError
+from silos.free_memory import must_fit
 from silos.source_names import fault
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
@@ -82,12 +82,9 @@ def _check_header(where: str, file: IO[bytes], size: int) -> None:
         raise UserError(
             f"{where} is damaged: shape {shape} of {dtype} takes {claimed} bytes, and it has {there}; write it again."
         )
-    free = psutil.virtual_memory().available
-    if claimed + 4 * count > free:  # as it is, and as float32
-        raise UserError(
-            f"{where} has shape {shape} of {dtype}, {claimed / 2**30:.3g} GiB, and this machine has {free / 2**30:.3g} "
-            "GiB of memory free; save fewer rows."
-        )
+    must_fit(
+        claimed + 4 * count, f"{where} has shape {shape} of {dtype}, which with its float32 copy", "save fewer rows"
+    )
 
 
 def _text(where: str, array: np.ndarray) -> np.ndarray:

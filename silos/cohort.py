@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silos.capacity import available
+from silos.free_memory import free_bytes
 from silos.manifest import COMMON
 from silos.reference import Silos
 from silos.store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "deal", "make_stacks", "open_common", "open_stack"]
 
-CACHE_BYTES = min(4 * 1024**3, available() // 16)  # what a process keeps of opened stacks; several share a machine
+CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # what a process keeps of opened stacks; several share a machine
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,21 @@
-"""What a machine's memory still holds, and a sentence instead of what the kernel does to those who take more."""
+"""How much memory this process may still take, and a sentence instead of what the kernel does to those who take more."""
 
 from pathlib import Path
 
+import psutil
+
 from silos.errors import UserError
 
-_GROUPS = (  # limit and use of a container, and of that what is only a cache: cgroups of version 2, then of version 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "inactive_file"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
+# controller, limit, use, and what of that is only a cache: control groups (Linux) of version 2, then of version 1
+_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
 
-def free_bytes() -> int:
-    """What may still be taken: of the machine's memory, and of the container's where that is less."""
-    import psutil
-
-    rooms = [int(psutil.virtual_memory().available)]
-    for limit, used, cache in _GROUPS:
-        try:
-            told = dict(line.split() for line in Path(used).with_name("memory.stat").read_text().splitlines())
-            rooms.append(int(Path(limit).read_text()) - int(Path(used).read_text()) + int(told.get(cache, 0)))
-        except (OSError, ValueError):  # no such group, or one without a limit
-            continue
-    return max(0, min(rooms))
+def free_bytes(root: Path = Path("/")) -> int:
+    """The least of what the machine has free and what is left to each of the groups of processes around this one."""
+    return max(0, min([int(psutil.virtual_memory().available), *_left_to_groups(root)]))
 
 
 def must_fit(needed: int, what: str, way_out: str, free: int | None = None) -> None:
@@ -41,3 +31,37 @@ def size(count: int) -> str:
         if count >= 1000**power:
             return f"{count / 1000**power:,.1f} {unit}"
     return f"{count / 1000:,.1f} kB"
+
+
+def _left_to_groups(root: Path) -> list[int]:
+    """Of a group without a limit there is nothing to say. Inside a container its own group lies at the root."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []  # not Linux
+    left = []
+    for controller, limit, usage, cache in _FILES:
+        own = [path for _, names, path in (line.split(":", 2) for line in lines) if controller in names.split(",")]
+        for path in own[:1]:
+            base = root / "sys/fs/cgroup" / controller
+            place = base / path.lstrip("/")
+            for folder in (place, *(p for p in place.parents if p.is_relative_to(base))):
+                most, taken = _number(folder / limit), _number(folder / usage)
+                if most is not None and taken is not None:
+                    left.append(most - taken + _cached(folder / "memory.stat", cache))
+    return left
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max" is no number
+        return None
+
+
+def _cached(path: Path, name: str) -> int:
+    """What the kernel gives up as soon as somebody needs it."""
+    try:
+        return int(dict(line.split(" ", 1) for line in path.read_text().splitlines()).get(name, 0))
+    except (OSError, ValueError):
+        return 0

@@ -109,7 +109,7 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
 def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
     with (
         door.own(["extra_methods.own=own.py"]),
-        pytest.raises(UserError, match="^extra_methods is not for a flow run's"),
+        pytest.raises(UserError, match=r"^extra_methods is not for a flow run's"),
     ):
         from_outside(partition, overrides=["extra_methods.own=evil.py"])
 

@@ -174,7 +174,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused_before_it_is
     assert len(archive) < 10_000
     assert read(archive).x.shape == (6, 100_000)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 4_000_000}))
-    with pytest.raises(UserError, match=r"x has shape .* and this machine has .* of memory free; save fewer rows"):
+    with pytest.raises(UserError, match=r"x has shape .* takes .*, and .* are free here; save fewer rows"):
         read(archive)
 
 
