@@ -20,8 +20,10 @@ from silos import locks, version
 from silos.cohort import Silos
 from silos.digest import file_hashes, listing_digest
 from silos.errors import UserError
+from silos.files import write_bytes
 from silos.private import PrivateStore
-from silos.store import MANIFEST, Manifest, write
+from silos.sources import contents
+from silos.store import Manifest, write
 from tasks.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -72,13 +74,21 @@ class Project:
         return nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
 
     def _derived(self) -> Silos:
-        """A partition of a sweep, made once for its parameters, outside of data/ and its record."""
-        described = json.dumps(self.params.data.recipe(), sort_keys=True)
+        """A partition of a sweep, outside of data/ and its record: made once for its recipe and the files of its source.
+
+        One that is no more as it was made is made again. Who needs it meanwhile waits.
+        """
+        data = self.params.data
+        described = json.dumps([data.recipe(), contents(data.source, self.root)], sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
-        with alone(folder.with_name(f"{folder.name}.lock")):
-            if not (folder / MANIFEST).is_file():
-                write(folder, self.params.data, self.root)
-        hashes = file_hashes(folder, None)
+        record = folder.with_name(f"{folder.name}.version")
+        name = f"the making of {folder.relative_to(self.root)}"
+        with locks.changing(folder.with_name(f"{folder.name}.lock"), name, _say):
+            hashes = file_hashes(folder, None)
+            if not record.is_file() or record.read_text() != listing_digest(hashes):
+                write(folder, data, self.root)
+                hashes = file_hashes(folder, None)
+                write_bytes(record, listing_digest(hashes).encode())
         return Silos.open(folder, listing_digest(hashes), hashes)
 
     @property

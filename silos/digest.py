@@ -45,13 +45,18 @@ def is_still(path: str, md5: str | None) -> bool:
 
     Cheap enough for every opening. Raises OSError, as for a file that is gone.
     """
+    return file_digest(path) == md5
+
+
+def file_digest(path: str) -> str:
+    """A file's md5, which this process remembers for as long as the file's stamp is the same."""
     status = os.stat(path)  # noqa: PTH116 - making a Path would cost as much again
     # the last one nobody can put back; it also moves when nothing was written, and then the hash decides
     stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
     held = _hashed.get(path)
     if held is None or held[0] != stamp:
         held = _hashed[path] = (stamp, _md5(Path(path)))
-    return held[1] == md5
+    return held[1]
 
 
 # what this process found in the files that it opened, by path

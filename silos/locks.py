@@ -67,7 +67,7 @@ def _wait(lock: int, kind: int, say: Say, busy: Callable[[], list[str]]) -> None
     while not _take(lock, kind):
         names = busy()
         if names and not said:
-            say(f"waiting for {' and '.join(names)} to end, since data/ is changed by one at a time")
+            say(f"waiting for {' and '.join(names)} to end")
             said = True
         time.sleep(_PAUSE)
 

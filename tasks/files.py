@@ -3,10 +3,15 @@
 import errno
 import json
 import math
+import os
+import re
 from pathlib import Path
 from typing import Any
 
+from silos.errors import UserError
 from silos.files import write_bytes
+
+_MEANS_MORE = re.compile("[?#%]")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -26,6 +31,19 @@ def write_compact(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """The file's content, None if it is not there."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def plain_path(path: Path) -> str:
+    """The path as a database's address may hold it, where ?, # and % mean something else: then from the current folder."""
+    whole = str(path.resolve())
+    if not _MEANS_MORE.search(whole):
+        return whole
+    within = os.path.relpath(whole)
+    if _MEANS_MORE.search(within):
+        raise UserError(
+            f"{whole}: no database can be named there, because of ?, # or % in the path; go into the folder."
+        )
+    return within
 
 
 def unwritable(error: BaseException | None) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any
 from models.quantities import QUANTITIES, Quantity
 from tasks.addresses import masked
 from tasks.checkpoint import Journal
-from tasks.files import read_json, write_json
+from tasks.files import plain_path, read_json, write_json
 from tasks.mlflow_names import parts
 
 _QUIET = {
@@ -89,7 +89,7 @@ def tracking_uri(root: Path, configured: str | None) -> str:
 
 def own_store(root: Path) -> str:
     """The database beside the runs of this folder."""
-    return f"sqlite:///{(root / 'runs' / 'mlflow.db').resolve()}"
+    return f"sqlite:///{plain_path(root / 'runs' / 'mlflow.db')}"
 
 
 class Delivery:

@@ -74,7 +74,7 @@ def test_a_comparison_is_told_by_its_run(hold, tmp_path):
 def test_who_finds_data_being_changed_waits_and_says_so(role, hold, tmp_path):
     with changing(tmp_path, "the first", pytest.fail):
         second = hold(role, "the second", has_it=False)
-        assert second.stdout.readline() == "waiting for the first to end, since data/ is changed by one at a time\n"
+        assert second.stdout.readline() == "waiting for the first to end\n"
         assert second.poll() is None
     assert second.stdout.readline() == "has it\n"
 
