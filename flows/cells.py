@@ -11,7 +11,6 @@ from flows.project import Project
 from models.paired import Difference, over_draws
 from models.quantities import Quantity
 from silos.errors import UserError
-from tasks.files import read_json
 from tasks.pair import Kept
 
 
@@ -40,7 +39,7 @@ class Runs:
 
     def curves(self) -> list[list[tuple[int, float]]]:
         """The headline by round, of each run that is here."""
-        finished = [(folder, read_json(folder.result)) for folder in map(RunFolder, self.folders)]
+        finished = [(folder, folder.finished()) for folder in map(RunFolder, self.folders)]
         return [folder.curve(self.quantity.headline, result["rounds"]) for folder, result in finished if result]
 
 

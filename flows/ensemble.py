@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from flows.folder import RunFolder
 from flows.method import Method
@@ -13,7 +12,6 @@ from models.model import Model
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state
 from tasks.ensemble_check import ensemble_check
-from tasks.files import read_json
 from tasks.runner import PrefectRunner, Runner
 
 
@@ -42,7 +40,7 @@ def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) ->
 
 def _model(page: Method, runner: Runner, project: Project, seed: int, folder: RunFolder) -> tuple[Model, Round] | None:
     """What a finished run's clients would use, and a round in which they can be asked."""
-    result: dict[str, Any] | None = read_json(folder.result)
+    result = folder.finished()
     if result is None:
         return None
     best = project.params.evaluation.report == "best"

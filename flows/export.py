@@ -59,13 +59,13 @@ def finish(
     private: PrivateStore,
     model: Model,
     folder: RunFolder,
-    records: list[dict[str, Any]],
-    last: dict[str, Any],
+    rounds: int,
+    final: dict[str, Any],
     pictures: tuple[Path, ...],
 ) -> Finish:
     """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics."""
-    clients = write_client_table(folder.path / "clients.csv", records)
-    return Finish((clients, *pictures), _model(project, page, problem, private, model), _data(project, problem), last)
+    clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(rounds))
+    return Finish((clients, *pictures), _model(project, page, problem, private, model), _data(project, problem), final)
 
 
 def git_commit(root: Path) -> str:

@@ -13,7 +13,7 @@ from silos.errors import UserError
 from silos.names import plain
 from silos.private import PrivateStore
 from tasks.checkpoint import Journal, load_state, save_state
-from tasks.files import read_json, write_json
+from tasks.files import ANEW, read_json, write_json
 
 
 def run_name(method: str, seed: int, cell: str = "") -> str:
@@ -51,6 +51,20 @@ class RunFolder:
         """Hashes of what each client keeps of its test rows."""
         return self.path / "outcomes.json"
 
+    def finished(self) -> dict[str, Any] | None:
+        """The finished run's JSON, None if it is not finished; UserError if it is damaged."""
+        way_out = "delete it, and the same command with --resume writes it again"
+        found: dict[str, Any] | None = read_json(self.result, way_out, ("rounds", "mlflow_run_id"))
+        return found
+
+    def kept(self) -> dict[str, str]:
+        """client to hash of the outcomes that it keeps; UserError if the file is not there whole."""
+        way_out = f"delete {self.result}, and the same command with --resume writes both again"
+        found: dict[str, str] | None = read_json(self.outcomes, way_out)
+        if found is None:
+            raise UserError(f"{self.outcomes} is missing; {way_out}.")
+        return found
+
     @property
     def journal(self) -> Journal:
         """One record a round."""
@@ -66,7 +80,7 @@ class RunFolder:
 
     def check(self, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Who this run is, None if it was not started; UserError if it was started with other settings."""
-        known: dict[str, Any] | None = read_json(self.path / "run.json")
+        known: dict[str, Any] | None = read_json(self.path / "run.json", ANEW, ("tag", *asked))
         changed = differences({k: known[k] for k in asked}, asked) if known else []
         if changed:
             raise UserError(
@@ -90,14 +104,21 @@ class RunFolder:
 
     def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:
         """The best score on validation rows up to round `last` and its number, the first of equals; (-inf, 0) if none."""
-        scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.all(last)]
+        scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
         found = [(score, number) for score, number in scored if score > -math.inf]
         return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
 
     def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
         """(round, value) of the rounds up to `last` that have the metric."""
-        found = [(r["round"], r["metrics"].get(metric)) for r in self.journal.all(last)]
+        found = [(r["round"], r["metrics"].get(metric)) for r in self.journal.each(last)]
         return [(number, value) for number, value in found if value is not None]
+
+    def rounds(self, last: int) -> list[dict[str, Any]]:
+        """What the journal has of rounds 1 to `last` as wholes: without clients, those that dropped out counted."""
+        return [
+            {**{key: r[key] for key in ("round", "time_ms", "metrics", "seconds")}, "dropped": len(r["dropped"])}
+            for r in self.journal.each(last)
+        ]
 
     def forget(self, private: PrivateStore, state: State, best: int) -> None:
         """Deletes best states that were beaten, and private state that no checkpoint names any more."""

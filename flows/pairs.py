@@ -9,14 +9,13 @@ from flows.project import Project
 from models.paired import Difference, Stratum, better, difference, in_words
 from models.quantities import Quantity
 from silos.cohort import Silos
-from tasks.files import read_json
 from tasks.pair import Kept, pair
 from tasks.runner import PrefectRunner
 
 
 def kept(project: Project, folder: Path) -> Kept:
     """Where the clients of a run keep their outcomes."""
-    return project.private(folder), read_json(RunFolder(folder).outcomes)
+    return project.private(folder), RunFolder(folder).kept()
 
 
 def compared(

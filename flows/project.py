@@ -24,7 +24,7 @@ from silos.files import write_bytes
 from silos.private import PrivateStore
 from silos.sources import contents
 from silos.store import Manifest, write
-from tasks.files import read_json, write_json
+from tasks.files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
     from flows.round import Problem
@@ -151,7 +151,10 @@ def newest_experiment(project: Project, kind: str, inside: str = "") -> str | No
 
 def experiment(project: Project, name: str) -> dict[str, Any]:
     """What `new_experiment` wrote."""
-    about: dict[str, Any] = read_json(project.runs / name / "experiment.json")
+    path = project.runs / name / "experiment.json"
+    about: dict[str, Any] | None = read_json(path, ANEW, ("kind", "name"))
+    if about is None:
+        raise UserError(f"{path} is missing; {ANEW}.")
     return about
 
 

@@ -32,7 +32,7 @@ from silos.names import plain
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state
 from tasks.evaluate import evaluate
-from tasks.files import read_json, unwritable, write_json
+from tasks.files import unwritable, write_json
 from tasks.memory import resident, tidy
 from tasks.messages import Scores
 from tasks.mlflow_names import parts
@@ -118,11 +118,13 @@ class _Run:
         """The finished run's JSON, from disk if it was finished before and is delivered."""
         problem = self.project.problem(self.seed)
         identity = self.folder.identify(_asked(self.project, problem, self.page, self.method), resume)
-        done = read_json(self.folder.result)
+        done = self.folder.finished()
         if done is not None and done["mlflow_run_id"] is not None:
-            return dict(done)
+            return done
         private = self.project.private(self.folder.path)
         state, number = load_state(self.folder.checkpoint) or (self.page.init(problem), 0)
+        for _ in self.folder.journal.each(number):
+            pass  # a damaged one is told now, not after the rounds that are left
         delivery = Delivery(self.folder.path, ticket(self.project, self.page, identity, self.folder))
         screen.current().begin(self.folder.name, number, self.project.params.training.rounds)
         try:
@@ -192,7 +194,7 @@ class _Run:
         self, problem: Problem, private: PrivateStore, state: State, last: int, resumed_from: int, delivery: Delivery
     ) -> dict[str, Any]:
         """The reported model is scored once more, each client keeping its outcomes, and everything is written down."""
-        records, reported = self.folder.journal.all(last), last
+        records, reported = self.folder.rounds(last), last
         if self.project.params.evaluation.report == "best":
             state, reported = self.folder.load_best(last, self.quantity) or (state, last)
         round = self._round(problem, private, reported, problem.silos.clients, ())
@@ -216,15 +218,15 @@ class _Run:
             "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
             "steps": sum(r["metrics"].get("steps", 0) for r in records),
             "parameters": to_learn(model.network),
-            "dropped_out": sum(len(r["dropped"]) for r in records),
+            "dropped_out": sum(r["dropped"] for r in records),
             "metrics": {**_metrics(table, silos, self.quantity), **_means(doubts, silos), f"{name}/by_client": each},
             "doubts": doubts,
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(self.project.root)),
         }
         pictures = self._pictures(model, round, records)
-        reached = {"round": reported, "time_ms": records[-1]["time_ms"], "metrics": _means(doubts, silos)}
-        once = finish(self.project, self.page, problem, private, model, self.folder, records, reached, pictures)
+        final = {"round": reported, "time_ms": records[-1]["time_ms"], "metrics": _means(doubts, silos)}
+        once = finish(self.project, self.page, problem, private, model, self.folder, last, final, pictures)
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **_seconds(records)}
         write_json(self.folder.result, result)

@@ -3,23 +3,33 @@
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_bytes(path: Path, content: bytes) -> None:
+    """The content, as `writing` has it."""
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
     """Temporary file, fsync, rename, fsync of the folder: whole or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()  # on a full disk it would hold the space that the next try needs
-        error.filename = str(path)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename = str(path)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -5,6 +5,7 @@ is there; what a killed process wrote of a later round is written again.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from safetensors.torch import save
 from models.state import State
 from silos.errors import UserError
 from silos.files import write_bytes
-from tasks.files import read_json, write_compact
+from tasks.files import ANEW, read_json, write_compact
 
 
 def save_state(path: Path, state: State, round: int) -> None:
@@ -49,10 +50,10 @@ def load_state(path: Path) -> tuple[State, int] | None:
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"the checkpoint {path} is damaged ({error}); start the run anew without --resume.") from None
+        raise UserError(f"the checkpoint {path} is damaged ({error}); {ANEW}.") from None
     state = State(sections, rest["numbers"], rest["private"], rest["finished"])
     if state.sha256() != rest["sha256"]:
-        raise UserError(f"the checkpoint {path} is damaged (its hash differs); start the run anew without --resume.")
+        raise UserError(f"the checkpoint {path} is damaged (its hash differs); {ANEW}.")
     return state, rest["round"]
 
 
@@ -67,15 +68,19 @@ class Journal:
         write_compact(self._path(record["round"]), record)
 
     def read(self, round: int) -> dict[str, Any]:
-        """One round's record."""
-        record = read_json(self._path(round))
+        """One round's record; UserError if it is not there whole."""
+        path = self._path(round)
+        record: dict[str, Any] | None = read_json(path, ANEW, ("round", "metrics"))
         if record is None:
-            raise UserError(f"{self._path(round)} is missing; start the run anew without --resume.")
+            raise UserError(f"{path} is missing; {ANEW}.")
+        if record["round"] != round:
+            raise UserError(f"{path} is damaged (it holds round {record['round']}); {ANEW}.")
         return record
 
-    def all(self, last: int) -> list[dict[str, Any]]:
-        """Rounds 1 to `last`."""
-        return [self.read(round) for round in range(1, last + 1)]
+    def each(self, last: int) -> Iterator[dict[str, Any]]:
+        """Rounds 1 to `last`, of which one is in memory at a time: a record has a row for each client."""
+        for round in range(1, last + 1):
+            yield self.read(round)
 
     def _path(self, round: int) -> Path:
         return self.folder / f"{round:06d}.json"

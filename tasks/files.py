@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from silos.errors import UserError
 from silos.files import write_bytes
 
 _MEANS_MORE = re.compile("[?#%]")
+
+ANEW = "bring it back from a copy, or start anew without --resume"
+"""What to do about a damaged file without which nothing goes on."""
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -28,9 +32,20 @@ def write_compact(path: Path, content: Any) -> None:
     write_bytes(path, f"{text}\n".encode())
 
 
-def read_json(path: Path) -> Any:
-    """The file's content, None if it is not there."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def read_json(path: Path, way_out: str = "bring it back from a copy, or move it away", keys: Iterable[str] = ()) -> Any:
+    """The object in the file, None if it is not there; UserError with the way out if it is damaged or lacks a key."""
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds {type(found).__name__}")
+        missing = [key for key in keys if key not in found]
+        if missing:
+            raise ValueError(f"it has no {missing[0]}")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); {way_out}.") from None
+    return found
 
 
 def plain_path(path: Path) -> str:

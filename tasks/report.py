@@ -4,29 +4,31 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from models.quantities import QUANTITIES, Quantity
-from silos.files import write_bytes
+from silos.files import write_bytes, writing
 from tasks.legible import legible
 
 ACCURACY = QUANTITIES["classification"]
 
 
-def write_client_table(path: Path, records: Sequence[Mapping[str, Any]]) -> Path:
-    """A row for each client and round, as CSV."""
-    columns = sorted({c for r in records for row in r["clients"].values() for c in row})
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["round", "client", "dropped", *columns])
-    for record in records:
-        for client, row in record["clients"].items():
-            values = ["" if row.get(c) is None else row[c] for c in columns]
-            writer.writerow([record["round"], client, int(client in record["dropped"]), *values])
-    write_bytes(path, text.getvalue().encode())
+def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Path:
+    """A row for each client and round, as CSV; the records are asked for twice, and read one at a time."""
+    columns = sorted({c for record in records() for row in record["clients"].values() for c in row})
+    with writing(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["round", "client", "dropped", *columns])
+        for record in records():
+            dropped = set(record["dropped"])
+            for client, row in record["clients"].items():
+                values = ["" if row.get(c) is None else row[c] for c in columns]
+                writer.writerow([record["round"], client, int(client in dropped), *values])
+        text.detach()
     return path
 
 

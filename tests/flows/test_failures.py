@@ -131,6 +131,44 @@ def test_a_broken_rows_file_is_named_with_its_client(kind, workers, play_run, po
     assert broken.read_bytes() == whole
 
 
+def test_a_damaged_file_of_a_run_is_told_with_the_way_out_and_whole_rounds_are_used(
+    play_run, folder, told, undisturbed
+):
+    """Of a round that no checkpoint counts it is written anew; of one that counts, nothing goes on before it is mended."""
+    told.after[2] = lambda: (_ for _ in ()).throw(OSError("stop"))
+    with pytest.raises(OSError, match="stop"):
+        play_run("fedavg", "threads", 1)
+    path = max(folder.glob("runs/*/fedavg-seed0"), key=lambda p: p.stat().st_mtime_ns)
+    half(path / "journal" / "000002.json", path / "journal" / "000003.json")  # as if round 3 had begun
+    for name in ("journal/000001.json", "run.json", "../experiment.json"):
+        whole = half(path / name)
+        with pytest.raises(UserError, match=r"json is damaged \(.+\); bring it back from a copy, or start anew"):
+            play_run("fedavg", "threads", 1, resume=True)
+        (path / name).write_bytes(whole)
+    found = play_run("fedavg", "threads", 1, resume=True)
+    assert found["resumed_from_round"] == 2
+    undisturbed.setdefault("fedavg", found["weights_sha256"])
+    assert found["weights_sha256"] == undisturbed["fedavg"]
+    half(path / "result.json")
+    with pytest.raises(UserError, match=r"result\.json is damaged .* delete it, and .* --resume writes it again\.$"):
+        play_run("fedavg", "threads", 1, resume=True)
+    (path / "result.json").unlink()
+    again = play_run("fedavg", "threads", 1, resume=True)
+    assert (again["weights_sha256"], again["metrics"]) == (found["weights_sha256"], found["metrics"])
+    half(path / "outcomes.json")
+    with pytest.raises(
+        UserError, match=r"outcomes\.json is damaged .* delete .*result\.json, and .* writes both again"
+    ):
+        RunFolder(path).kept()
+
+
+def half(path: Path, into: Path | None = None) -> bytes:
+    """What was in the file, of which half is left, or of which half is in another."""
+    whole = path.read_bytes()
+    (into or path).write_bytes(whole[: len(whole) // 2])
+    return whole
+
+
 def test_a_folder_in_place_of_the_checkpoint_is_told(fails, folder):
     places = []
 

@@ -132,7 +132,24 @@ def test_a_journal_gives_back_its_rounds_and_replaces_what_a_dead_process_left(t
     journal.write({"round": 1, "metrics": {"accuracy/mean": 0.25}})
     journal.write({"round": 2, "metrics": {"accuracy/mean": 0.5}})
     journal.write({"round": 2, "metrics": {"accuracy/mean": 0.75}})
-    assert [r["metrics"]["accuracy/mean"] for r in journal.all(2)] == [0.25, 0.75]
+    assert [r["metrics"]["accuracy/mean"] for r in journal.each(2)] == [0.25, 0.75]
     assert json.loads((tmp_path / "journal" / "000002.json").read_text())["round"] == 2
     with pytest.raises(UserError, match=r"000003\.json is missing"):
-        journal.all(3)
+        list(journal.each(3))
+
+
+@pytest.mark.parametrize("damage", ["", "half", "[1, 2]", "\xff\xfe", "[" * 100_000, "another"])
+def test_a_damaged_round_of_the_journal_is_told_in_a_sentence(tmp_path, damage):
+    journal = Journal(tmp_path)
+    for number in (1, 2, 3):
+        journal.write({"round": number, "metrics": {"accuracy/mean": 0.25}})
+    path = tmp_path / "000002.json"
+    whole = path.read_text()
+    cut = {"half": whole[: len(whole) // 2], "another": (tmp_path / "000003.json").read_text()}
+    path.write_text(cut.get(damage, damage), encoding="latin-1")
+    with pytest.raises(
+        UserError, match=r"000002\.json is damaged \(.+\); bring it back .* without --resume\.$"
+    ) as said:
+        list(journal.each(3))
+    assert len(str(said.value)) < 400
+    assert [r["round"] for r in journal.each(1)] == [1]

@@ -61,7 +61,7 @@ def test_the_clients_table_has_a_row_for_each_client_and_round(tmp_path):
         {"round": 1, "clients": {"a": {"train_loss": 0.5}, "b": {}}, "dropped": ["b"]},
         {"round": 2, "clients": {"a": {"test/accuracy": None}, "b": {"train_loss": 0.25}}, "dropped": []},
     ]
-    with write_client_table(tmp_path / "clients.csv", records).open(encoding="utf-8") as file:
+    with write_client_table(tmp_path / "clients.csv", lambda: records).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(r["round"], r["client"], r["dropped"], r["train_loss"]) for r in rows] == [
         ("1", "a", "0", "0.5"),
