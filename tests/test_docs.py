@@ -1,11 +1,15 @@
 """README and docs tell the truth: the map, links, commands and keys; and their examples run."""
 
+import dataclasses
+import json
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +18,26 @@ import numpy as np
 import pytest
 import torch
 import typer
+import yaml
 from pydantic import BaseModel
 
 from flows import method as methods
 from flows.cli import app
 from flows.methods.fedavg import FedAvg
 from flows.params import Params, read
+from flows.problem import problem
+from models.deep_ensemble import DeepEnsemble
+from models.kernels import pick
+from models.networks import build
 from models.residual import Residual
 from models.state import State
+from silos.cohort import Silos
+from silos.store import write
+from tasks import messages
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
+HOW_IT_WORKS = CHECKOUT / "docs" / "how-it-works.md"
 PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(CHECKOUT)))
 
@@ -114,6 +127,49 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
     for name in network.buffers:
         assert torch.equal(state.tensors["weights"][name], average[name])
         assert not name.endswith("variance") or bool((average[name] > 0).all()), name
+
+
+def test_the_records_that_leave_a_client_are_all_listed():
+    kinds = [c for c in vars(messages).values() if dataclasses.is_dataclass(c) and c.__module__ == messages.__name__]
+    hints = [hint for kind in kinds for hint in typing.get_type_hints(kind, include_extras=True).values()]
+    notes = {type(note) for hint in hints for note in getattr(hint, "__metadata__", ())}  # what is said of a field
+    listed = re.findall(r"^\| `([A-Z]\w+)` \|", HOW_IT_WORKS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(kind.__name__ for kind in kinds if kind not in notes)
+
+
+def test_the_networks_that_vmap_refuses_are_all_listed():
+    (listed,) = re.findall(
+        r"it is refused for (.*?), and for `model.members` above 1", " ".join(HOW_IT_WORKS.read_text("utf-8").split())
+    )
+    refused = set()
+    for section in typing.get_args(Params.model_fields["model"].annotation):
+        (kind,) = typing.get_args(section.model_fields["kind"].annotation)
+        network = build(kind, (32, 32, 3), 2, section(kind=kind).model_dump(exclude={"kind", "members", "pretrained"}))
+        try:
+            pick(network, 4, "cpu", "vmap")
+        except ValueError:
+            refused.add(kind)
+        with pytest.raises(ValueError, match="no form to map"):
+            pick(DeepEnsemble(network, 2), 4, "cpu", "vmap")
+    assert set(re.findall(r"`(\w+)`", listed)) == refused
+
+
+def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_classes(folder, play):
+    page = CHECKOUT / "docs" / "bring-your-data.md"
+    typed(folder, sys.executable, "-c", block_with(page, "python", "mine.npz"))
+    said = yaml.safe_load(block_with(page, "yaml", "squared_error"))
+    column = ["data.scheme=[{kind: column, column: client}]", f"data.source={json.dumps(said['data']['source'])}"]
+    asked = [*column, *(f"training.{key}={json.dumps(value)}" for key, value in said["training"].items())]
+    found = {}
+    for rate in (said["training"]["optimiser"]["learning_rate"], read(folder).training.optimiser.learning_rate):
+        params = read(folder, [*asked, f"training.optimiser.learning_rate={rate}"])
+        write(folder / "data" / "mine", params.data, folder)
+        silos = Silos.open(folder / "data" / "mine", f"{folder.name}-mine")
+        task = problem(params, silos, "cpu", 0, folder)
+        found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].numbers["loss/train"]
+    converged, diverged = found.values()
+    assert converged < 0.1  # of a variance of 1
+    assert not math.isfinite(diverged)
 
 
 def test_the_arrays_of_the_readme_reach_a_comparison(folder):
