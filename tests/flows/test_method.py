@@ -174,3 +174,10 @@ def test_a_report_refuses_a_column_that_clients_csv_has_already(column):
     with pytest.raises(ValueError, match=f"'{column}' is a column of clients.csv already; give it another name"):
         Report({}, {column: {"a": 1.0}})
     Report({}, {"check_entropy": {"a": 1.0}, "‖λ‖": {"a": 2.0}})
+
+
+def test_a_page_is_one_file_and_finds_no_module_beside_it(tmp_path):
+    (tmp_path / "page_with_a_helper.py").write_text(f"import helper_beside_it\n{PAGE}")
+    (tmp_path / "helper_beside_it.py").write_text("")
+    with pytest.raises((UserError, ModuleNotFoundError), match="No module named 'helper_beside_it'"):
+        find("own", {"own": "page_with_a_helper.py"}, tmp_path)
