@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from flows.folder import RunFolder
@@ -16,7 +17,6 @@ from models.model import Model
 from models.networks import to_json
 from models.state import Private
 from silos.private import PrivateStore
-from silos.store import open_client
 from tasks.report import write_client_table
 from tasks.track import Finish, Ticket
 
@@ -92,7 +92,7 @@ def _model(
         personal = {name: torch.from_numpy(array) for name, array in opened.items()}
         counts = model.select(clients).context  # of words of its own, which a client's model reads beside its weights
         personal |= {} if isinstance(counts, Private) else counts
-    example, _ = open_client(Path(problem.silos.folder), manifest.clients[0], "train")
+    example = np.zeros((2, *manifest.shape), manifest.dtype)  # MLflow keeps it in the open: a shape and a type, no row
     card = {
         "method": page.__class__.__name__,
         "network": network,
@@ -108,7 +108,7 @@ def _model(
         "card": card,
         "shared": dict(model.shared),
         "personal": dict(personal),
-        "example": example[:2],
+        "example": example,
     }
 
 
