@@ -8,10 +8,12 @@ from typing import Any
 from flows.folder import RunFolder
 from flows.pairs import compared, kept, told
 from flows.project import Project
+from flows.run import workers_of
 from models.paired import Difference, over_draws
 from models.quantities import Quantity
 from silos.errors import UserError
 from tasks.pair import Kept
+from tasks.runner import PrefectRunner
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def paired_rows(first: Runs, second: Runs, classes: Sequence[str] | None = None)
     unknown = [name for name in classes or () if name not in silos.manifest.classes]
     if unknown:
         raise UserError(f"{first.cell} − {second.cell}: the data have no class {unknown[0]!r}.")
-    found = compared(silos, first.kept(), second.kept(), quantity, classes)
+    with workers_of(first.projects[0]) as workers:
+        found = compared(PrefectRunner(workers), silos, first.kept(), second.kept(), quantity, classes)
     return found if found is None else _told(first, second, found, f" on {', '.join(classes)}" if classes else "")
 
 

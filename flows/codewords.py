@@ -41,7 +41,8 @@ def own_words(network: Network, clients: Sequence[str], held: Held) -> dict[str,
 def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict[str, Tensor]]:
     """For the clients of each model shared words anew, of every member by name: k-means over the centres that they tell.
 
-    Where fewer centres than words differ somewhere, all books have as few: their networks are of one shape.
+    Where fewer centres than words differ somewhere, all books have as few: their networks are of one shape. They have none
+    where all clients of a model have too few rows to tell any.
     """
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}

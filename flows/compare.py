@@ -22,6 +22,7 @@ from flows.words import headline, spread
 from silos.errors import UserError
 from tasks.files import unwritable, write_json
 from tasks.report import draw_comparison, table_rows
+from tasks.runner import PrefectRunner
 from tasks.track import connect
 
 Results = dict[tuple[str, int], dict[str, Any]]
@@ -82,14 +83,16 @@ def check_resume(project: Project, wanted: dict[str, Any]) -> None:
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
     _tell_prefect(name)
-    results, failed = _all_runs(project, name, wanted, overrides)
+    with workers_of(project):
+        results, failed = _all_runs(project, name, wanted, overrides)
+        conclusions = _conclusions(project, wanted, results)
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         "task": project.manifest.task,
         "runs": list(results.values()),
         "failed": failed,
-        **_conclusions(project, wanted, results),
+        **conclusions,
     }
     folder = project.runs / name
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
@@ -107,7 +110,7 @@ def _all_runs(
     failed = []
     screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
     # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(project):
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         for seed in wanted["seeds"]:
             for method in wanted["methods"]:
                 try:
@@ -135,7 +138,8 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         first, second = (
             [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
         )
-        found = compared(project.silos.federated(), first, second, quantity)
+        with workers_of(project) as workers:
+            found = compared(PrefectRunner(workers), project.silos.federated(), first, second, quantity)
         if found is not None:
             said = told(method, reference, found, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}

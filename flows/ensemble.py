@@ -7,7 +7,7 @@ from flows.folder import RunFolder
 from flows.method import Method
 from flows.project import Project
 from flows.round import Round
-from flows.run import answer_of
+from flows.run import answer_of, workers_of
 from models.model import Model
 from silos.private import PrivateStore
 from tasks.checkpoint import load_state
@@ -23,7 +23,14 @@ def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) ->
     project = members[0][0]
     if len(members) < 2 or project.quantity.outcome != "correct":
         return None
-    runner = PrefectRunner()
+    with workers_of(project) as workers:
+        return _together(page, members, PrefectRunner(workers))
+
+
+def _together(
+    page: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
+) -> dict[str, float] | None:
+    project = members[0][0]
     found = [_model(page, runner, *member) for member in members]
     if None in found:
         return None

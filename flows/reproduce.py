@@ -23,14 +23,13 @@ from flows.cells import Runs, paired_draws, paired_rows
 from flows.door import admitted, outside
 from flows.ensemble import ensemble
 from flows.folder import RunFolder, run_name
-from flows.pairs import kept
+from flows.pairs import counted, kept
 from flows.project import Project, thrown_away
 from flows.published import is_own, table_of
 from flows.results import Results
 from flows.run import probe, run, workers_of
 from models.quantities import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
-from tasks.by_class import by_class
 from tasks.files import write_json
 from tasks.report import draw_curves
 from tasks.runner import PrefectRunner
@@ -288,8 +287,8 @@ class _Sweep:
         folder = (
             self.root / "runs" / self.experiment / run_name(self.page.method_of(cell), seed, self._place(cell, choice))
         )
-        counts = PrefectRunner().once(by_class, project.silos.federated(), kept(project, folder))
-        return {n: [a, b] for n, a, b in zip(project.manifest.classes, counts.right, counts.rows, strict=True)}
+        with workers_of(project) as workers:
+            return counted(PrefectRunner(workers), project.silos.federated(), kept(project, folder))
 
     def _of_class(self, name: str) -> dict[str, dict[str, float | None]]:
         """cell to published and ours: the share of the class's rows that are right, mean over seeds."""

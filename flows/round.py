@@ -1,20 +1,19 @@
 """A round as a method sees it: who takes part, and how its tasks are run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from prefect import Task
 
 from models.cohort import Training
 from models.kernels import even
 from models.model import Model
 from models.networks import Network
 from models.streams import client_streams, uniform
-from silos.cohort import Silos, deal, make_stacks
+from silos.cohort import Cohort, Silos, deal, make_stacks
 from silos.private import PrivateStore
 from tasks.messages import Centres, Choices, Doubts, Extended, Gradients, HeadGradients, StatsMessage, Update
 from tasks.runner import Runner
+from tasks.step import ClientStep, ServerStep
 
 _COUNTED = Update | Gradients | HeadGradients | Choices | StatsMessage | Doubts | Extended | Centres
 
@@ -66,7 +65,7 @@ class Round:
         return self.problem.silos.select(self.clients)
 
     def each(
-        self, task: Task, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
+        self, task: ClientStep, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
     ) -> list[Any]:
         """The task on every stack of the silos (those that take part, unless others are named), in stack order.
 
@@ -74,14 +73,14 @@ class Round:
         `received`: the clients have the model from an earlier task of this round, so it is not counted again.
         """
         silos = silos or self.silos
-        stacks = make_stacks(silos, even(len(silos.clients), self.problem.stack))
-        cohorts = deal(silos, stacks, self.runner.workers)
-        calls = [(cohort, model.select(cohort.clients)) for cohort in cohorts]
-        answers = self.runner.each(task, calls, private=self.private, device=self.device, **options)
+        options |= {"private": self.private, "device": self.device}
+        answers = on_cohorts(
+            self.runner, task, silos, self.problem.stack, lambda cohort: (model.select(cohort.clients),), **options
+        )
         self._count(task.name, 0 if received else model.bytes_down, answers, travels=not silos.pooled)
         return [message for cohort in answers for message in cohort]
 
-    def train(self, task: Task, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
+    def train(self, task: ClientStep, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
         """`each` for a task that trains: it also gets the schedule and this round's streams."""
         problem, silos = self.problem, silos or self.silos
         for client, rows in silos.rows("train").items():
@@ -89,7 +88,7 @@ class Round:
             self.tally.stepped(client, steps)
         return self.each(task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options)
 
-    def once(self, task: Task, *args: Any) -> Any:
+    def once(self, task: ServerStep, *args: Any) -> Any:
         """The task once, on the server."""
         return self.runner.once(task, *args)
 
@@ -102,6 +101,19 @@ class Round:
                 self.tally.bytes_up += message.bytes_up
             if isinstance(message, Update | Gradients | Choices):
                 self.tally.bytes_down += len(message.clients) * bytes_down
+
+
+def on_cohorts(
+    runner: Runner,
+    task: ClientStep,
+    silos: Silos,
+    stack: int,
+    own: Callable[[Cohort], tuple[Any, ...]],
+    **options: Any,
+) -> list[list[Any]]:
+    """Each cohort's messages, one a stack of at most `stack` clients; `own` is what a cohort is given besides itself."""
+    cohorts = deal(silos, make_stacks(silos, even(len(silos.clients), stack)), runner.workers)
+    return runner.each(task, [(cohort, *own(cohort)) for cohort in cohorts], **options)
 
 
 def draw(

@@ -264,7 +264,8 @@ class _Run:
         shared = shared_words(model)
         if shared is not None and self.project.params.tracking.personal_models:
             silos, axes = self.project.silos.select(model.clients), plane(shared)
-            told = round.each(projection, model, silos=silos, training=round.problem.training, axes=axes)
+            options: dict[str, Any] = {"training": round.problem.training, "axes": axes, "seed": self.seed}
+            told = round.each(projection, model, silos=silos, **options)
             points = {
                 client: (tokens.tolist(), own.tolist())
                 for m in told

@@ -163,15 +163,56 @@ def centres(
 
     A duplicate would never be chosen, since the first of equals is. ValueError if a number is not finite.
     """
+    found, label, kept = _clusters(tokens, words, seed, weight)
+    every = len(tokens) / len(label)  # tokens for each that was looked at
+    share = every * np.bincount(label, None if weight is None else weight[kept], len(found))
+    return found[share > 0].astype(np.float32), share[share > 0]
+
+
+def centres_of_many(
+    tokens: np.ndarray, owner: np.ndarray, words: int, seed: int, least: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of tokens that are alike, of `least` different rows or more each, and of how many tokens each is.
+
+    owner: (tokens,), the number of the row that a token is of. The clusters of k-means, of which the one with tokens of the
+    fewest rows goes into those that are nearest, until all have enough; none where there are fewer rows than that.
+    """
+    from scipy.spatial.distance import cdist
+
+    if len(np.unique(owner)) < least:
+        return np.zeros((0, tokens.shape[1]), np.float32), np.zeros(0)
+    found, label, kept = _clusters(tokens, words, seed)
+    every = len(tokens) / len(label)  # tokens for each that was looked at
+    tokens, owner = tokens[kept], owner[kept]
+    left = np.unique(label)
+    while len(left) and (rows := _rows_of(label, owner, len(found))[left]).min() < least:
+        lost = label == left[rows.argmin()]
+        left = np.delete(left, rows.argmin())
+        if len(left):
+            label[lost] = left[cdist(tokens[lost], found[left]).argmin(1)]
+    means = [tokens[label == cluster].mean(0, dtype=np.float64) for cluster in left]
+    share = every * np.bincount(label, minlength=len(found))[left]
+    return np.array(means, np.float32).reshape(len(left), tokens.shape[1]), share
+
+
+def _rows_of(label: np.ndarray, owner: np.ndarray, clusters: int) -> np.ndarray:
+    """How many different rows have tokens in each cluster."""
+    return np.bincount(np.unique(np.stack([label, owner]), axis=1)[0], minlength=clusters)
+
+
+def _clusters(
+    tokens: np.ndarray, words: int, seed: int, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | slice]:
+    """Centres, some of which may stand for nothing, the place of each token's, and which tokens were looked at."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if not np.isfinite(tokens).all():
         raise ValueError("its features are no finite numbers; a lower training.optimiser.learning_rate may help")
-    draw, every = np.random.default_rng(seed), 1.0
+    draw = np.random.default_rng(seed)
+    kept: np.ndarray | slice = slice(None)
     if len(tokens) > _SAMPLE * words:
-        every = len(tokens) / (_SAMPLE * words)  # tokens for each that is looked at
         kept = np.sort(draw.choice(len(tokens), _SAMPLE * words, replace=False))
         tokens, weight = tokens[kept], None if weight is None else weight[kept]
     different = len(np.unique(tokens, axis=0))
@@ -181,8 +222,7 @@ def centres(
         found = KMeans(min(words, different), n_init=1, max_iter=50, random_state=seed).fit(
             tokens, sample_weight=weight
         )
-    share = every * np.bincount(found.labels_, weight, len(found.cluster_centers_))
-    return found.cluster_centers_[share > 0].astype(np.float32), share[share > 0]
+    return found.cluster_centers_, found.labels_, kept
 
 
 def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor) -> dict[str, Tensor]:

@@ -33,6 +33,12 @@ class Stratum:
     mean_squares: float
     squares: float
 
+    @classmethod
+    def of(cls, d: np.ndarray) -> "Stratum":
+        """The sums of d (seeds, rows) float64."""
+        by_seed = tuple(float(v) for v in d.sum(1))
+        return cls(d.shape[1], by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
+
 
 @dataclass(frozen=True)
 class Difference:

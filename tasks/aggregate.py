@@ -6,10 +6,10 @@ from torch import Tensor
 
 from models.state import Weights
 from tasks.messages import Gradients, HeadGradients, Update
-from tasks.step import step
+from tasks.step import server_step
 
 
-@step
+@server_step
 def aggregate(
     updates: Sequence[Update] | Sequence[Gradients] | Sequence[HeadGradients], current: Weights
 ) -> dict[str, Tensor]:

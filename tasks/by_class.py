@@ -1,24 +1,36 @@
-"""How often a run was right on the rows of each class: counted by the clients, added up before they leave."""
+"""How often a run was right on the rows of each class: counted by the clients, added up over a stack before it leaves."""
 
 import numpy as np
+import torch
 
+from models.cohort import Rows
 from models.quantities import QUANTITIES
-from silos.cohort import Silos
+from silos.cohort import Cohort, open_stack
 from tasks.evaluate import OUTCOMES
 from tasks.messages import ClassCounts
-from tasks.pair import Kept, own_labels
+from tasks.opening import enough
+from tasks.pair import Kept
 from tasks.step import step
 
 
 @step
-def by_class(silos: Silos, kept: Kept) -> ClassCounts:
-    """The sums over all clients of their own test rows, from the outcomes that a run's clients keep; classification."""
-    name, classes = QUANTITIES["classification"].outcome, len(silos.manifest.classes)
+def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
+    """One record a stack: of its clients' own test rows, from the outcomes of a run that they keep; classification.
+
+    A client of fewer different test rows than LEAST_ROWS is not counted.
+    """
+    name, classes = QUANTITIES["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
-    rows, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
-    for client in silos.clients:
-        labels = own_labels(silos, client)
-        outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
-        rows += np.bincount(labels, minlength=classes)
-        right += np.bincount(labels[outcome], minlength=classes)
-    return ClassCounts(tuple(rows.tolist()), tuple(right.tolist()))
+    found = []
+    for stack in cohort.stacks:
+        opened = open_stack(cohort.silos, stack, "test")
+        speaks = enough(Rows(*map(torch.from_numpy, (opened.x, opened.y, opened.rows)))).tolist()
+        rows, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
+        for at, client in enumerate(stack.clients):
+            if speaks[at]:
+                labels = opened.y[at, : opened.rows[at]]
+                outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
+                rows += np.bincount(labels, minlength=classes)
+                right += np.bincount(labels[outcome], minlength=classes)
+        found.append(ClassCounts(torch.from_numpy(rows), torch.from_numpy(right)))
+    return found

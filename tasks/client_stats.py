@@ -16,10 +16,8 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import StatsKept, StatsMessage
-from tasks.opening import open_rows
+from tasks.opening import enough, open_rows
 from tasks.step import step
-
-LEAST_ROWS = 10  # the mean of one row is that row, and mean and variance of two rows are both rows
 
 TELLABLE = {
     "class_counts": make({"kind": "class_frequencies"}),
@@ -116,10 +114,10 @@ def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     found = describe(silos, stack, asked)
     rows = torch.tensor([count for count, _ in found])
-    enough = rows >= LEAST_ROWS
-    vectors = torch.stack([s.vector for _, s in found]) * enough[:, None]
+    speaks = enough(open_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
+    vectors = torch.stack([s.vector for _, s in found]) * speaks[:, None]
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))
     if "class_counts" in parts:
         parts["class_counts"] = (parts["class_counts"] * rows[:, None]).round()
-    silent = tuple(client for client, speaks in zip(stack.clients, enough.tolist(), strict=True) if not speaks)
+    silent = tuple(client for client, told in zip(stack.clients, speaks.tolist(), strict=True) if not told)
     return StatsMessage(stack.clients, rows, {name: part.float() for name, part in parts.items()}, silent)

@@ -1,13 +1,14 @@
 """Words for clients: of a client's own, found in its training rows, or for all, from what clients tell of theirs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from models.codebook import COUNT, OWN, SHARED, centres
+from models.codebook import COUNT, OWN, SHARED, centres, centres_of_many
 from models.cohort import Training
 from models.deep_ensemble import Member, members_of
 from models.model import Model
@@ -16,9 +17,9 @@ from models.streams import client_streams, normal
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.messages import Centres, Extended
-from tasks.opening import open_rows, open_weights
-from tasks.step import step
+from tasks.messages import LEAST_ROWS, Centres, Extended
+from tasks.opening import different, open_rows, open_weights
+from tasks.step import server_step, step
 
 Fill = Literal["kmeans", "random"]
 _ROWS_AT_ONCE = 256
@@ -87,18 +88,42 @@ def token_centres(
     round: int,
     device: str = "cpu",
 ) -> list[Centres]:
-    """One record a stack and member: k-means centres of each client's training tokens, and the tokens of each centre."""
+    """One record a stack and member: centres of each client's training tokens, and the tokens of each centre.
+
+    None stands for tokens of fewer different rows than LEAST_ROWS, and a client of fewer rows tells none.
+    """
     told = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
         streams = client_streams(seed, stack.clients, round, "token_centres")
         for one in members_of(model.network):
-            tokens = _tokens(cohort, stack, one, one.of(weights), one.of(context), device)
-            seeds = zip(stack.clients, one.stream(streams).tolist(), strict=True)
-            found = [_centres(cohort, client, tokens[client], words, own) for client, own in seeds]
+            own = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
+            found = told_centres(cohort, stack, *own, words, "train", device)
             centre, weight = zip(*found, strict=True)
             told.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
     return told
+
+
+def told_centres(
+    cohort: Cohort,
+    stack: Stack,
+    one: Member,
+    weights: Weights,
+    context: Weights,
+    seeds: Sequence[int],
+    words: int,
+    split: str,
+    device: str,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each client may tell of its features in one member: centres (words, d) and how many tokens each is of."""
+    tokens = _tokens(cohort, stack, one, weights, context, device, split)
+    x, found = open_rows(cohort.silos, stack, split, device).x, []
+    for at, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
+        rows = len(tokens[client]) // one.network.tokens
+        owner = different(x[at, :rows]).repeat(one.network.tokens)
+        with _named(cohort, client):
+            found.append(centres_of_many(tokens[client], owner, words, seed & 0x7FFFFFFF, LEAST_ROWS))
+    return found
 
 
 @step
@@ -132,13 +157,16 @@ def borrow_words(
     return done
 
 
-@step
+@server_step
 def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
-    """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ."""
+    """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
+
+    None of no words, or where nobody tells any.
+    """
     of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
     clients = sorted(of)
     together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
-    return torch.from_numpy(centres(together, words, seed, weight)[0])
+    return torch.from_numpy(centres(together, words, seed, weight)[0] if words and len(together) else together[:0])
 
 
 def _fill(
@@ -166,11 +194,17 @@ def _fill(
 
 
 def _tokens(
-    cohort: Cohort, stack: Stack, one: Member, weights: Weights, context: Weights, device: str
+    cohort: Cohort,
+    stack: Stack,
+    one: Member,
+    weights: Weights,
+    context: Weights,
+    device: str,
+    split: str = "train",
 ) -> dict[str, np.ndarray]:
-    """Client to its training tokens (tokens, d) in one member, by the running statistics and without dropout."""
+    """Client to the tokens (tokens, d) of its rows in one member, by the running statistics and without dropout."""
     network = one.network
-    rows = open_rows(cohort.silos, stack, "train", device)
+    rows = open_rows(cohort.silos, stack, split, device)
     parts = []
     with torch.no_grad():
         for at in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
@@ -184,8 +218,15 @@ def _tokens(
 def _centres(cohort: Cohort, client: str, tokens: np.ndarray, words: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     if not len(tokens):
         return np.zeros((0, tokens.shape[1]), np.float32), np.zeros(0)
-    try:
+    with _named(cohort, client):
         return centres(tokens, words, seed & 0x7FFFFFFF)
+
+
+@contextmanager
+def _named(cohort: Cohort, client: str) -> Iterator[None]:
+    """Whose features are no numbers."""
+    try:
+        yield
     except ValueError as error:
         raise UserError(f"client {client} of {cohort.silos.folder}: {error}.") from None
 

@@ -2,13 +2,15 @@
 
 from typing import cast
 
+from torch import Tensor
+
 from models.cohort import Training
 from models.matched import Matched
 from models.model import Model
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.messages import HeadGradients
-from tasks.opening import open_rows, open_weights
+from tasks.opening import enough, open_rows, open_weights
 from tasks.step import step
 
 
@@ -16,13 +18,22 @@ from tasks.step import step
 def head_gradient(
     cohort: Cohort, model: Model, training: Training, private: PrivateStore, device: str = "cpu"
 ) -> list[HeadGradients]:
-    """One record a stack, over the training rows of its clients; `model.network` is a `Matched`, and nothing is trained."""
+    """One record a stack, over the training rows of its clients; `model.network` is a `Matched`, and nothing is trained.
+
+    A client of fewer different rows than LEAST_ROWS is not in the sums.
+    """
     sent = []
     for stack in cohort.stacks:
         own = slice(len(stack.clients))
         rows = open_rows(cohort.silos, stack, "train", device)
         weights, context = open_weights(model, stack, private, device)
         found = cast(Matched, model.network).gradients(weights, context, rows, training.objective)
-        sums = {name: total[own].cpu().double().sum(0) for name, total in found.items()}
-        sent.append(HeadGradients(stack.clients, rows.counts[own].cpu(), sums))
+        silent = ~enough(rows)[own]
+        sums = {name: _without(total[own].cpu().double(), silent).sum(0) for name, total in found.items()}
+        sent.append(HeadGradients(stack.clients, rows.counts[own].cpu().masked_fill(silent, 0), sums))
     return sent
+
+
+def _without(each: Tensor, clients: Tensor) -> Tensor:
+    """each: (clients, ...), zeros where `clients` (clients,) bool says so."""
+    return each.masked_fill(clients.view(-1, *[1] * (each.ndim - 1)), 0)

@@ -1,15 +1,38 @@
 """What may leave a client: the fields of these records, and nothing else.
 
-No record here can hold a row, a private weight or a private statistic; private state is named by hash only.
+No record here can hold a row, a private weight or a private statistic; private state is named by hash only. Every field
+that has numbers says how many of them there are of a client, and how many of its rows each stands for at least.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
 import numpy as np
 from torch import Tensor
 
 from models.state import Weights
+
+LEAST_ROWS = 10
+"""Different rows of a client that a number must stand for where a record has as many of the client as a row has.
+
+The mean of one row is that row, and mean and variance of two rows are both rows. Rows that are equal count as one.
+"""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a field has of each client.
+
+    few: one number, or one for each measure, model, seed or statistic, whatever the size of a row; several: as many as a
+    row, or more; learned: weights, which can tell of the rows that they were trained on, however they are sent.
+    """
+
+    size: Literal["few", "several", "learned"]
+    least: int = 1  # different rows of the client that each stands for; a client that has fewer tells none
+
+
+_FEW, _LEARNED, _MANY_ROWS = Numbers("few"), Numbers("learned"), Numbers("several", LEAST_ROWS)
 
 _FLOAT_BYTES = 4
 
@@ -23,12 +46,13 @@ class Update:
     """
 
     clients: tuple[str, ...]
-    rows: Tensor  # (clients,) int64
-    loss: Tensor  # (clients,) mean training loss, in the units of the objective
-    sums: Weights
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    loss: Annotated[Tensor, _FEW]  # (clients,) mean training loss, in the units of the objective
+    sums: Annotated[Weights, _LEARNED]
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     seconds: float = 0.0  # inside the task, for the whole cohort; on its first stack only
-    each: Weights = field(default_factory=dict)  # (clients, ...), where the method asks for every client's own weights
+    # (clients, ...), where the method asks for every client's own weights
+    each: Annotated[Weights, _LEARNED] = field(default_factory=dict)
 
     @property
     def bytes_up(self) -> int:
@@ -49,9 +73,9 @@ class Gradients:
     """
 
     clients: tuple[str, ...]
-    rows: Tensor  # (clients,) int64
-    loss: Tensor  # (clients,) mean training loss, in the units of the objective
-    sums: Weights
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    loss: Annotated[Tensor, _FEW]  # (clients,) mean training loss, in the units of the objective
+    sums: Annotated[Weights, _LEARNED]
     seconds: float = 0.0
 
     @property
@@ -64,12 +88,13 @@ class Gradients:
 class HeadGradients:
     """The gradient of the clients' losses in the last layer's weights, summed over their training rows and over the stack.
 
-    Like an `Update`, it is a sum in float64, which is enough for a mean.
+    Like an `Update`, it is a sum in float64, which is enough for a mean. Of one row it is that row's features, times a
+    number for each output.
     """
 
     clients: tuple[str, ...]
-    rows: Tensor  # (clients,) int64
-    sums: Weights
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64, those in the sums: 0 of a client that tells none
+    sums: Annotated[Weights, _MANY_ROWS]
     seconds: float = 0.0
 
     @property
@@ -83,9 +108,9 @@ class Choices:
     """Which model each client of one stack takes, out of every set of models that it was offered."""
 
     clients: tuple[str, ...]
-    rows: Tensor  # (clients,) int64
-    choice: Tensor  # (clients, sets) int64, the model's place in its set
-    loss: Tensor  # (clients, sets) float64, that model's mean loss over the client's training rows
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    choice: Annotated[Tensor, _FEW]  # (clients, sets) int64, the model's place in its set
+    loss: Annotated[Tensor, _FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
     seconds: float = 0.0
 
     @property
@@ -100,8 +125,8 @@ class Doubts:
 
     clients: tuple[str, ...]
     split: str
-    rows: Tensor  # (clients,) int64
-    numbers: Mapping[str, Tensor]  # (clients,) float64; NaN without rows
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    numbers: Annotated[Mapping[str, Tensor], _FEW]  # (clients,) float64; NaN without rows
     seconds: float = 0.0
 
     @property
@@ -115,7 +140,7 @@ class Extended:
     """That the clients of one stack stored words of their own, and how many each has now in one member of an ensemble."""
 
     clients: tuple[str, ...]
-    words: Tensor  # (clients,) int64
+    words: Annotated[Tensor, _FEW]  # (clients,) int64
     refs: Mapping[str, str]  # client, hash; the same in the records of all members
     seconds: float = 0.0
     prefix: str = ""  # the member's; empty where there is no ensemble
@@ -135,12 +160,12 @@ class Extended:
 class Centres:
     """What clients tell so that a common book can start where their features are: centres, and what each stands for.
 
-    Of one member of an ensemble, since each has features of its own.
+    Of one member of an ensemble, since each has features of its own. A client of too few rows has no centres here.
     """
 
     clients: tuple[str, ...]
-    centres: tuple[np.ndarray, ...]  # (words, d) float32 of each client
-    weights: tuple[np.ndarray, ...]  # (words,) tokens
+    centres: Annotated[tuple[np.ndarray, ...], _MANY_ROWS]  # (words, d) float32 of each client
+    weights: Annotated[tuple[np.ndarray, ...], _MANY_ROWS]  # (words,) tokens
     seconds: float = 0.0
     prefix: str = ""  # the member's; empty where there is no ensemble
 
@@ -152,11 +177,11 @@ class Centres:
 
 @dataclass(frozen=True)
 class Projected:
-    """For a picture, and only where params allow it: some of each client's tokens and its own words, two numbers each."""
+    """For a picture, and only where params allow it: where each client's tokens and its own words lie, two numbers each."""
 
     clients: tuple[str, ...]
-    tokens: tuple[Tensor, ...]  # (tokens, 2) of each client
-    words: tuple[Tensor, ...]  # (words, 2)
+    tokens: Annotated[tuple[Tensor, ...], _MANY_ROWS]  # (centres, 2) of each client's tokens
+    words: Annotated[tuple[Tensor, ...], _LEARNED]  # (words, 2)
     seconds: float = 0.0
 
 
@@ -169,8 +194,8 @@ class Scores:
 
     clients: tuple[str, ...]
     split: str
-    rows: Tensor  # (clients,) int64
-    sums: Mapping[str, Tensor]  # measure, (clients,); counts int64, the others float64
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    sums: Annotated[Mapping[str, Tensor], _FEW]  # measure, (clients,); counts int64, the others float64
     outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it keeps
     seconds: float = 0.0
 
@@ -183,26 +208,39 @@ class Scores:
 
 @dataclass(frozen=True)
 class PairedSums:
-    """What one client reports of the row-by-row difference of two methods over the same seeds and rows.
+    """What the clients of one stack report of the row-by-row difference of two methods over the same seeds and rows.
 
     The difference on a row is +1, 0 or -1 in each seed: whether the first method was right less whether the second was;
-    of a regression it is the first method's squared error less the second's. Over common test rows it is the mean of
-    that over clients.
+    of a regression it is the first method's squared error less the second's. Clients without such rows are left out.
     """
 
-    client: str
-    rows: int
-    by_seed: tuple[float, ...]  # sum over rows, one number a seed
-    mean_squares: float  # sum over rows of the squared mean over seeds
-    squares: float  # sum over rows and seeds of the squared difference
+    clients: tuple[str, ...]
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    by_seed: Annotated[Tensor, _FEW]  # (clients, seeds) float64, sums over rows
+    mean_squares: Annotated[Tensor, _FEW]  # (clients,) float64, sums over rows of the squared mean over seeds
+    squares: Annotated[Tensor, _FEW]  # (clients,) float64, sums over rows and seeds of the squared difference
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CommonSums:
+    """That difference on test rows that nobody owns, where clients are no strata: a sum over the clients of one stack."""
+
+    clients: tuple[str, ...]
+    sums: Annotated[Tensor, _FEW]  # (seeds, rows) float64: of each row one number a seed, and the row is no client's
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How many test rows of each class all clients have together, and on how many of them a run was right."""
+    """How many test rows of each class the clients of one stack have, and on how many of them a run was right.
 
-    rows: tuple[int, ...]
-    right: tuple[int, ...]
+    Of one row they are its label; a client of too few rows is not counted.
+    """
+
+    rows: Annotated[Tensor, _MANY_ROWS]  # (classes,) int64
+    right: Annotated[Tensor, _MANY_ROWS]  # (classes,) int64
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -214,9 +252,11 @@ class StatsKept:
 
     clients: tuple[str, ...]
     refs: Mapping[str, str]  # client, hash
-    norm: Tensor  # (clients,) float64, Euclidean, over all statistics
-    ok: Tensor  # (clients, statistics) bool, whether the rows were enough
-    gap: Tensor  # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
+    norm: Annotated[Tensor, _FEW]  # (clients,) float64, Euclidean, over all statistics
+    ok: Annotated[Tensor, _FEW]  # (clients, statistics) bool, whether the rows were enough
+    gap: Annotated[
+        Tensor, _FEW
+    ]  # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
     seconds: float = 0.0
 
 
@@ -224,12 +264,14 @@ class StatsKept:
 class StatsMessage:
     """What the clients of one stack tell of their rows because they were asked for it by name.
 
-    A client that has too few rows tells none of it (see `tasks.client_stats.LEAST_ROWS`) and has zeros here.
+    A client that has too few rows tells none of it and has zeros here.
     """
 
     clients: tuple[str, ...]
-    rows: Tensor  # (clients,) int64
-    told: Mapping[str, Tensor]  # class_counts | mean | variance | eigenvalues to (clients, length) float32
+    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    told: Annotated[
+        Mapping[str, Tensor], _MANY_ROWS
+    ]  # class_counts | mean | variance | eigenvalues to (clients, length) float32
     silent: tuple[str, ...] = ()  # those with too few rows
     seconds: float = 0.0
 

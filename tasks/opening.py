@@ -1,5 +1,6 @@
 """Opening, on the client's side, what a task was sent references to."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -8,6 +9,7 @@ from models.model import Model
 from models.state import Private, Weights
 from silos.cohort import Silos, Stack, open_common, open_stack
 from silos.private import PrivateStore
+from tasks.messages import LEAST_ROWS
 
 
 def open_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
@@ -18,6 +20,22 @@ def open_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
         return Rows(x.expand(stack.size, *x.shape), y.expand(stack.size, *y.shape), counts)
     opened = open_stack(silos, stack, split)
     return Rows(*(torch.from_numpy(a).to(device) for a in (opened.x, opened.y, opened.rows)))
+
+
+def different(x: Tensor) -> np.ndarray:
+    """Which of a client's different rows each of its rows (rows, *shape) is: (rows,) numbers from 0, the same for equals."""
+    _, place = np.unique(x.flatten(1).cpu().numpy(), axis=0, return_inverse=True)
+    return np.asarray(place).ravel()
+
+
+def enough(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
+    """Whether each client, dummies too, has so many different rows: (clients,) bool."""
+    return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
+
+
+def _at_least(x: Tensor, least: int) -> bool:
+    """Looks at the first few before at all: they are enough as a rule."""
+    return any(len(some) >= least and different(some).max() + 1 >= least for some in (x[: 2 * least], x))
 
 
 def open_weights(

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from models.paired import Stratum
 from models.quantities import QUANTITIES
-from silos.cohort import Silos
+from silos.cohort import Cohort, Silos
 from silos.private import PrivateStore
 from silos.store import open_client
 from tasks.evaluate import OUTCOMES
-from tasks.messages import PairedSums
+from tasks.messages import CommonSums, PairedSums
 from tasks.step import step
 
 Kept = tuple[PrivateStore, dict[str, str]]
@@ -19,21 +21,32 @@ Kept = tuple[PrivateStore, dict[str, str]]
 
 @step
 def pair(
-    silos: Silos, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None = None
+    cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None = None
 ) -> list[PairedSums]:
-    """One record a client: first minus second, both lists by seed and over the same rows, or those of some classes.
+    """One record a stack: first minus second, both lists by seed and over the same rows, or over those of some classes."""
+    silos, found = cohort.silos, []
+    codes = [silos.manifest.classes.index(each) for each in classes or ()]
+    for stack in cohort.stacks:
+        strata = {}
+        for client, rows in silos.select(stack.clients).rows("test").items():
+            counted = np.ones(rows, bool) if classes is None else np.isin(own_labels(silos, client), codes)
+            if counted.any():
+                strata[client] = Stratum.of(_difference(silos, first, second, client, rows)[:, counted])
+        found.append(_message(strata, len(first)))
+    return found
 
-    Clients without such rows have no record. Where the test rows are common, clients are no strata: a row's difference is
-    its mean over clients, in one record.
-    """
-    common = silos.common("test")
-    if classes is not None:
-        return _of_classes(silos, first, second, classes)
-    if common:
-        return [_sums("common", _mean_over_clients(silos, common, first, second))]
-    rows = silos.rows("test")
-    name = QUANTITIES[silos.manifest.task].outcome
-    return [_sums(c, _difference(first, second, name, c, n)) for c, n in rows.items() if n]
+
+@step
+def pair_common(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -> list[CommonSums]:
+    """One record a stack: first minus second on the test rows that nobody owns, added over the stack's clients."""
+    silos, found = cohort.silos, []
+    rows = silos.common("test")
+    for stack in cohort.stacks:
+        total = np.zeros((len(first), rows))
+        for client in stack.clients:
+            total += _difference(silos, first, second, client, rows)
+        found.append(CommonSums(stack.clients, torch.from_numpy(total)))
+    return found
 
 
 def own_labels(silos: Silos, client: str) -> np.ndarray:
@@ -42,34 +55,25 @@ def own_labels(silos: Silos, client: str) -> np.ndarray:
     return open_client(Path(silos.folder), entry, "test")[1]
 
 
-def _of_classes(
-    silos: Silos, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str]
-) -> list[PairedSums]:
-    """Of clients' own rows alone."""
-    codes, name = [silos.manifest.classes.index(each) for each in classes], QUANTITIES[silos.manifest.task].outcome
-    found = []
-    for client, rows in silos.rows("test").items():
-        chosen = np.isin(own_labels(silos, client), codes)
-        if chosen.any():
-            found.append(_sums(client, _difference(first, second, name, client, rows)[:, chosen]))
-    return found
+def of_clients(runs: Sequence[Kept], clients: Sequence[str]) -> list[Kept]:
+    """Of each run what these clients keep: no cohort is told where the others' is."""
+    return [(store, {client: refs[client] for client in clients if client in refs}) for store, refs in runs]
 
 
-def _mean_over_clients(silos: Silos, rows: int, first: Sequence[Kept], second: Sequence[Kept]) -> np.ndarray:
-    difference, name = np.zeros((len(first), rows)), QUANTITIES[silos.manifest.task].outcome
-    for client in silos.clients:
-        difference += _difference(first, second, name, client, rows)
-    return difference / len(silos.clients)
+def _message(strata: dict[str, Stratum], seeds: int) -> PairedSums:
+    sums = [s.by_seed for s in strata.values()]
+    return PairedSums(
+        tuple(strata),
+        torch.tensor([s.rows for s in strata.values()], dtype=torch.int64),
+        torch.tensor(sums, dtype=torch.float64).view(len(sums), seeds),
+        torch.tensor([s.mean_squares for s in strata.values()], dtype=torch.float64),
+        torch.tensor([s.squares for s in strata.values()], dtype=torch.float64),
+    )
 
 
-def _sums(client: str, d: np.ndarray) -> PairedSums:
-    """d: (seeds, rows)."""
-    by_seed = tuple(float(v) for v in d.sum(1))
-    return PairedSums(client, d.shape[1], by_seed, float((d.mean(0) ** 2).sum()), float((d**2).sum()))
-
-
-def _difference(first: Sequence[Kept], second: Sequence[Kept], name: str, client: str, rows: int) -> np.ndarray:
+def _difference(silos: Silos, first: Sequence[Kept], second: Sequence[Kept], client: str, rows: int) -> np.ndarray:
     """(seeds, rows); NaN where both methods' squared errors are infinite."""
+    name = QUANTITIES[silos.manifest.task].outcome
     with np.errstate(invalid="ignore"):
         return _outcomes(first, name, client, rows) - _outcomes(second, name, client, rows)
 

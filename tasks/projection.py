@@ -7,13 +7,15 @@ from models.codebook import COUNT, OWN, SHARED, Quantised
 from models.cohort import Training
 from models.deep_ensemble import members_of
 from models.model import Model
+from models.streams import client_streams
 from silos.cohort import Cohort
 from silos.private import PrivateStore
+from tasks.codebook_extend import told_centres
 from tasks.messages import Projected
-from tasks.opening import open_rows, open_weights
+from tasks.opening import open_weights
 from tasks.step import step
 
-_TOKENS = 60  # of a client: more would hide each other
+_POINTS = 60  # of a client: more would hide each other
 
 
 @step
@@ -23,10 +25,11 @@ def projection(
     training: Training,
     private: PrivateStore,
     axes: Tensor,
+    seed: int,
     split: str = "validation",
     device: str = "cpu",
 ) -> list[Projected]:
-    """One record a stack: every client's first tokens of a split, and its own words, on axes (d, 2).
+    """One record a stack: where centres of every client's tokens of a split, and its own words, lie on axes (d, 2).
 
     Of a deep ensemble, those of the first member.
     """
@@ -34,23 +37,13 @@ def projection(
     network = one.network
     assert isinstance(network, Quantised)
     for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, split, device)
         weights, context = map(one.of, open_weights(model, stack, private, device))
-        count = -(-_TOKENS // network.tokens)
-        with torch.no_grad():
-            z, _ = network.encode(weights, context, rows.x[:, :count])
-            tokens = network.cut(z) @ axes.to(device)
-        own = weights[OWN] @ axes.to(device)
-        used = (rows.counts.clamp_max(count) * network.tokens).tolist()
+        seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
+        told = told_centres(cohort, stack, one, weights, context, seeds, _POINTS, split, device)
+        tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in told)
+        own = weights[OWN].cpu() @ axes
         held = context[COUNT].tolist() if network.room else [0] * stack.size
-        clients = range(len(stack.clients))
-        found.append(
-            Projected(
-                stack.clients,
-                tuple(tokens[at, : used[at]].cpu() for at in clients),
-                tuple(own[at, : held[at]].cpu() for at in clients),
-            )
-        )
+        found.append(Projected(stack.clients, tokens, tuple(own[at, : held[at]] for at in range(len(stack.clients)))))
     return found
 
 

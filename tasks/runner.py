@@ -4,23 +4,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from prefect import Task
-
-from tasks.step import Sealed
+from tasks.step import ClientStep, Sealed, ServerStep
 from tasks.workers import Workers
 
 
 class Runner(Protocol):
-    """Runs a task on cohorts at the same time, or one task on the server."""
+    """Runs a client's step on cohorts at the same time, or a server's once; TypeError for one in the other's place."""
 
     @property
     def workers(self) -> int:
         """How many cohorts at the same time."""
 
-    def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """The task on each cohort: a call is the cohort and what is its own, options are the same for all; in order."""
 
-    def once(self, task: Task, *args: Any) -> Any:
+    def once(self, task: ServerStep, *args: Any) -> Any:
         """The task once, on the server's side."""
 
 
@@ -39,8 +37,9 @@ class PrefectRunner:
         """See Runner."""
         return self.there.count if self.there else 1
 
-    def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """See Runner."""
+        _must_be(task, ClientStep)
         _count(len(calls))
         same = {name: Sealed(value) for name, value in options.items()}
         sealed = [tuple(map(Sealed, call)) for call in calls]
@@ -52,10 +51,16 @@ class PrefectRunner:
             argument.content = None
         return [_taken(answer) for answer in answers]
 
-    def once(self, task: Task, *args: Any) -> Any:
+    def once(self, task: ServerStep, *args: Any) -> Any:
         """See Runner."""
+        _must_be(task, ServerStep)
         _count(1)
         return task(*(Sealed(a) for a in args))
+
+
+def _must_be(task: Any, kind: type) -> None:
+    if not isinstance(task, kind):
+        raise TypeError(f"{getattr(task, 'name', task)} is no {kind.__name__}")
 
 
 def _taken(answer: list[Any]) -> list[Any]:
@@ -76,11 +81,13 @@ class PlainRunner:
 
     workers: int = 1
 
-    def each(self, task: Task, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
         """See Runner."""
+        _must_be(task, ClientStep)
         function: Callable = task.fn
         return [function(*call, **options) for call in calls]
 
-    def once(self, task: Task, *args: Any) -> Any:
+    def once(self, task: ServerStep, *args: Any) -> Any:
         """See Runner."""
+        _must_be(task, ServerStep)
         return task.fn(*args)

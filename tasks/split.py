@@ -13,7 +13,7 @@ from torch import Tensor
 from models import clustering
 from models.state import Weights
 from tasks.messages import Update
-from tasks.step import step
+from tasks.step import server_step
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Halves:
     across: float
 
 
-@step
+@server_step
 def lengths(updates: Sequence[Update], current: Weights) -> dict[str, float]:
     """client to ||w_k - w||, for updates with `each`."""
     clients, deltas = _deltas(updates, current)
     return dict(zip(clients, np.linalg.norm(deltas, axis=1).tolist(), strict=True))
 
 
-@step
+@server_step
 def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering.Linkage) -> Halves:
     """The cluster in two, by the cosines of its clients' updates; the part with the first name comes first."""
     clients, deltas = _deltas(updates, current)
@@ -43,7 +43,7 @@ def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering
     return Halves(names, toward, clustering.across(alpha, first, second))
 
 
-@step
+@server_step
 def nearer(updates: Sequence[Update], current: Weights, toward: Sequence[Weights]) -> dict[str, int]:
     """client to the place in `toward` that its update is most like, the first of equals."""
     clients, deltas = _deltas(updates, current)

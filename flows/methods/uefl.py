@@ -31,6 +31,7 @@ from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.local_train import local_train
+from tasks.messages import LEAST_ROWS
 
 SECTION = "codewords"
 
@@ -116,8 +117,11 @@ class UEFL(Method):
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
+        waits: tuple[str, ...] = ()
         if round.number > self.warm_up and not _common(state):
             state = self._common_book(state, round)
+            if not _common(state):
+                waits = (f"words start once a client with {LEAST_ROWS} different training rows takes part",)
         newcomers = self._newcomers(state, round)
         joined: tuple[str, ...] = ()
         if newcomers:
@@ -129,8 +133,9 @@ class UEFL(Method):
         state = self._split(state, {**state.tensors["start"], **averaged})
         for update in updates:
             state = state.with_private(SECTION, update.private[SECTION])
-        report = replace(Report.of(updates), said=joined)
-        state = _with(state, since=state.numbers["since"] + (round.number > self.warm_up))
+        report = replace(Report.of(updates), said=(*waits, *joined))
+        begun = round.number > self.warm_up and not waits
+        state = _with(state, since=state.numbers["since"] + begun)
         length = self.first_rounds if state.numbers["stage"] == 1 else self.more_rounds
         if state.numbers["since"] < length or state.numbers["settled"]:
             return state, _also(report, {"stage": state.numbers["stage"]})
@@ -234,8 +239,13 @@ class UEFL(Method):
         return _with(state, room=room, words={client: count for client, count in own.items() if count})
 
     def _common_book(self, state: State, round: Round) -> State:
-        """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own."""
+        """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own.
+
+        As before, if none of these clients tells any.
+        """
         (books,) = common_books(round, [self._model(state, round.problem, round.clients)], self.words)
+        if not all(map(len, books.values())):
+            return state
         return self._split(state, {**_everything(state), **books})
 
     def _split(self, state: State, weights: Weights) -> State:

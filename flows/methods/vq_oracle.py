@@ -25,6 +25,9 @@ from silos import bounds
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
+from tasks.messages import LEAST_ROWS
+
+_WAITS = f"words start once every domain has a client with {LEAST_ROWS} different training rows in the same round"
 
 
 class VQOracle(Method):
@@ -63,7 +66,7 @@ class VQOracle(Method):
         sections, _ = apart(averaged, (SHARED,))
         report = Report.of(updates)
         if round.number > self.warm_up and not books[0].numel():
-            report = replace(report, said=("words start once every domain has a client in the same round",))
+            report = replace(report, said=(_WAITS,))
         return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
 
     def model(self, state: State, problem: Problem) -> Model:

@@ -21,13 +21,14 @@ from pathlib import Path
 
 from flows.method import Report
 from flows.methods import fedavg
+from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.step import step
 
 
 @step
-def train(cohort, model, training, private, seed, round, device="cpu", does="", marker=""):
+def train(cohort: Cohort, model, training, private, seed, round, device="cpu", does="", marker=""):
     act(cohort, round, does, Path(marker))
     return local_train.fn(cohort, model, training, private, seed, round, device)
 

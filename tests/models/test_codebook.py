@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from models.batch import Batch
-from models.codebook import COUNT, OWN, SHARED, Quantised, centres, habits, nearest, perplexity
+from models.codebook import COUNT, OWN, SHARED, Quantised, centres, centres_of_many, habits, nearest, perplexity
 from models.cohort import Rows, Training, stacked, train
 from models.convolution import CNN
 from models.dense import MLP
@@ -216,6 +216,36 @@ def test_centres_are_fewer_where_fewer_tokens_differ_and_say_how_many_they_stand
     assert np.array_equal(found, again)
     with pytest.raises(ValueError, match="no finite numbers"):
         centres(np.full((4, 3), np.nan, np.float32), 2, 0)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 10, 19, 47])
+@pytest.mark.parametrize("each", [1, 3])
+def test_no_centre_stands_for_tokens_of_fewer_different_rows_than_asked(rows, each):
+    """Every row's tokens are in a direction of their own, so a centre shows whose tokens it is a mean of."""
+    owner = np.arange(rows * each) % rows
+    strength = np.random.default_rng(0).uniform(1, 5, rows * each)
+    tokens = (np.eye(rows)[owner] * strength[:, None]).astype(np.float32)
+    found, weight = centres_of_many(tokens, owner, 16, seed=0, least=10)
+    assert all((centre > 0).sum() >= 10 for centre in found)
+    assert len(found) == len(weight) <= rows // 10 * each
+    if rows >= 10:
+        np.testing.assert_allclose((found * weight[:, None]).sum(0), tokens.sum(0), rtol=1e-4)
+        assert weight.sum() == len(tokens)
+    again, _ = centres_of_many(tokens, owner, 16, seed=0, least=10)
+    assert np.array_equal(found, again)
+
+
+def test_centres_of_many_rows_are_where_their_clusters_are_and_copies_of_a_row_are_one():
+    draw = np.random.default_rng(0)
+    middle = np.array([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
+    tokens = np.repeat(middle, [20, 30, 40], 0).astype(np.float32) + draw.normal(size=(90, 2)).astype(np.float32)
+    found, weight = centres_of_many(tokens, np.arange(90), 3, seed=0, least=10)
+    assert sorted(weight.tolist()) == [20, 30, 40]
+    assert all(np.abs(found - point).sum(1).min() < 2 for point in middle)
+    copies = np.concatenate([np.arange(60), np.full(30, 60)])  # the last thirty are one row
+    assert len(centres_of_many(tokens, copies, 3, seed=0, least=10)[0]) == 3
+    copies = np.concatenate([np.zeros(20, int), np.arange(70)])  # the first cluster is one row
+    assert len(centres_of_many(tokens, copies, 3, seed=0, least=10)[0]) == 2
 
 
 def test_segments_that_do_not_divide_the_channels_are_refused_with_those_that_do():

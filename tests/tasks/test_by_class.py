@@ -1,23 +1,28 @@
 """Right answers by class against a count by hand."""
 
 import numpy as np
+import pytest
 
+from flows.pairs import counted
 from silos.private import PrivateStore
-from tasks.by_class import by_class
 from tasks.evaluate import OUTCOMES
+from tasks.runner import PlainRunner
 
-LABELS = {"a": [0, 0, 1, 2], "b": [2, 2, 1, 2]}
-RIGHT = {"a": [1, 0, 1, 1], "b": [0, 1, 0, 1]}
+LABELS = {"a": [0, 0, 1, 2] * 3, "b": [2, 2, 1, 2] * 3, "few": [1, 1, 2, 0] * 3}
+RIGHT = {"a": [1, 0, 1, 1] * 3, "b": [0, 1, 0, 1] * 3, "few": [1] * 12}
 
 
-def test_counts_are_sums_over_clients_and_padding_is_not_counted(write_silos, tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_rows(workers, write_silos, tmp_path):
+    """A client with four different rows, three times each, would tell their labels."""
+
     def rows_of(client, total):
-        y = np.concatenate([[0, 1], LABELS[client]])
-        return np.zeros((total, 2)), y
+        x = np.random.default_rng(0).normal(size=(4 if client == "few" else total, 2))
+        return np.resize(x, (total, 2)), np.concatenate([[0, 1], LABELS[client]])
 
-    silos = write_silos({"a": 2, "b": 2}, validation=0, test=4, rows_of=rows_of)
+    silos = write_silos(dict.fromkeys(LABELS, 2), validation=0, test=12, rows_of=rows_of)
     store = PrivateStore(str(tmp_path / "own"))
-    kept = np.array([[*RIGHT["b"], 1, 1], [*RIGHT["a"], 1, 1]], np.uint8)  # two of padding
-    refs = store.save(OUTCOMES, ["b", "a"], {"correct": kept})
-    found = by_class.fn(silos, (store, refs))
-    assert (found.rows, found.right) == ((2, 2, 4), (1, 1, 3))
+    kept = np.array([[*RIGHT[client], 1, 1] for client in ("b", "a", "few")], np.uint8)  # two of padding
+    refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
+    found = counted(PlainRunner(workers), silos, (store, refs))
+    assert found == {"0": [3, 6], "1": [3, 6], "2": [9, 12]}

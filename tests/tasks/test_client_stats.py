@@ -19,8 +19,8 @@ from silos.params import DataParams
 from silos.private import PrivateStore
 from silos.sources_synthetic import coefficients
 from silos.store import open_client, write
-from tasks.client_stats import LEAST_ROWS, STATISTICS, PrivateStatistics, client_stats, tell_stats
-from tasks.messages import StatsKept, StatsMessage
+from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, tell_stats
+from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
 from tasks.opening import open_weights
 
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17, "one": 1, "few": 4}

@@ -132,8 +132,10 @@ def test_features_that_are_no_numbers_are_named_with_their_client(world):
 def test_a_common_book_is_found_from_centres_in_any_order_of_clients(world):
     problem, round, model, _ = world
     told = round.each(token_centres, model, training=problem.training, words=4, seed=0, round=1)
-    assert sum(float(w.sum()) for m in told for w in m.weights) == sum(CLIENTS.values())
+    assert sum(float(w.sum()) for m in told for w in m.weights) == CLIENTS["oslo"] + CLIENTS["lyon"], "one tells none"
     assert round.tally.bytes_up == sum(m.bytes_up for m in told)
+    assert [c.shape[1] for m in told for c in m.centres] == [5] * 3
+    assert common_words.fn(told, 0, 0).shape == (0, 5)
     book = common_words.fn(told, 3, 0)
     assert book.shape == (3, 5)
     assert torch.equal(book, common_words.fn(list(reversed(told)), 3, 0))
@@ -275,7 +277,7 @@ def test_clients_tell_centres_of_every_member(ensemble):
     assert sorted({message.prefix for message in told}) == ["0/", "1/"]
     for prefix in ("0/", "1/"):
         mine = [message for message in told if message.prefix == prefix]
-        assert sum(float(w.sum()) for m in mine for w in m.weights) == sum(CLIENTS.values())
+        assert sum(float(w.sum()) for m in mine for w in m.weights) == CLIENTS["oslo"] + CLIENTS["lyon"]
 
 
 def test_borrowed_words_are_those_of_the_same_member(ensemble):

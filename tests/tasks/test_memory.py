@@ -7,16 +7,18 @@ import weakref
 import torch
 from prefect import flow
 
+from silos.cohort import Cohort, Silos
 from tasks.memory import resident, tidy
 from tasks.runner import PrefectRunner
 from tasks.step import step
 from tasks.workers import open_workers
 
+SILOS = Silos("nowhere", "none", ())
 ROUNDS, SIZE = 60, 1_250_000  # float32: 5 MB
 
 
 @step
-def echo(weights: torch.Tensor) -> list[torch.Tensor]:
+def echo(cohort: Cohort, weights: torch.Tensor) -> list[torch.Tensor]:
     return [weights + 1]
 
 
@@ -28,7 +30,7 @@ def play_rounds() -> list[int]:
     with open_workers("threads", 2) as workers:
         for _ in range(ROUNDS):
             sent = [torch.zeros(SIZE), torch.zeros(SIZE)]
-            answers = PrefectRunner(workers).each(echo, [(t,) for t in sent])
+            answers = PrefectRunner(workers).each(echo, [(Cohort(SILOS, ()), t) for t in sent])
             seen += [weakref.ref(t) for t in (*sent, *(t for answer in answers for t in answer))]
             del sent, answers
             tidy()

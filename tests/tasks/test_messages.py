@@ -1,101 +1,163 @@
 """What leaves a client is what the message types list, and no row fits in them."""
 
 import dataclasses
-import inspect
+import importlib
+import pkgutil
 import typing
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from prefect import Task
 from torch import Tensor
 
+import tasks
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from silos.cohort import Cohort, Stack, open_stack
-from tasks import (
-    aggregate,
-    by_class,
-    client_stats,
-    codebook_extend,
-    evaluate,
-    full_gradient,
-    head_gradient,
-    local_train,
-    messages,
-    pair,
-    projection,
-    regroup,
-    split,
-    uncertainty_check,
-)
+from flows.round import on_cohorts
+from models.codebook import COUNT, OWN, Quantised
+from models.dense import MLP
+from models.matched import Matched
+from models.model import Model
+from models.state import Private
+from models.statistics import make
+from models.streams import server_stream
+from silos.cohort import Stack, open_stack
+from tasks import local_train, messages
+from tasks.evaluate import OUTCOMES
 from tasks.evaluate import evaluate as evaluate_task
-from tasks.messages import Scores, Update
+from tasks.messages import LEAST_ROWS, Numbers, Scores, Update
+from tasks.step import ClientStep
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
 # primes, so that no width of the network is one of them by chance
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17}
 VALIDATION, TEST = 31, 37
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
-PER_CLIENT = {"rows", "loss", "norm", "choice", "words"}
-PER_STATISTIC = {"ok", "gap"}
-SUMS_OVER_ROWS = {"sums", "told", "numbers"}  # told by clients with ten rows or more: see test_client_stats.py
-# what a client tells of its features where params say so: centres for a common book, points of a picture
-FEATURES = {"Centres": {"centres", "weights"}, "Projected": {"tokens", "words"}}
-WORDS = {
-    str,
-    int,
-    float,
-    tuple[str, ...],
-    tuple[float, ...],
-    tuple[int, ...],
-    Mapping[str, str],
-    Mapping[str, Mapping[str, str]],
-}
+WORDS = {str, float, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
+
+# how many different rows each client has, in every split
+DIFFERENT = {"one": 1, "nine": LEAST_ROWS - 1, "echo": LEAST_ROWS - 1, "many": 40}
+SPLITS = {"one": 1, "nine": 9, "echo": 23, "many": 29}
 
 
 def message_types() -> list[type]:
     own = [c for c in vars(messages).values() if isinstance(c, type) and c.__module__ == messages.__name__]
-    return [c for c in own if dataclasses.is_dataclass(c)]
+    return [c for c in own if dataclasses.is_dataclass(c) and c is not Numbers]
+
+
+def numbers_of(message: type) -> dict[str, Numbers]:
+    """What each field that has numbers says of them."""
+    hints = typing.get_type_hints(message, include_extras=True)
+    return {name: kind.__metadata__[0] for name, kind in hints.items() if hasattr(kind, "__metadata__")}
+
+
+def steps(kind: type) -> dict[str, Any]:
+    """Every step of this kind in the room."""
+    modules = [importlib.import_module(found.name) for found in pkgutil.iter_modules(tasks.__path__, "tasks.")]
+    return {v.name: v for module in modules for v in vars(module).values() if isinstance(v, kind)}
 
 
 @pytest.mark.parametrize("message", message_types())
-def test_no_message_type_can_hold_a_row(message):
-    """A field is words, numbers, one number a client and statistic or set of models, a sum over rows, or weights."""
+def test_every_field_with_numbers_says_how_many_rows_each_stands_for(message):
+    """The rest are words, and how long a step took."""
+    declared = numbers_of(message)
+    assert all(isinstance(about, Numbers) for about in declared.values())
+    assert all(about.least >= LEAST_ROWS for about in declared.values() if about.size == "several")
     for name, kind in typing.get_type_hints(message).items():
-        if name in FEATURES.get(message.__name__, ()):
-            continue
-        if kind is Tensor:
-            assert name in PER_CLIENT | PER_STATISTIC
-        elif name in {*SUMS_OVER_ROWS, "each"}:
-            assert kind == Mapping[str, Tensor]
-        else:
-            assert kind in WORDS, f"{message.__name__}.{name} is {kind}"
+        assert name in declared or kind in WORDS, f"{message.__name__}.{name} is {kind}"
     assert message.__dataclass_params__.frozen
 
 
-def test_the_servers_tasks_do_not_take_a_cohort():
-    on_clients = (client_stats, codebook_extend, evaluate, full_gradient, head_gradient, local_train, projection)
-    for module in (*on_clients, uncertainty_check, aggregate, by_class, pair, regroup, split):
-        for step in (v for v in vars(module).values() if isinstance(v, Task)):
-            kinds = set(typing.get_type_hints(step.fn).values())
-            opens_rows = step.name in (
-                "borrow_words",
-                "client_stats",
-                "codebook_extend",
-                "evaluate",
-                "full_gradient",
-                "head_gradient",
-                "local_train",
-                "projection",
-                "regroup",
-                "tell_stats",
-                "token_centres",
-                "uncertainty_check",
-            )
-            assert (Cohort in kinds) == opens_rows, step.name
-    assert list(inspect.signature(aggregate.aggregate.fn).parameters) == ["updates", "current"]
+@pytest.fixture
+def answers(make_problem, make_round, tmp_path):
+    """What every client's step of the room answers, one after another, where the rows of some clients are other ones."""
+    count = iter(range(99))
+
+    def ask(others: tuple[str, ...] = (), features: int = 5, more: int = 1) -> dict[str, list[Any]]:
+        def rows_of(client, total):
+            rng = np.random.default_rng([*client.encode(), client in others])
+            x, y = rng.normal(size=(DIFFERENT[client], features)), rng.integers(0, 3, DIFFERENT[client])
+            return np.resize(x, (total, features)), np.resize(y, total)
+
+        sizes = {client: rows * more for client, rows in SPLITS.items()}
+        network = Quantised(MLP(features, (), 3), words=2, room=3)
+        silos = {"rows_of": rows_of, "validation": 20 * more, "test": 20 * more, "name": f"world{next(count)}"}
+        problem = make_problem(sizes, network=network, silos=silos)
+        return _ask_all(problem, make_round(problem, stack=3), features)
+
+    return ask
+
+
+def _ask_all(problem, round, features) -> dict[str, list[Any]]:
+    """Step to its messages."""
+    silos, network = problem.silos, problem.network
+    clients, weights = silos.clients, network.init(server_stream(0, 0, "init"))
+    refs = round.private.save("own", clients, {OWN: np.ones((len(clients), 3, features), np.float32)})
+    personal = Private("own", refs, {OWN: torch.zeros(3, features)})
+    words = Model(network, weights, personal, {COUNT: torch.ones(len(clients), dtype=torch.int64)}, clients)
+    inner = {name: w for name, w in weights.items() if name.startswith("dense")}
+    plain, offered = (
+        Model(network.inner, w, clients=clients) for w in (inner, {n: w[None, None] for n, w in inner.items()})
+    )
+    target = {name: torch.zeros(len(clients), *w.shape) for name, w in inner.items()}
+    matched = Model(Matched(network.inner, 0.1), inner, context=target, clients=clients)
+    outcome = round.private.save(OUTCOMES, clients, {"correct": np.ones((len(clients), 99), np.uint8)})
+    kept = (round.private, outcome)
+    when = {"training": problem.training, "seed": 0, "round": 1}
+    asked: dict[str, tuple[Any, dict[str, Any]]] = {
+        "borrow_words": (words, {"lent": personal, "words": dict.fromkeys(clients, 1), "room": 4}),
+        "client_stats": (plain, {"statistics": tuple(make({"kind": kind}) for kind in ("mean", "fingerprint"))}),
+        "codebook_extend": (words, {"extend": clients, "words": 4, "room": 7, **when}),
+        "ensemble_check": (plain, {"training": problem.training, "members": [(plain, round.private)]}),
+        "evaluate": (plain, {"training": problem.training, "keep_outcomes": True}),
+        "full_gradient": (plain, when),
+        "head_gradient": (matched, {"training": problem.training}),
+        "local_train": (plain, {**when, "each": True}),
+        "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool()}),
+        "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
+        "regroup": (offered, {"training": problem.training}),
+        "tell_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
+        "token_centres": (words, {"words": 8, **when}),
+        "uncertainty_check": (words, {**when, "passes": 0}),
+    }
+    told = {
+        name: round.each(task, asked[name][0], **asked[name][1])
+        for name, task in steps(ClientStep).items()
+        if name in asked
+    }
+    beside = {"pair": ([kept], [kept]), "pair_common": ([kept], [kept]), "by_class": (kept,)}
+    for name, own in beside.items():
+        cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, lambda _, own=own: own)
+        told[name] = [message for cohort in cohorts for message in cohort]
+    assert told.keys() == steps(ClientStep).keys()
+    return told
+
+
+def test_every_record_is_what_some_clients_step_answers(answers):
+    assert {type(message) for told in answers().values() for message in told} == set(message_types())
+
+
+def test_of_a_client_with_few_different_rows_nothing_as_large_as_a_row_leaves(answers):
+    """Copies of a row are one row: with other rows, such a client's answers are the same to the bit."""
+    usual, others, control = (large(answers(clients)) for clients in ((), ("one", "nine", "echo"), ("many",)))
+    assert usual == others
+    assert {name for name in usual if usual[name] != control[name]} == {
+        name for name, fields in usual.items() if fields
+    }
+    assert len([name for name, fields in usual.items() if fields]) >= 5
+
+
+def test_what_is_few_numbers_of_a_client_is_so_whatever_its_rows(answers):
+    small, large = answers(), answers(features=7, more=2)
+    for name, told in small.items():
+        for message, other in zip(told, large[name], strict=True):
+            for field in [f for f, about in numbers_of(type(message)).items() if about.size == "few"]:
+                shapes = [[a.shape for _, a in arrays(getattr(m, field))] for m in (message, other)]
+                assert shapes[0] == shapes[1], f"{name}: {type(message).__name__}.{field}"
 
 
 @pytest.fixture(params=[FedAvg, LocalOnly])
@@ -170,21 +232,36 @@ def test_a_rounds_traffic_is_the_hand_count(make_problem, play):
 
 def tensors(message: Update | Scores) -> Iterator[tuple[str, Tensor]]:
     """Every tensor in a message, however deep."""
-
-    def walk(path, value):
-        if isinstance(value, Tensor):
-            yield path, value
-        elif isinstance(value, Mapping):
-            for key, inner in value.items():
-                yield from walk(f"{path}.{key}", inner)
-        elif isinstance(value, tuple | list):
-            for at, inner in enumerate(value):
-                yield from walk(f"{path}.{at}", inner)
-        else:
-            assert isinstance(value, str | int | float), path
-
     for field in dataclasses.fields(message):
-        yield from walk(field.name, getattr(message, field.name))
+        yield from arrays(getattr(message, field.name), field.name)
+
+
+def large(answers: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Step to what its messages have that is as large as a row, however deep."""
+    return {
+        name: [
+            (type(message).__name__, field, path, array.tolist())
+            for message in told
+            for field, about in numbers_of(type(message)).items()
+            if about.size == "several"
+            for path, array in arrays(getattr(message, field))
+        ]
+        for name, told in answers.items()
+    }
+
+
+def arrays(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor or array in a value, as a tensor."""
+    if isinstance(value, Tensor | np.ndarray):
+        yield path, torch.as_tensor(value)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from arrays(inner, f"{path}.{key}")
+    elif isinstance(value, tuple | list):
+        for at, inner in enumerate(value):
+            yield from arrays(inner, f"{path}.{at}")
+    else:
+        assert isinstance(value, str | int | float), path
 
 
 def _stack(clients):

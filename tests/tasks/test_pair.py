@@ -1,13 +1,16 @@
-"""Paired sums against the outcomes themselves."""
+"""Paired sums against the outcomes themselves, wherever they are added up."""
 
 import numpy as np
 import pytest
 
-from flows.pairs import told
+from flows.pairs import compared, told
 from models.paired import ACCURACY, Stratum, difference
+from models.quantities import QUANTITIES
+from silos.cohort import Cohort, Silos, make_stacks
 from silos.private import PrivateStore
 from tasks.evaluate import OUTCOMES
-from tasks.pair import own_labels, pair
+from tasks.pair import of_clients, own_labels, pair
+from tasks.runner import PlainRunner
 
 TEST = 6
 
@@ -29,12 +32,21 @@ def kept(write_silos, tmp_path):
     return silos, runs, {k: np.array(v) for k, v in tables.items()}
 
 
+def strata(silos, first, second, classes=None, size=2) -> dict[str, Stratum]:
+    found = {}
+    for m in pair.fn(Cohort(silos, make_stacks(silos, size)), first, second, classes):
+        for at, client in enumerate(m.clients):
+            by_seed = tuple(m.by_seed[at].tolist())
+            found[client] = Stratum(int(m.rows[at]), by_seed, float(m.mean_squares[at]), float(m.squares[at]))
+    return found
+
+
 def test_sums_are_those_of_the_differences_row_by_row(kept):
     silos, runs, tables = kept
-    found = pair.fn(silos, runs["first"], runs["second"])
-    assert [s.client for s in found] == ["a", "b", "c"]
-    for sums in found:
-        d = tables["first", sums.client] - tables["second", sums.client]
+    found = strata(silos, runs["first"], runs["second"])
+    assert set(found) == {"a", "b", "c"}
+    for client, sums in found.items():
+        d = tables["first", client] - tables["second", client]
         assert sums.rows == TEST
         assert sums.by_seed == tuple(d.sum(1))
         assert sums.mean_squares == pytest.approx((d.mean(0) ** 2).sum())
@@ -43,29 +55,27 @@ def test_sums_are_those_of_the_differences_row_by_row(kept):
 
 def test_a_method_and_itself_do_not_differ(kept):
     silos, runs, _ = kept
-    found = pair.fn(silos, runs["first"], runs["first"])
-    strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in found]
-    assert (difference(strata).low, difference(strata).high) == (0, 0)
+    found = difference(list(strata(silos, runs["first"], runs["first"]).values()))
+    assert (found.low, found.high) == (0, 0)
 
 
 def test_the_mean_difference_is_the_difference_of_mean_accuracies(kept):
     silos, runs, tables = kept
-    found = pair.fn(silos, runs["first"], runs["second"])
     means = {m: np.mean([tables[m, c].mean() for c in "abc"]) for m in ("first", "second")}
-    strata = [Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in found]
-    assert difference(strata).mean == pytest.approx(means["first"] - means["second"])
+    found = difference(list(strata(silos, runs["first"], runs["second"]).values()))
+    assert found.mean == pytest.approx(means["first"] - means["second"])
 
 
 def test_a_client_without_test_rows_is_left_out(write_silos):
-    assert pair.fn(write_silos({"a": 5}, test=0), [], []) == []
+    assert strata(write_silos({"a": 5}, test=0), [], []) == {}
 
 
 def test_on_some_classes_only_their_rows_count(kept):
     silos, runs, tables = kept
-    found = pair.fn(silos, runs["first"], runs["second"], ["0", "2"])
-    for sums in found:
-        chosen = np.isin(own_labels(silos, sums.client), [0, 2])
-        d = (tables["first", sums.client] - tables["second", sums.client])[:, chosen]
+    found = strata(silos, runs["first"], runs["second"], ["0", "2"])
+    for client, sums in found.items():
+        chosen = np.isin(own_labels(silos, client), [0, 2])
+        d = (tables["first", client] - tables["second", client])[:, chosen]
         assert 0 < sums.rows == chosen.sum() < TEST
         assert sums.by_seed == tuple(d.sum(1))
 
@@ -81,11 +91,65 @@ def test_the_method_that_is_right_where_the_other_is_wrong_is_the_better_by_that
         store = PrivateStore(str(tmp_path / method))
         runs[method] = [(store, store.save(OUTCOMES, ["a", "b"], {"correct": np.array([right] * 2, np.uint8)}))] * 2
     for method, other, sign in (("first", "second", 1), ("second", "first", -1)):
-        sums = pair.fn(silos, runs[method], runs[other], classes)
-        found = difference([Stratum(s.rows, s.by_seed, s.mean_squares, s.squares) for s in sums])
+        found = difference(list(strata(silos, runs[method], runs[other], classes).values()))
         chosen = [own_labels(silos, c) == 1 if classes else np.ones(40, bool) for c in ("a", "b")]
         share = np.mean([1 - of[0] / of.sum() for of in chosen])
         assert found.mean == pytest.approx(sign * share)
         said = told(method, other, found, ACCURACY)
         assert (said["better"], said["difference"]) == ("first", found.mean)
         assert said["words"].startswith(f"{method} − {other} {'+' if sign > 0 else '−'}")
+
+
+@pytest.mark.parametrize("classes", [None, ["0", "2"]])
+def test_a_comparison_is_to_the_bit_that_of_the_clients_in_the_order_of_listing_however_they_are_dealt(classes, kept):
+    silos, runs, _ = kept
+    found = strata(silos, runs["first"], runs["second"], classes)
+    listed = difference([found[client] for client in silos.clients])
+    for workers in (1, 2, 3):
+        assert compared(PlainRunner(workers), silos, *runs.values(), QUANTITIES["classification"], classes) == listed
+
+
+def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
+    _, runs, _ = kept
+    assert [set(refs) for _, refs in of_clients(runs["first"], ("b", "c"))] == [{"b", "c"}] * 3
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_path):
+    """As many clients as make two stacks; outcomes of a regression are added in another order than here."""
+    clients, silos = [f"c{i:02d}" for i in range(40)], _common_silos(tmp_path, task)
+    rng, rows, name = np.random.default_rng(0), silos.common("test"), QUANTITIES[task].outcome
+    draw = (
+        (lambda: rng.integers(0, 2, (40, rows)).astype(np.uint8))
+        if task == "classification"
+        else (lambda: rng.exponential(size=(40, rows)).astype(np.float32))
+    )
+    tables = [[draw() for _ in range(2)] for _ in range(2)]
+    sides = []
+    for side, of_side in enumerate(tables):
+        stores = [PrivateStore(str(tmp_path / f"{side}{seed}")) for seed in range(2)]
+        sides.append([(s, s.save(OUTCOMES, clients, {name: t})) for s, t in zip(stores, of_side, strict=True)])
+    d = np.stack([a.astype(float) - b.astype(float) for a, b in zip(*tables, strict=True)]).mean(1)
+    quantity = QUANTITIES[task]
+    expected = difference([Stratum.of(d)], bound=quantity.bound, alike=quantity.alike)
+    found = [compared(PlainRunner(workers), silos, *sides, quantity) for workers in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    for name in ("mean", "low", "high"):
+        assert getattr(found[0], name) == pytest.approx(getattr(expected, name), rel=1e-12)
+    assert (found[0] == expected) or task == "regression"
+
+
+def _common_silos(tmp_path, task) -> Silos:
+    """Forty clients, and test rows that nobody owns."""
+    from silos.params import DataParams
+    from silos.store import write
+
+    rng, count = np.random.default_rng(1), 240
+    y = rng.normal(size=count) if task == "regression" else np.arange(count) % 3
+    client = np.repeat([f"c{i:02d}" for i in range(40)], 6)
+    np.savez(tmp_path / "own.npz", x=rng.normal(size=(count, 4)).astype(np.float32), y=y, client=client)
+    data = {"name": "own", "seed": 0, "source": {"kind": "npz", "path": "own.npz", "task": task}}
+    data |= {"scheme": [{"kind": "column", "column": "client"}]}
+    data |= {"split": {"validation": 0.0, "test": 0.25, "test_rows": "common"}}
+    write(tmp_path / "data" / "own", DataParams.model_validate(data), tmp_path)
+    return Silos.open(tmp_path / "data" / "own", task)

@@ -58,9 +58,9 @@ def test_before_its_words_it_is_fedavg_bit_for_bit(problem, play):
 
 
 def test_words_that_start_where_the_features_are_all_have_tokens(problem, play):
-    played = play(UEFL(arm="paper", start="centres", warm_up=1, words=6), problem, [1, 2])
+    played = play(UEFL(arm="paper", start="centres", warm_up=1, words=3), problem, [1, 2])
     book = played.state.tensors["weights"][SHARED]
-    assert book.shape == (6, 6)
+    assert book.shape == (3, 6)
     assert (book >= -1).all()
     assert book.mean() > 0, "features are behind a ReLU"
 
@@ -417,10 +417,26 @@ def test_switches_that_do_not_go_together_are_refused(options, said):
 
 
 def test_words_start_later_if_nobody_is_there_when_they_should(problem, play, make_round):
-    page = UEFL(arm="paper", start="centres", warm_up=1, words=6)
+    page = UEFL(arm="paper", start="centres", warm_up=1, words=3)
     after = play(page, problem, [1])
     later = play(page, problem, [3], state=after.state)  # in round 2 everybody had dropped out
-    assert len(later.state.tensors["weights"][SHARED]) == 6
+    assert len(later.state.tensors["weights"][SHARED]) == 3
+
+
+def test_words_wait_for_a_client_with_rows_enough_to_tell_of_them(make_problem, play):
+    """Without words a stage does not pass, and nothing else goes wrong; a shared book that starts anew stays if it must."""
+    problem = make_problem({"few": 9, "many": 30}, network=MLP(5, (6,), 3), silos={"validation": 5})
+    page = UEFL(arm="paper", start="centres", warm_up=1, words=3, first_rounds=2, tolerance=-1, extend="shared")
+    played = play(page, problem, [1, 2, 3], absent={2: ["many"], 3: ["many"]})
+    assert [report.said for report in played.reports] == [
+        (),
+        *[("words start once a client with 10 different training rows takes part",)] * 2,
+    ]
+    assert played.state.numbers["since"] == 0
+    assert len(played.state.tensors["weights"][SHARED]) == 0
+    later = play(page, problem, [4, 5], state=played.state, absent={5: ["many"]})
+    assert len(later.state.tensors["weights"][SHARED]) > 0
+    assert (later.state.numbers["stage"], later.reports[-1].numbers["clients/extended"]) == (2, 1)
 
 
 def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(problem):
