@@ -16,6 +16,7 @@ from pathlib import Path
 
 from silos.errors import UserError
 from tasks.addresses import has_password
+from tasks.files import plain_path
 
 _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -30,12 +31,17 @@ _SETTINGS = {
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 
+# two that make the tables of one database at the same time would both fail
 _CHILD = """
-import os, sys, threading
+import asyncio, fcntl, os, sys, threading
 def watch():
     while sys.stdin.buffer.read(4096): pass
     os._exit(0)
 threading.Thread(target=watch, daemon=True).start()
+from prefect.server.database import provide_database_interface
+with open(sys.argv[2], "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    asyncio.run(provide_database_interface().create_db())
 import uvicorn
 uvicorn.run("prefect.server.api.server:create_app", factory=True, host="127.0.0.1", port=int(sys.argv[1]),
             log_level="warning", timeout_keep_alive=10)
@@ -72,9 +78,11 @@ class PrefectServer:
             **os.environ,
             "PREFECT_UI_ENABLED": str(ui).lower(),
             "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
+            "PREFECT_UI_API_URL": self.url,
+            "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
+            **_database(Path(os.environ["PREFECT_HOME"])),
         }
-        environment["PREFECT_UI_API_URL"] = self.url
-        command = [sys.executable, "-c", _CHILD, str(self.port)]
+        command = [sys.executable, "-c", _CHILD, str(self.port), str(home / "tables.lock")]
         with log:
             self._child = subprocess.Popen(
                 command,
@@ -135,6 +143,13 @@ class PrefectServer:
             self._child.kill()
             self._child.wait()
         self._child = None
+
+
+def _database(home: Path) -> dict[str, str]:
+    """Prefect's own setting for its database, where the one that it makes of its folder would name another file."""
+    own = home / "prefect.db"
+    named = plain_path(own)
+    return {} if named == str(own) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
 
 
 def _free_port() -> int:

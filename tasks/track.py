@@ -259,7 +259,7 @@ def connect(uri: str) -> Any:
 
     for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    if uri.startswith("sqlite:///"):
+    if uri.startswith("sqlite:///") and "?" not in uri:  # with options, it is a user's own
         with _creating:
             _create_whole(Path(uri.removeprefix("sqlite:///")))
     return mlflow.MlflowClient(tracking_uri=uri)

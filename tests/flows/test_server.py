@@ -1,0 +1,33 @@
+"""Prefect's server starts beside others, and in any folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+START = """
+from pathlib import Path
+from flows.server import PrefectServer
+server = PrefectServer(Path("."))
+try:
+    server.wait()
+finally:
+    server.stop()
+"""
+
+
+def start(folder: Path) -> subprocess.Popen:
+    command = [sys.executable, "-c", START]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_servers_that_start_at_once_in_a_new_project_all_answer_and_keep_their_database_there(tmp_path):
+    folder = tmp_path / "50% more? #1; it's new"
+    folder.mkdir()
+    started = [start(folder) for _ in range(2)]
+    said = [process.communicate(timeout=280)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert (folder / ".prefect" / "prefect.db").stat().st_size > 0
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert [path.name for path in folder.iterdir()] == [".prefect"]
