@@ -29,8 +29,7 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
     Example: siloflow partition --set data.seed=1
     """
     with _session(json, timings) as session:
-        project = session.project(overrides)
-        _nobody_works(project)
+        session.project(overrides, _can_partition)
         made = session.flow("partition", "partition", overrides=overrides or [])
         session.answer(made, "partition")
 
@@ -305,12 +304,14 @@ def _ready(project: Any) -> None:
     check(project.params.runner.kind)
 
 
-def _nobody_works(project: Any) -> None:
-    """Else it is told before Prefect has started."""
+def _can_partition(project: Any) -> None:
+    """Who works on data/, and what is wrong with the source, is told before Prefect is started."""
     from flows.project import changing
+    from silos.store import read
 
     with changing(project.root, "`siloflow partition`"):
         pass
+    read(project.params.data, project.root)
 
 
 def _check_run(project: Any, method: str, seed: int) -> None:

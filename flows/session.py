@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +16,7 @@ from flows import screen
 from flows.console import PlainConsole
 from flows.interrupt import interruption, listen
 from flows.server import PrefectServer, quiet_prefect
-from silos.errors import UserError
+from silos.errors import UserError, shown
 from tasks.addresses import masked
 from tasks.files import finite, unwritable
 
@@ -58,15 +60,19 @@ class Session:
         """The project's folder."""
         return Path().resolve()
 
-    def project(self, overrides: list[str] | None) -> Any:
+    def project(self, overrides: list[str] | None, look: Callable[[Any], None] | None = None) -> Any:
         """This folder's project, to be opened before Prefect is imported: the server's address is a setting of it.
 
-        Commands look at their input with it before a flow starts: inside one, Prefect would log a traceback.
+        Commands look at their input with it before a flow starts: inside one, Prefect would log a traceback. `look` does so
+        before even the server is started.
         """
         from flows.project import Project
 
         project = Project.open(overrides or [])
         self._mark("params")
+        if look is not None:
+            look(project)
+            self._mark("input")
         if self._wants_server:
             self._server = PrefectServer(Path(), ui=self._ui)
         return project
@@ -134,8 +140,13 @@ class Session:
         if message is None:
             return
         for line in masked(message).split("\n"):
-            self._errors.print(Text("error:", "bold red"), line, soft_wrap=True)
+            self._errors.print(Text("error:", "bold red"), _bounded(line), soft_wrap=True)
         raise SystemExit(USER_MISTAKE)
+
+
+def _bounded(line: str) -> str:
+    """The line without the middle of words that nobody reads to their end; a path of any file system stays whole."""
+    return re.sub(r"\S{1024,}", lambda word: shown(word.group()), line)
 
 
 class _Lines(screen.Screen):

@@ -14,7 +14,7 @@ import numpy as np
 from silos.errors import UserError
 from silos.manifest import COMMON, MANIFEST, WAYS_BACK, ClientEntry, Manifest, read_manifest, to_json
 from silos.params import DataParams
-from silos.rows import SPLITS, ClientRows, Rows
+from silos.rows import SPLITS, ClientRows, Partition, Rows
 from silos.schemes import make_clients
 from silos.sources import load
 
@@ -22,6 +22,12 @@ __all__ = ["MANIFEST", "ClientEntry", "Manifest", "open_client", "open_common_ro
 
 FILES = 300  # clients up to which each has a file of its own
 SHARD = 256  # clients in a file beyond that
+
+
+def read(params: DataParams, root: Path) -> None:
+    """Reads the source and makes clients of it for the next `write`; UserError for what is wrong with either."""
+    _read.clear()
+    _read[_key(params, root)] = _made(params, root)
 
 
 def write(folder: Path, params: DataParams, root: Path) -> Manifest:
@@ -32,16 +38,15 @@ def write(folder: Path, params: DataParams, root: Path) -> Manifest:
     """
     folder = Path(folder).absolute()
     new, old = _leftovers(folder)
-    rows = load(params.source, Path(root), params.seed)
-    made = make_clients(rows, params.scheme, params.split, params.seed)
+    made = _read.pop(_key(params, root), None) or _made(params, root)
     new.mkdir(parents=True)
     entries = [entry for file, clients in _files(made.clients) for entry in _write_clients(new / file, clients)]
     manifest = Manifest(
         name=params.name,
         params=params.recipe(),
         classes=tuple(made.classes),
-        shape=rows.x.shape[1:],
-        dtype=str(rows.x.dtype),
+        shape=made.clients[0].x.shape[1:],
+        dtype=str(made.clients[0].x.dtype),
         clients=tuple(entries),
         common=_write_common(new / COMMON, made.common),
         left_out=made.left_out,
@@ -65,6 +70,18 @@ def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.n
     if not manifest.common.get(split):
         return np.empty((0, *manifest.shape), manifest.dtype), np.empty(0, manifest.label_type)
     return _open(Path(folder) / COMMON, "", split, manifest.common[split], "all clients")
+
+
+_read: dict[str, Partition] = {}
+"""What was read ahead, by all that it depends on."""
+
+
+def _made(params: DataParams, root: Path) -> Partition:
+    return make_clients(load(params.source, Path(root), params.seed), params.scheme, params.split, params.seed)
+
+
+def _key(params: DataParams, root: Path) -> str:
+    return f"{Path(root).resolve()} {params.model_dump_json()}"
 
 
 def _open(path: Path, key: str, split: str, count: int, whose: str) -> tuple[np.ndarray, np.ndarray]:

@@ -223,13 +223,11 @@ MISTAKES = {
         ("partition", *NPZ),
         r"my\.npz: row 2 \(client b\) of x has a value that is not a finite float32; fill in or drop such rows\.",
         not_a_number,
-        needs_server=True,
     ),
     "more clients than rows": Mistake(
         ("partition", "--set", "data.scheme.0.clients=2000"),
         r"params\.yaml: data\.scheme\[0\] \(`equal`\) asks for 2000 clients with at least 1 row each, "
         r"and there are 1797 rows to deal: client c1797 would get too few; ask for fewer clients\.",
-        needs_server=True,
     ),
     "a file where runs should be": Mistake(
         ("compare",), r"cannot write /.*/runs: a file is where a folder should be; move it away\.", runs_is_a_file

@@ -323,3 +323,15 @@ def test_a_client_named_common_has_a_file_of_its_own(natural):
     manifest = read_manifest(folder)
     assert len(open_client(folder, manifest.client("common"), "train")[1]) == manifest.client("common").rows["train"]
     assert len(open_common_rows(folder, manifest, "test")[1]) == 8
+
+
+def test_what_is_read_ahead_is_written_without_reading_again_and_once(tmp_path, natural):
+    folder = natural({"a": 4, "b": 3})
+    written, made = contents(folder), read_manifest(folder)
+    params = DataParams.model_validate(made.params)
+    store.read(params, tmp_path)
+    (tmp_path / "own.npz").unlink()
+    assert write(folder, params, tmp_path) == made
+    assert contents(folder) == written
+    with pytest.raises(UserError, match=r"own\.npz: no such file"):
+        write(folder, params, tmp_path)
