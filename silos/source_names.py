@@ -2,7 +2,7 @@
 
 import numpy as np
 
-LONGEST = 500  # letters: names become files, metrics and headings
+LONGEST = 1000  # letters: names become files, metrics and headings
 
 
 def fault(names: np.ndarray) -> tuple[int, str] | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from flows import words
+from flows.console import PlainConsole
 from flows.reproduce import reproduce, without_places
 from silos.errors import UserError
 
@@ -181,7 +181,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "figures": [],
         "experiment": "e",
     }
-    console = Console(file=io.StringIO(), width=120)
+    console = PlainConsole(file=io.StringIO(), width=120)
     words.reproduce(found, console)
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= 120

@@ -154,7 +154,7 @@ def test_an_odd_archive_is_refused_in_one_sentence_that_names_it(read, archive, 
         ({"x": X, "domain": BELL, "extra": np.array([None] * 6)}, X),
         ({"x": X, "split": np.array([-0.0, 1, 2] * 2)}, X),
         ({"x": X, "split": Y == 1}, X),
-        ({"x": X, "client": np.array(["7" * 200] * 6)}, X),
+        ({"x": X, "client": np.array(["7" * 1000] * 6)}, X),
     ],
 )
 def test_what_is_only_unusual_is_read(read, arrays, x):
