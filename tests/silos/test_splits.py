@@ -113,6 +113,12 @@ def test_common_validation_rows_are_taken_from_training_rows(numbered):
     assert set(owned.split) == {"train"}
 
 
+def test_another_seed_draws_other_common_rows_and_the_same_the_same(numbered):
+    params = SplitParams(validation=0, test=0.3, test_rows="common")
+    drawn = [tuple(take_common(numbered(60), params, seed)[1].x[:, 0]) for seed in (0, 1, 0)]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_common_rows_leave_some_to_train_on(numbered):
     params = SplitParams(validation=0.25, test=0.25, validation_rows="common", test_rows="common")
     with pytest.raises(UserError, match="takes all 2 rows that could train"):
