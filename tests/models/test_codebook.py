@@ -292,3 +292,15 @@ def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
     far = ((z - network.quantise(weights, context, z).codes) ** 2).mean((2, 3))
     for at, count in enumerate(counts.tolist()):
         assert float(found["code_loss"][at]) == pytest.approx(1.25 * float(far[at, :count].mean()), rel=1e-5)
+
+
+def test_a_batch_of_a_hundred_in_which_a_client_has_no_rows_says_nothing_of_its_words():
+    network = Quantised(MLP(64, (), 3), words=4, segments=4)
+    weights, *_ = stack(network, 2)
+    del weights[OWN]
+    x = weights[SHARED][0, [0, 1, 1, 3]].reshape(1, 1, 64).repeat(2, 250, 1)
+    found = habits(
+        network, {n: w[:1].expand(2, *w.shape[1:]) for n, w in weights.items()}, {}, x, torch.tensor([250, 3])
+    )
+    assert float(found["perplexity_100"][1]) == pytest.approx(float(found["perplexity_100"][0]))
+    assert float(found["perplexity_100"][1]) == pytest.approx(float(found["perplexity"][1]))

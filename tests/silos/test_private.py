@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -111,10 +112,15 @@ def test_keep_deletes_only_the_others_of_its_section(store):
 
 def test_keep_spares_a_file_that_another_worker_is_writing(store):
     store.save("weights", CLIENTS, tensors())
-    unfinished = files(store)[0].with_suffix(".1.2.tmp")
+    (whole,) = files(store)
+    unfinished = whole.with_name(f".{whole.name}.1.2.tmp")  # as `write_bytes` calls it
     unfinished.write_bytes(b"half")
     store.keep("weights", [])
     assert files(store) == [unfinished]
+    long_ago = time.time() - 7200
+    os.utime(unfinished, (long_ago, long_ago))
+    store.keep("weights", [])
+    assert files(store) == [], "that worker is dead"
 
 
 def test_a_missing_file_names_client_and_section(store):

@@ -280,3 +280,11 @@ def in_full(fields):
 def digits(value):
     """The first digits of a number as a journal would show them."""
     return repr(value.item())[:10].encode()
+
+
+def test_the_least_number_of_rows_is_enough_and_one_less_is_not(describe, make_problem):
+    problem = make_problem({"enough": LEAST_ROWS, "short": LEAST_ROWS - 1})
+    _, _, (message,) = describe(problem, task=tell_stats, names=("mean",))
+    assert message.silent == ("short",)
+    spoken = dict(zip(message.clients, message.told["mean"].any(1).tolist(), strict=True))
+    assert spoken == {"enough": True, "short": False}
