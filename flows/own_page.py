@@ -12,13 +12,14 @@ from types import ModuleType
 import cloudpickle
 
 from silos.errors import UserError, shown
+from silos.files import is_there
 
 _PREFIX = "siloflow_extra_"
 
 
 def load(name: str, path: Path) -> ModuleType:
     """The page of the method `name`; what it prints is progress, and goes to stderr."""
-    if not _is_python(path):
+    if path.suffix != ".py" or not is_there(path):
         raise UserError(
             f"params.yaml: extra_methods.{shown(name)} names {shown(str(path), 200)}, which is not there as a Python "
             "file (.py); give it the path of your page."
@@ -52,13 +53,6 @@ def refused(module: str) -> Iterator[None]:
         words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         said = f"{type(error).__name__}: {shown(words, 200)}" if words else type(error).__name__
         raise UserError(f"{path}{_line(error, path)}: {said}; mend the page.") from error
-
-
-def _is_python(path: Path) -> bool:
-    try:
-        return path.suffix == ".py" and path.is_file()
-    except OSError:  # a name that is too long
-        return False
 
 
 def _line(error: BaseException, path: str) -> str:

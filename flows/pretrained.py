@@ -11,6 +11,7 @@ from torch import Tensor
 from models.networks import kind_of
 from models.pretrained import Pretrained
 from silos.errors import UserError
+from silos.files import is_there
 
 
 def started(network: Pretrained, path: Path) -> Pretrained:
@@ -23,7 +24,7 @@ def started(network: Pretrained, path: Path) -> Pretrained:
         "~/.cache/torch/hub/checkpoints), or set model.pretrained to null"
     )
     where = f"params.yaml: model.pretrained: {path}"
-    if not path.is_file():
+    if not is_there(path):
         raise UserError(f"{where} is no file; {way_out}.")
     with path.open("rb") as file:
         network = replace(network, pretrained=hashlib.file_digest(file, "sha256").hexdigest())

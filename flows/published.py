@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from silos import strict_yaml
 from silos.errors import UserError, shown
+from silos.files import is_there
 from silos.names import checked, plain
 from silos.params_scheme import Name, Names
 
@@ -151,9 +152,9 @@ def is_own(paper: str) -> bool:
 def tables(paper: str) -> Mapping[str, Any]:
     """The tables of a paper as they are written; UserError if there is no such page."""
     page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
-    if not page.is_file() or not (is_own(paper) or paper in names()):
+    if not is_there(page) or not (is_own(paper) or paper in names()):
         raise UserError(
-            f"there is no paper {paper!r}; there are {', '.join(names())}, or name a .yaml file of your own."
+            f"there is no paper {shown(repr(paper))}; there are {', '.join(names())}, or name a .yaml file of your own."
         )
     try:
         found = strict_yaml.load(page.read_bytes())

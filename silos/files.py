@@ -1,4 +1,4 @@
-"""Writing a file so that a kill at any moment leaves the old one or the new one."""
+"""Writing a file so that a kill at any moment leaves the old one or the new one; and whether one is there at all."""
 
 import contextlib
 import os
@@ -6,6 +6,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file; there is none of a name that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:  # too long
+        return False
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from silos.files import write_bytes
+from silos.files import is_there, write_bytes
 
 _MEANS_MORE = re.compile("[?#%]")
 
@@ -71,7 +71,7 @@ def unwritable(error: BaseException | None) -> str | None:
     if not error.filename:
         return f"cannot write: {words[0]}."
     place = Path(error.filename)
-    in_the_way = [] if error.errno == errno.EISDIR else [p for p in (place, *place.parents) if p.is_file()]
+    in_the_way = [] if error.errno == errno.EISDIR else [p for p in (place, *place.parents) if is_there(p)]
     return f"cannot write {(in_the_way or [place])[0]}: {words[0]}."
 
 
@@ -80,6 +80,7 @@ _UNWRITABLE = {
     "a folder is where a file should be; move it away": {errno.EISDIR},
     "files may not grow that large; raise the limit (`ulimit -f`)": {errno.EFBIG},
     "the disk is full; free some space": {errno.ENOSPC, errno.EDQUOT},
+    "its name is too long; choose a shorter one": {errno.ENAMETOOLONG},
     "you may not write there; change the permissions": {errno.EACCES, errno.EPERM, errno.EROFS},
 }
 
