@@ -12,6 +12,7 @@ from models.dense import MLP
 from models.objectives import SquaredError
 from models.optimisers import SGD
 from models.quantities import QUANTITIES
+from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.store import open_client
 from tasks.evaluate import evaluate
@@ -116,15 +117,17 @@ def test_the_paired_sums_are_of_squared_errors_row_by_row(regression, play):
         scores = scores_of(one, one.state, keep_outcomes=True)
         kept.append([(one.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})])
     problem = played[0].problem
-    for sums in pair.fn(problem.silos, *kept):
-        x, y = rows_of(problem, sums.client, "test")
+    (sums,) = pair.fn(Cohort(problem.silos, make_stacks(problem.silos, len(SIZES))), *kept)
+    assert set(sums.clients) == set(SIZES)
+    for at, client in enumerate(sums.clients):
+        x, y = rows_of(problem, client, "test")
         first, second = (
             (np.c_[x, np.ones(len(x))] @ coefficients(p.state.tensors["weights"]) - y) ** 2 for p in played
         )
         d = first - second
-        assert sums.rows == len(y)
-        assert sums.by_seed == pytest.approx((d.sum(),), rel=1e-3)
-        assert (sums.squares, sums.mean_squares) == pytest.approx([(d**2).sum()] * 2, rel=1e-3)
+        assert sums.rows[at] == len(y)
+        assert sums.by_seed[at].tolist() == pytest.approx([d.sum()], rel=1e-3)
+        assert [float(s[at]) for s in (sums.squares, sums.mean_squares)] == pytest.approx([(d**2).sum()] * 2, rel=1e-3)
 
 
 def test_outcomes_that_are_not_finite_are_compared_without_a_warning(regression, play, recwarn):
@@ -134,7 +137,8 @@ def test_outcomes_that_are_not_finite_are_compared_without_a_warning(regression,
     )
     scores = scores_of(played, broken, keep_outcomes=True)
     kept = [(played.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})]
-    assert all(np.isnan(sums.by_seed).all() for sums in pair.fn(played.problem.silos, kept, kept))
+    silos = played.problem.silos
+    assert all(sums.by_seed.isnan().all() for sums in pair.fn(Cohort(silos, make_stacks(silos, 2)), kept, kept))
     assert not recwarn.list
 
 
