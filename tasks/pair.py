@@ -1,16 +1,14 @@
 """Two methods are compared row by row on the client's side; only sums leave."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from models.paired import Stratum
 from models.quantities import QUANTITIES
-from silos.cohort import Cohort, Silos
+from silos.cohort import Cohort, Silos, open_stack
 from silos.private import PrivateStore
-from silos.store import open_client
 from tasks.evaluate import OUTCOMES
 from tasks.messages import CommonSums, PairedSums
 from tasks.step import step
@@ -27,9 +25,9 @@ def pair(
     silos, found = cohort.silos, []
     codes = [silos.manifest.classes.index(each) for each in classes or ()]
     for stack in cohort.stacks:
-        strata = {}
-        for client, rows in silos.select(stack.clients).rows("test").items():
-            counted = np.ones(rows, bool) if classes is None else np.isin(own_labels(silos, client), codes)
+        strata, opened = {}, None if classes is None else open_stack(silos, stack, "test")
+        for at, (client, rows) in enumerate(silos.select(stack.clients).rows("test").items()):
+            counted = np.ones(rows, bool) if opened is None else np.isin(opened.y[at, :rows], codes)
             if counted.any():
                 strata[client] = Stratum.of(_difference(silos, first, second, client, rows)[:, counted])
         found.append(_message(strata, len(first)))
@@ -47,12 +45,6 @@ def pair_common(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -
             total += _difference(silos, first, second, client, rows)
         found.append(CommonSums(stack.clients, torch.from_numpy(total)))
     return found
-
-
-def own_labels(silos: Silos, client: str) -> np.ndarray:
-    """The classes of a client's own test rows, (rows,) int64."""
-    (entry,) = silos.entries(client)
-    return open_client(Path(silos.folder), entry, "test")[1]
 
 
 def of_clients(runs: Sequence[Kept], clients: Sequence[str]) -> list[Kept]:

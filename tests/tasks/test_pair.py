@@ -1,5 +1,7 @@
 """Paired sums against the outcomes themselves, wherever they are added up."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,11 @@ from flows.pairs import compared, told
 from models.paired import ACCURACY, Stratum, difference
 from models.quantities import QUANTITIES
 from silos.cohort import Cohort, Silos, make_stacks
+from silos.errors import UserError
 from silos.private import PrivateStore
+from silos.store import open_client
 from tasks.evaluate import OUTCOMES
-from tasks.pair import of_clients, own_labels, pair
+from tasks.pair import of_clients, pair
 from tasks.runner import PlainRunner
 
 TEST = 6
@@ -30,6 +34,10 @@ def kept(write_silos, tmp_path):
             for at, client in enumerate(["b", "a", "c"]):
                 tables.setdefault((method, client), []).append(right[at, :TEST].astype(float))
     return silos, runs, {k: np.array(v) for k, v in tables.items()}
+
+
+def own_labels(silos, client):
+    return open_client(Path(silos.folder), silos.manifest.client(client), "test")[1]
 
 
 def strata(silos, first, second, classes=None, size=2) -> dict[str, Stratum]:
@@ -78,6 +86,16 @@ def test_on_some_classes_only_their_rows_count(kept):
         d = (tables["first", client] - tables["second", client])[:, chosen]
         assert 0 < sums.rows == chosen.sum() < TEST
         assert sums.by_seed == tuple(d.sum(1))
+
+
+def test_rows_that_were_changed_under_the_comparison_are_not_looked_at(kept):
+    silos, runs, _ = kept
+    file = Path(silos.folder) / silos.manifest.client("b").file
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is not what data version"):
+        strata(silos, runs["first"], runs["second"], ["0"])
 
 
 @pytest.mark.parametrize("classes", [None, ["1"]])
