@@ -63,7 +63,7 @@ class Project:
         if self.derived:
             return self._derived()
         name = self.params.data.name
-        with locks.looking(_locks(self.root), "another command", _say):
+        with locks.looking(_locks(self.root), _say):
             hashes = version.verify(self.root, name, self.root / "runs" / "hashes.json")
             silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
         version.matches(silos.manifest, self.params.data)

@@ -17,24 +17,25 @@ from silos.errors import UserError
 Say = Callable[[str], None]
 
 _LOCK = "lock"
-_WORKS, _LOOKS, _CHANGES = "works", "looks", "changes"
+_WORKS, _CHANGES = "works", "changes"
 _PAUSE = 0.1  # seconds between two tries
 
 
 @contextmanager
 def working(folder: Path, name: str, say: Say) -> Iterator[None]:
-    """Nobody changes data/ meanwhile, or tries to; waits, and says so, while somebody does. May be nested.
+    """Nobody changes data/ meanwhile; who tries to is refused. Waits, and says so, while somebody does. May be nested.
 
     `folder` is where the locks lie, and `name` is what others are told.
     """
-    with _shared(folder, _WORKS, name, say):
+    with _named(folder, _WORKS, name), looking(folder, say):
         yield
 
 
 @contextmanager
-def looking(folder: Path, name: str, say: Say) -> Iterator[None]:
-    """The same for a moment, which others wait for."""
-    with _shared(folder, _LOOKS, name, say):
+def looking(folder: Path, say: Say) -> Iterator[None]:
+    """The same for a moment: who would change data/ waits for its end."""
+    with _open(folder) as lock:
+        _wait(lock, fcntl.LOCK_SH, say, lambda: _living(folder, _CHANGES))
         yield
 
 
@@ -46,18 +47,11 @@ def changing(folder: Path, name: str, say: Say) -> Iterator[None]:
     """
 
     def busy() -> list[str]:
-        _refuse(name, _living(folder, _WORKS, own))
+        _refuse(name, _living(folder, _WORKS))
         return _living(folder, _CHANGES, own)
 
     with _named(folder, _CHANGES, name) as own, _open(folder) as lock:
         _wait(lock, fcntl.LOCK_EX, say, busy)
-        yield
-
-
-@contextmanager
-def _shared(folder: Path, role: str, name: str, say: Say) -> Iterator[None]:
-    with _named(folder, role, name) as own, _open(folder) as lock:
-        _wait(lock, fcntl.LOCK_SH, say, lambda: _living(folder, _CHANGES, own))
         yield
 
 
@@ -98,8 +92,8 @@ def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
-def _living(folder: Path, role: str, own: Path) -> list[str]:
-    """The names of the other processes in this role, each one's longest; what dead ones left is cleaned away."""
+def _living(folder: Path, role: str, own: Path | None = None) -> list[str]:
+    """The names of the processes in this role, each one's longest, but for `own`; what dead ones left is cleaned away."""
     names: dict[str, str] = {}
     for path in sorted(folder.glob(f"{role}-*")):
         if path == own:
@@ -118,6 +112,7 @@ def _living(folder: Path, role: str, own: Path) -> list[str]:
 
 @contextmanager
 def _open(folder: Path) -> Iterator[int]:
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("w") as file:
         yield file.fileno()
 

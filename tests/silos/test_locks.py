@@ -2,21 +2,21 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from silos.errors import UserError
-from silos.locks import changing, looking, working
+from silos.locks import changing, working
 
 HOLD = """
 import sys
 from pathlib import Path
 from silos.locks import changing, looking, working
 say = lambda words: print(words, flush=True)
-with {"changing": changing, "looking": looking, "working": working}[sys.argv[1]](Path(sys.argv[2]), sys.argv[3], say):
+holds = {"changing": changing, "looking": looking, "working": working}[sys.argv[1]]
+with holds(Path(sys.argv[2]), *sys.argv[3:], say):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -27,8 +27,8 @@ def hold(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     """Another process that holds a lock, or waits for it, until its stdin closes."""
     started = []
 
-    def start(role: str, name: str, has_it: bool = True) -> subprocess.Popen:
-        command = [sys.executable, "-c", HOLD, role, str(tmp_path), name]
+    def start(role: str, *name: str, has_it: bool = True) -> subprocess.Popen:
+        command = [sys.executable, "-c", HOLD, role, str(tmp_path), *name]
         started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         if has_it:
             assert started[-1].stdout.readline() == "has it\n"
@@ -79,12 +79,17 @@ def test_who_finds_data_being_changed_waits_and_says_so(role, hold, tmp_path):
     assert second.stdout.readline() == "has it\n"
 
 
-def test_a_look_is_waited_for(hold, tmp_path):
-    with looking(tmp_path, "show", pytest.fail):
-        second = hold("changing", "partition", has_it=False)
-        while not list(tmp_path.glob("changes-*")):
-            time.sleep(0.01)
-    assert second.stdout.readline() == "has it\n"
+def test_a_look_is_waited_for(hold, tmp_path, monkeypatch):
+    look, pauses = hold("looking"), []
+
+    def end_the_look(seconds: float) -> None:
+        pauses.append(seconds)
+        look.communicate()
+
+    monkeypatch.setattr("silos.locks.time.sleep", end_the_look)
+    with changing(tmp_path, "partition", pytest.fail):
+        assert pauses
+        assert look.returncode == 0
 
 
 @pytest.mark.parametrize("role", ["changing", "working"])
