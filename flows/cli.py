@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+from silos import bounds
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -38,7 +40,7 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Of training; the partition has its own in params.yaml.")
+        int, typer.Option(min=0, max=bounds.SEED, help="Of training; the partition has its own in params.yaml.")
     ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -334,7 +336,6 @@ def _published(paper: str, table: str | None, scale: str) -> Any:
 
 
 def _seeds(text: str | None) -> list[int] | None:
-    from silos import bounds
     from silos.errors import UserError, shown
 
     if text is None:

@@ -82,7 +82,7 @@ def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
 
 def free(annotation: Any, marks: Sequence[Any] = ()) -> bool:
     """Whether a field of this type may hold text of any kind; sections inside are looked at by themselves."""
-    if any(mark is Word or isinstance(mark, Word) for mark in marks) or get_origin(annotation) is Literal:
+    if any(isinstance(mark, Word) for mark in marks) or get_origin(annotation) is Literal:
         return False
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)

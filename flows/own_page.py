@@ -35,9 +35,8 @@ def load(name: str, path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[page.__name__]
         raise
-    cloudpickle.register_pickle_by_value(
-        page
-    )  # a worker process has no such module, and gets its functions as they are
+    # a worker process has no such module, and gets its functions as they are
+    cloudpickle.register_pickle_by_value(page)
     return page
 
 
@@ -52,12 +51,13 @@ def refused(module: str) -> Iterator[None]:
             raise
         words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
         said = f"{type(error).__name__}: {shown(words, 200)}" if words else type(error).__name__
-        raise UserError(f"{path}{_line(error, path)}: {said}; mend the page.") from error
+        line = line_of(error, path)
+        raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
 
 
-def _line(error: BaseException, path: str) -> str:
-    """Where in the page it happened, the innermost place; nothing where no line of it was reached."""
+def line_of(error: BaseException, path: str) -> int | None:
+    """The line of this page where it happened, the innermost; None where no line of it was reached."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError) and error.filename == path:
         lines.append(error.lineno)
-    return f", line {lines[-1]}" if lines and lines[-1] else ""
+    return lines[-1] if lines else None

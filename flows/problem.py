@@ -77,7 +77,7 @@ def _fits(params: Params, network: Network, stack: int, device: str) -> None:
     must_fit(
         own * stack,
         f"params.yaml: model has {own // TRAINED:,} parameters{members}, and training a stack of {stack:,} clients "
-        f"({TRAINED} bytes for each: weights, gradient and optimiser)",
+        f"({TRAINED} bytes for each parameter: weight, gradient and optimiser)",
         "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
         _free(device),
     )

@@ -1,8 +1,8 @@
 """The flow `run`: one method, one seed, one data version. It owns the loop, once for every method."""
 
 import math
+import sys
 import time
-import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import screen
+from flows import own_page, screen
 from flows.door import admitted
 from flows.export import finish, ticket
 from flows.folder import RunFolder, run_name
@@ -149,7 +149,9 @@ class _Run:
 
     def _told(self, error: BaseException) -> MethodError:
         file = self.project.params.extra_methods[self.method]
-        where = "".join(f" {note}" for note in getattr(error, "__notes__", ())[:1]) or _line(error, file)
+        line = own_page.line_of(error, str(sys.modules[type(self.page).__module__].__file__))
+        notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.step)
+        where = f" {notes[0]}" if notes else f" ({Path(file).name}, line {line})" if line else ""
         return MethodError(
             f"{self.method} failed: {type(error).__name__}: {error}{where}; "
             f"mend {file}, and --resume goes on after the last whole round."
@@ -345,13 +347,6 @@ def _asked(project: Project, problem: Problem, page: Method, method: str) -> dic
         "data_version": project.silos.version,
         "params": {**params, "method": page.model_dump(mode="json"), "engine": engine},
     }
-
-
-def _line(error: BaseException, file: str) -> str:
-    """Where in the user's page the error came from; inside a step the step has said so (see tasks.step)."""
-    lines = traceback.extract_tb(error.__traceback__)
-    own = [line for line in lines if Path(line.filename).name == Path(file).name]
-    return f" ({Path(file).name}, line {own[-1].lineno})" if own else ""
 
 
 def _record(round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity) -> dict[str, Any]:

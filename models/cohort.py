@@ -88,9 +88,9 @@ def full_gradient(
 
 
 def _rows_at_once(network: Network, weights: Weights, batch: int) -> int:
-    """The batch of local training, which batch normalisation is told of; without it more, if the weights are as large.
+    """The batch of local training; more if then activations are no larger than the weights, but for batch normalisation.
 
-    Of one client's sizes alone: dropout is drawn by batch, and must not depend on who else is in the stack.
+    From one client's sizes alone: dropout is drawn by batch, and must not depend on who else is in the stack.
     """
     if getattr(network, "buffers", ()):
         return batch

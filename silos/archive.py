@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from silos.errors import UserError
 from silos.free_memory import must_fit
-from silos.source_names import fault
+from silos.source_names import first_fault
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -94,7 +94,7 @@ def _text(where: str, array: np.ndarray) -> np.ndarray:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{where} holds bytes that are no UTF-8 ({error.reason}); save it as strings.") from None
-    found = fault(array.ravel())
+    found = first_fault(array.ravel())
     if found:
         raise UserError(f"{where} of row {found[0]} {found[1]}.")
     return array

@@ -40,16 +40,11 @@ def listing_digest(hashes: Mapping[str, str]) -> str:
     return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
-def is_still(path: str, md5: str | None) -> bool:
-    """Whether a file holds what its version says: hashed where a process first opens it, and again at another stamp.
-
-    Cheap enough for every opening. Raises OSError, as for a file that is gone.
-    """
-    return file_digest(path) == md5
-
-
 def file_digest(path: str) -> str:
-    """A file's md5, which this process remembers for as long as the file's stamp is the same."""
+    """A file's md5: hashed where a process first asks for it, and again at another stamp, so cheap at every opening.
+
+    Raises OSError, as for a file that is gone.
+    """
     status = os.stat(path)  # noqa: PTH116 - making a Path would cost as much again
     # the last one nobody can put back; it also moves when nothing was written, and then the hash decides
     stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)

@@ -42,11 +42,9 @@ class Version:
 
 def log(root: Path) -> list[Version]:
     """The versions that git knows, newest first."""
-    lines = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD).split(
-        "\n"
-    )  # words may hold other ends of lines
+    told = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
     versions = []
-    for line in filter(None, lines):
+    for line in filter(None, told.split("\n")):  # words may hold other ends of lines
         revision, date, words = line.split("\t", 2)
         digest = digest_in(_git(root, "show", f"{revision}:./{RECORD}"))
         versions.append(Version(revision, date, words, digest, partitions(root, digest)))

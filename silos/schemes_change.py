@@ -55,9 +55,8 @@ def permute_labels(step: PermuteLabels, made: Partition, at: At) -> Partition:
     """
     if len(made.classes) < 2:
         raise at.error(f"needs two classes or more, and the source has {len(made.classes)}; change the source.")
-    in_blocks = _in_blocks(
-        made.clients, step.clusters, "clusters", step.within, at
-    )  # refuses more clusters than clients
+    # before anything is drawn: it refuses more clusters than clients
+    in_blocks = _in_blocks(made.clients, step.clusters, "clusters", step.within, at)
     permutations = _permutations(step.clusters, len(made.classes), at)
     clients = []
     for client, block in in_blocks:

@@ -5,7 +5,7 @@ import numpy as np
 LONGEST = 1000  # letters: names become files, metrics and headings
 
 
-def fault(names: np.ndarray) -> tuple[int, str] | None:
+def first_fault(names: np.ndarray) -> tuple[int, str] | None:
     """The number of the first name that cannot be one, and what is wrong with it; None if all can. names: (n,) str."""
     # text of NumPy's may hold any 32 bits, of which Python makes no letter
     letters = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4").reshape(len(names), -1)

@@ -8,7 +8,7 @@ from silos.errors import UserError
 from silos.params_source import Folder
 from silos.pictures import read_pictures
 from silos.rows import Rows
-from silos.source_names import fault
+from silos.source_names import first_fault
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -31,7 +31,7 @@ def folder(source: Folder, root: Path) -> Rows:
     if not found:
         raise UserError(f"{source.path} holds no pictures as domain/class/file ({', '.join(SUFFIXES)}); put them so.")
     for named in ({domain for domain, _, _ in found}, {label for _, label, _ in found}):
-        wrong = fault(np.array(sorted(named)))
+        wrong = first_fault(np.array(sorted(named)))
         if wrong:
             raise UserError(f"{source.path}: the folder {sorted(named)[wrong[0]]!r} {wrong[1]}.")
     classes = sorted({label for _, label, _ in found})

@@ -106,7 +106,7 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
     exact = y.astype(np.float64)
     if exact.max() > exact.min() and np.abs(exact - found).max() > _ROUNDED * exact.std():
         raise UserError(
-            f"{name}: y differs by less than float32 can tell at its size; take their mean off before saving."
+            f"{name}: y differs by less than float32 can tell at its size; subtract its mean before saving."
         )
     return found
 

@@ -161,7 +161,7 @@ def borrow_words(
 def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
     """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
 
-    None of no words, or where nobody tells any.
+    There are none if none are wanted, or if nobody tells any centres.
     """
     of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
     clients = sorted(of)

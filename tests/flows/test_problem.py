@@ -65,7 +65,7 @@ def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_mad
         opened("model.hidden=[10000000, 10000000]", "model.members=1000").problem(0)
     assert str(told.value).startswith(
         "params.yaml: model has 100,000,760,000,010,000 parameters of 1,000 members, and training a stack of 1 clients "
-        "(16 bytes for each: weights, gradient and optimiser) takes 1,600,012.2 TB, and "
+        "(16 bytes for each parameter: weight, gradient and optimiser) takes 1,600,012.2 TB, and "
     )
     assert str(told.value).endswith(" are free here; make the model smaller, or its members fewer.")
 
