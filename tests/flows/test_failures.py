@@ -266,7 +266,7 @@ def counted(folder: Path, method: str) -> int:
         return 0
     quantity = QUANTITIES["classification"]
     private = PrivateStore(str(folder / "private" / "digits" / "killed" / run.name))
-    assert len(run.journal.all(found[1])) == found[1]
+    assert len(list(run.journal.each(found[1]))) == found[1]
     best = run.load_best(found[1], quantity)
     assert best is not None, "the best state is missing"
     assert best[1] == run.best_round(found[1], quantity)[1]

@@ -7,7 +7,6 @@ from flows.round import draw
 from models.deep_ensemble import DeepEnsemble
 from models.dense import MLP
 from silos.errors import UserError
-from silos.free_memory import free_bytes
 
 
 @pytest.fixture
@@ -70,9 +69,9 @@ def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_mad
     assert str(told.value).endswith(" are free here; make the model smaller, or its members fewer.")
 
 
-def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened):
-    members = max(1, free_bytes() // 2 // (16 * 7_500_010))
-    large = ["model.hidden=[100000]", f"model.members={members}"]
+def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypatch):
+    monkeypatch.setattr("silos.free_memory.free_bytes", lambda: 10**9)
+    large = ["model.hidden=[100000]", "model.members=4"]  # 0.48 GB for each client
     with pytest.raises(UserError, match=r"training a stack of 6 clients .* are free here; set engine\.stack to 1\."):
         opened(*large, "engine.stack=8").problem(0)
     assert opened(*large, "engine.stack=1").problem(0).stack == 1
@@ -88,7 +87,8 @@ def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened):
         ("fedsr", "{width: 100000}"),
     ],
 )
-def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made(method, options, opened):
+def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made(method, options, opened, monkeypatch):
+    monkeypatch.setattr("silos.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
     project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
     with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
         project.params.page(method, project.root).init(project.problem(0))
