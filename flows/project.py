@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -172,13 +173,18 @@ def thrown_away(folder: Path) -> Iterator[Path]:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is working on {folder}; wait for it, or end it.") from None
-        yield
+    path = folder / ".lock"
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is working on {folder}; wait for it, or end it.") from None
+            if path.is_file() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                yield
+                return
+        # its last holder has thrown the folder away meanwhile, and this lock with it
 
 
 def _locks(root: Path) -> Path:

@@ -16,7 +16,7 @@ from flows.door import admitted
 from flows.export import finish, ticket
 from flows.folder import RunFolder, run_name
 from flows.interrupt import heed, interruption
-from flows.method import Method, MethodError, Report
+from flows.method import Method, MethodError, Report, start
 from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
 from models.deep_ensemble import members_of
@@ -122,7 +122,7 @@ class _Run:
         if done is not None and done["mlflow_run_id"] is not None:
             return done
         private = self.project.private(self.folder.path)
-        state, number = load_state(self.folder.checkpoint) or (self.page.init(problem), 0)
+        state, number = load_state(self.folder.checkpoint) or (start(self.page, problem), 0)
         for _ in self.folder.journal.each(number):
             pass  # a damaged one is told now, not after the rounds that are left
         delivery = Delivery(self.folder.path, ticket(self.project, self.page, identity, self.folder))

@@ -82,9 +82,8 @@ def _check_header(where: str, file: IO[bytes], size: int) -> None:
         raise UserError(
             f"{where} is damaged: shape {shape} of {dtype} takes {claimed} bytes, and it has {there}; write it again."
         )
-    must_fit(
-        claimed + 4 * count, f"{where} has shape {shape} of {dtype}, which with its float32 copy", "save fewer rows"
-    )
+    as_float = 0 if dtype == np.uint8 else 4 * count  # pictures stay bytes
+    must_fit(claimed + as_float, f"{where} has shape {shape} of {dtype}, which with its copies", "save fewer rows")
 
 
 def _text(where: str, array: np.ndarray) -> np.ndarray:

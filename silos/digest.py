@@ -50,10 +50,13 @@ def file_digest(path: str) -> str:
     stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
     held = _hashed.get(path)
     if held is None or held[0] != stamp:
+        if len(_hashed) >= _MOST:
+            _hashed.clear()  # a hash that is forgotten costs time, and nothing else
         held = _hashed[path] = (stamp, _md5(Path(path)))
     return held[1]
 
 
+_MOST = 100_000  # files that a process remembers
 # what this process found in the files that it opened, by path
 _hashed: dict[str, tuple[_Stamp, str]] = {}
 

@@ -24,7 +24,7 @@ from silos.store import MANIFEST, ClientEntry, open_client, read_manifest
 from silos.version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
 
 SPLITS = ("train", "validation", "test")
-_UNDER_WAY = ".data-use.json"  # beside data/, not in it: which two versions `use` is between
+_UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
 _UNFINISHED = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names a file that it is writing
 _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 

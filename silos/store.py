@@ -73,7 +73,7 @@ def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.n
 
 
 _read: dict[str, Partition] = {}
-"""What was read ahead, by all that it depends on."""
+"""What was read ahead for the next `write`, by folder and params."""
 
 
 def _made(params: DataParams, root: Path) -> Partition:

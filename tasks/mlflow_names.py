@@ -26,12 +26,14 @@ def parts(names: Iterable[str]) -> dict[str, str]:
     A name that is taken as it is keeps to it, whatever the others are.
     """
     found: dict[str, str] = {}
+    taken: set[str] = set()
     for name in sorted(names, key=lambda name: (_plain(name) != name, name)):
         part, count = _plain(name), 1
-        while part in found.values():
+        while part in taken:
             count += 1
             part = f"{_plain(name)}-{count}"
         found[name] = part
+        taken.add(part)
     return found
 
 
