@@ -121,9 +121,9 @@ def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
     """Whether data/ holds nothing but files of the two versions between which `use` was ended, and DVC's unfinished ones."""
     try:
         under_way = json.loads((root / _UNDER_WAY).read_bytes())
-    except OSError:
-        return False
-    before, after = under_way["from"], listed(root, under_way["to"]) or {}
+        before, after = dict(under_way["from"]), listed(root, under_way["to"]) or {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # what cannot be read excuses nothing
     return all(
         md5 in (before.get(path), after.get(path))
         or (path in after and md5 == _EMPTY)

@@ -69,6 +69,16 @@ def test_use_that_was_killed_goes_on(moment, versions, tmp_path):
     assert git(tmp_path, "status", "--short") == " M data.dvc\n"
 
 
+@pytest.mark.parametrize("content", ['{"from": {"B": ', "[]", '{"from": 5, "to": "x"}', '{"to": "x"}', "\udcff"])
+@pytest.mark.usefixtures("killed")
+def test_a_damaged_note_of_the_kill_is_a_sentence_and_costs_nothing(content, data, tmp_path):
+    (tmp_path / history._UNDER_WAY).write_bytes(content.encode(errors="surrogateescape"))
+    before = {path: path.read_text() for path in files(data)}
+    with pytest.raises(UserError, match="data/ is not as data.dvc records it, and would be lost"):
+        use(tmp_path, "HEAD~1")
+    assert {path: path.read_text() for path in files(data)} == before
+
+
 @pytest.mark.usefixtures("killed")
 def test_after_a_kill_the_way_back_is_open_too(versions, tmp_path):
     assert use(tmp_path, "HEAD") == versions[1]
