@@ -74,7 +74,7 @@ def test_use_that_was_killed_goes_on(moment, versions, tmp_path):
 def test_a_damaged_note_of_the_kill_is_a_sentence_and_costs_nothing(content, data, tmp_path):
     (tmp_path / history._UNDER_WAY).write_bytes(content.encode(errors="surrogateescape"))
     before = {path: path.read_text() for path in files(data)}
-    with pytest.raises(UserError, match="data/ is not as data.dvc records it, and would be lost"):
+    with pytest.raises(UserError, match=r"data/ is not as data\.dvc records it, and would be lost"):
         use(tmp_path, "HEAD~1")
     assert {path: path.read_text() for path in files(data)} == before
 

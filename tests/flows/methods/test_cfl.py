@@ -1,5 +1,6 @@
 """CFL and its reductions (Sattler et al. 2019)."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -158,6 +159,28 @@ def test_running_statistics_are_in_no_length_and_no_cosine(make_problem, make_ro
     average = aggregate.fn(sent, current)
     step = sum(float(((average[n] - current[n]).double() ** 2).sum()) for n in state.tensors["toward"]) ** 0.5
     assert report.numbers["update/mean"] == pytest.approx(step)
+    assert split_of(state) == best_split(sent, current, set(state.tensors["toward"]))
+    assert split_of(state) != best_split(sent, current, set(current))  # buffers would have parted others
+
+
+def split_of(state) -> set[frozenset[str]]:
+    cluster = state.numbers["cluster"]
+    return {frozenset(c for c in cluster if cluster[c] == node) for node in cluster.values()}
+
+
+def best_split(sent, current, names) -> set[frozenset[str]]:
+    """The two parts whose largest cosine across is least, of all that there are."""
+    moved = {
+        c: [(u.each[n][at] - current[n]).double().ravel() for n in sorted(names)]
+        for u in sent
+        for at, c in enumerate(u.clients)
+    }
+    units = {client: np.concatenate(parts) for client, parts in moved.items()}
+    units = {client: unit / np.linalg.norm(unit) for client, unit in units.items()}
+    parts = [set(part) for size in range(1, len(units)) for part in itertools.combinations(units, size)]
+    across = [max(units[a] @ units[b] for a in part for b in units.keys() - part) for part in parts]
+    best = parts[int(np.argmin(across))]
+    return {frozenset(best), frozenset(units.keys() - best)}
 
 
 def test_a_cluster_splits_only_in_a_round_in_which_all_of_it_takes_part(quadratic, play):
