@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -426,7 +427,10 @@ def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
     pydantic puts the kind of a union's member into the place; nobody wrote it there.
     """
     path, here, within = [], _models(model), _models(model)
+    several = False  # whether the last key's value may be of several plain types, whose names pydantic puts next
     for at, part in enumerate(loc):
+        if several:
+            break
         kinds = {kind: m for m in here if len(here) > 1 for kind in _kinds(m)}
         if part in kinds:
             here = within = [kinds[part]]
@@ -435,7 +439,9 @@ def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
         if isinstance(part, str):
             within = here
             owner = [m for m in here if part in m.model_fields]
-            here = _models(owner[0].model_fields[part].annotation) if owner else []
+            annotation = owner[0].model_fields[part].annotation if owner else None
+            here = _models(annotation)
+            several = not here and sum(kind is not NoneType for kind in _members(annotation)) > 1
             if at == len(loc) - 1 and len(here) > 1:
                 return path, [kind for m in here for kind in _kinds(m)]
     return path, sorted({name for m in within for name in m.model_fields})
@@ -444,6 +450,11 @@ def _walk(model: Any, loc: Sequence[str | int]) -> tuple[list[str], list[str]]:
 def _kinds(model: type[BaseModel]) -> list[str]:
     field = model.model_fields.get("kind")
     return list(get_args(field.annotation)) if field else []
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; none of anything else."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
