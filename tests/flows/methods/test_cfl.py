@@ -163,6 +163,17 @@ def test_running_statistics_are_in_no_length_and_no_cosine(make_problem, make_ro
     assert split_of(state) != best_split(sent, current, set(current))  # buffers would have parted others
 
 
+def test_a_fresh_client_is_asked_where_batches_normalise_too(make_problem, make_round, play):
+    def rows_of(client, total):
+        rng = np.random.default_rng(list(client.encode()))
+        return rng.normal(0, 9, size=(total, 8, 8)), rng.integers(0, 3, total)
+
+    network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
+    everybody = make_problem(SIZES, network=network, optimiser=SGD(0.001), silos={"rows_of": rows_of})
+    state = play(CFL(**ALWAYS), replace(everybody, silos=everybody.silos.select("abcd")), [1]).state
+    assert set(CFL().answer(state, make_round(everybody)).clients) == set(SIZES)
+
+
 def split_of(state) -> set[frozenset[str]]:
     cluster = state.numbers["cluster"]
     return {frozenset(c for c in cluster if cluster[c] == node) for node in cluster.values()}
