@@ -1,6 +1,7 @@
 """What a run shows to the outside: its names in MLflow, and the model that is logged once."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def finish(
 
 
 def git_commit(root: Path) -> str:
-    """The checkout's commit, `+changes` if files differ from it; `none` outside of git."""
+    """The checkout's commit, `+changes` if files differ from it; `none` outside of git, or where git is not installed."""
+    if shutil.which("git") is None:
+        return "none"
     git = ["git", "-C", str(root)]
     found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=False)
     if found.returncode:

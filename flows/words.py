@@ -30,7 +30,8 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
         f"{result['model']} model"
     )
     if quantity.headline in metrics:
-        console.print(f"test {quantity.in_words(metrics)}")
+        for line in f"test {quantity.in_words(metrics)}".split("\n"):
+            console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
     console.print(f"files         {result['folder']}")

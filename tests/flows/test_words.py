@@ -239,3 +239,11 @@ def test_a_schedule_says_names_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(stream, encoding="ascii", write_through=True))
     say(f"compare: {EVIL}" + " done" * 50)
     assert stream.getvalue().decode() == f"compare: {ASCII}" + " done" * 50 + "\n"
+
+
+def test_a_run_s_numbers_stand_on_lines_of_their_own():
+    sample = {**SAMPLES["run"][0], "metrics": {"accuracy/mean": 0.5}}
+    out = io.StringIO()
+    words.run(sample, PlainConsole(file=out, width=200))
+    assert "\\nloss" not in out.getvalue()
+    assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]
