@@ -169,7 +169,9 @@ def tables(paper: str) -> Mapping[str, Any]:
 def table_of(paper: str, table: str | None, scale: str) -> Table:
     """The published table; UserError naming those that there are, or what is wrong with it."""
     there = tables(paper)
-    if table is None or table not in there:
+    if table is None:
+        raise UserError(f"say which table of {paper}: --table takes {', '.join(there)}.")
+    if table not in there:
         raise UserError(f"{paper} has no table {shown(repr(table))} here; --table takes {', '.join(there)}.")
     plain(table, f"{paper}: the table")  # folders and results are called after it
     try:

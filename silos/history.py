@@ -46,7 +46,7 @@ def log(root: Path) -> list[Version]:
     versions = []
     for line in filter(None, told.split("\n")):  # words may hold other ends of lines
         revision, date, words = line.split("\t", 2)
-        digest = digest_in(_git(root, "show", f"{revision}:./{RECORD}"))
+        digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
         versions.append(Version(revision, date, words, digest, partitions(root, digest)))
     return versions
 
@@ -60,7 +60,7 @@ def partitions(root: Path, digest: str) -> dict[str, str]:
 
 def find(root: Path, revision: str) -> str:
     """The hash of data/ that a revision, or the start of a hash, stands for; UserError if there is none."""
-    text = _git(root, "show", f"{revision}:./{RECORD}", check=False)
+    text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if text:
         return digest_in(text)
     prefix = revision.removesuffix(".dir")
@@ -104,7 +104,7 @@ def use(root: Path, revision: str) -> str:
             f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
             "`dvc checkout --force` throws it away."
         )
-    text = _git(root, "show", f"{revision}:./{RECORD}", check=False)
+    text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
         digest = find(root, revision)
         files = _files(root, digest)
