@@ -1,5 +1,6 @@
 """The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
 
+from itertools import product
 from typing import Any
 
 from prefect import flow
@@ -64,6 +65,8 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     if reference not in methods:
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
+    for method, seed in product(methods, seeds):
+        run_name(method, seed)  # a name is told before anything starts, too
     problem = project.problem(seeds[0])
     for method in methods:
         start(project.params.page(method, project.root), problem)

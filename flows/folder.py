@@ -9,7 +9,8 @@ from typing import Any
 from flows.params import differences
 from models.quantities import Quantity
 from models.state import State
-from silos.errors import UserError
+from silos import bounds
+from silos.errors import UserError, shown
 from silos.names import plain
 from silos.private import PrivateStore
 from tasks.checkpoint import Journal, load_state, save_state
@@ -19,10 +20,11 @@ from tasks.files import ANEW, read_json, write_json
 def run_name(method: str, seed: int, cell: str = "") -> str:
     """The folder of a run inside its experiment; `cell` tells runs of one method and seed apart in a sweep.
 
-    UserError if one of them is not a plain name.
+    UserError if one of them is not a plain name, or no seed.
     """
-    parts = [*([plain(cell, "the cell")] if cell else []), plain(method, "the method")]
-    return "-".join([*parts, plain(f"seed{seed}", "the seed's folder")])
+    if not isinstance(seed, int) or not 0 <= seed <= bounds.SEED:  # parameters of a flow run may be anything
+        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {bounds.SEED}.")
+    return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
 
 
 @dataclass(frozen=True)

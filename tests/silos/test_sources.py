@@ -86,6 +86,7 @@ def test_a_row_may_be_one_number(read):
         ({"x": X, "y": Y[:5]}, "x has 6 rows and y has 5"),
         ({"x": X, "y": Y, "client": Y[:2]}, "x has 6 rows and client has 2"),
         ({"x": X[:0], "y": Y[:0]}, "x has no rows"),
+        ({"x": X[:0], "y": Y[:0], "client": np.array([], "U3")}, "x has no rows"),
         ({"x": np.float32(3), "y": Y}, "x has no rows"),
         ({"x": X, "y": np.eye(6)}, r"y has shape \(6, 6\)"),
         ({"x": X.astype(object), "y": Y}, "x is an array of Python objects"),
