@@ -210,7 +210,8 @@ def _siloflow(root: Path, workload: Workload, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     result, peak = _command(root, "run", workload.method, "--seed", str(seed), "--json")
     whole = time.perf_counter() - start
-    records = RunFolder(root / result["folder"]).rounds(result["rounds"])
+    folder = RunFolder(root / result["folder"])
+    records = folder.rounds(result["rounds"])
     ends = [r["time_ms"] / 1000 for r in records]
     last = len(records) - 1  # the last round is evaluated whatever the workload says
     rounds = [b - a for a, b in pairwise(ends[:last])]
@@ -224,7 +225,7 @@ def _siloflow(root: Path, workload: Workload, seed: int) -> dict[str, Any]:
         ],
         "around": whole - sum(rounds),
         "peak_bytes": peak,
-        "resident_bytes": [r["memory"]["resident"] for r in records],
+        "resident_bytes": [r["memory"]["resident"] for r in folder.journal.each(result["rounds"])],
     }
 
 

@@ -113,7 +113,7 @@ def _living(folder: Path, role: str, own: Path | None = None) -> list[str]:
 @contextmanager
 def _open(folder: Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("w") as file:
+    with (folder / _LOCK).open("a") as file:
         yield file.fileno()
 
 

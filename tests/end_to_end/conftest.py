@@ -77,7 +77,8 @@ class Folder:
         """MLflow's and Prefect's, as they are in the other folder: making them new costs seconds."""
         for database in (Path("runs") / "mlflow.db", Path(".prefect") / "prefect.db"):
             (self.path / database).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(other.path / database, self.path / database)
+            for part in (other.path / database.parent).glob(f"{database.name}*"):  # what SQLite's log holds, too
+                shutil.copy(part, self.path / database.parent)
 
     def mlflow(self) -> Any:
         """A client of the folder's own MLflow store."""

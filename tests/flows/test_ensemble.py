@@ -28,7 +28,7 @@ def test_a_member_is_the_model_that_its_run_reports_and_no_other(report, reporte
         score = {"validation/accuracy/mean": 0.9 if number == BEST else 0.1, "accuracy/mean": number / 10}
         folder.commit({"round": number, "metrics": score}, state(number))
     folder.save_best(state(BEST), BEST)
-    write_json(folder.result, {"rounds": ROUNDS, "reported_round": reported})
+    write_json(folder.result, {"rounds": ROUNDS, "reported_round": reported, "mlflow_run_id": None})
     model, round = _model(page, PlainRunner(), opened, 0, folder)
     assert round.number == reported
     assert {float(number) for w in model.shared.values() for number in w.unique()} == {float(reported)}

@@ -61,7 +61,10 @@ def test_in_a_folder_whose_name_means_something_in_an_address_the_database_is_th
     assert {path.name for path in folder.rglob("*")} == {"runs", "mlflow.db", "artifacts", run, "words.txt"}
 
 
-def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = tmp_path / "why?"
     with pytest.raises(UserError, match=r"why\?.*: no database can be named there, because of \?, # or %"):
         tracking_uri(folder, None)
