@@ -112,8 +112,8 @@ def schedule(
 
 @app.command()
 def ui(
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Loopback port of MLflow's page.")] = 5000,
-    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Loopback port of Prefect's page.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Loopback port of MLflow's page.")] = 5000,
+    prefect_port: Annotated[int, typer.Option(help="Loopback port of Prefect's page.")] = 4200,
 ) -> None:
     """Open MLflow's and Prefect's pages until ctrl-C.
 
