@@ -31,20 +31,26 @@ _SETTINGS = {
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 
-# two that make the tables of one database at the same time would both fail
+# The socket was bound by the parent: a port that is only known to be free may be another's by the time Prefect is imported.
+# Two that make the tables of one database at the same time would both fail.
 _CHILD = """
-import asyncio, fcntl, os, sys, threading
+import asyncio, fcntl, os, socket, sys, threading, traceback
 def watch():
-    while sys.stdin.buffer.read(4096): pass
+    while os.read(0, 4096): pass
     os._exit(0)
 threading.Thread(target=watch, daemon=True).start()
 from prefect.server.database import provide_database_interface
 with open(sys.argv[2], "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    asyncio.run(provide_database_interface().create_db())
+    try:
+        asyncio.run(provide_database_interface().create_db())
+    except Exception as error:
+        traceback.print_exc()
+        sys.exit(str(error).partition("\\n")[0])
 import uvicorn
-uvicorn.run("prefect.server.api.server:create_app", factory=True, host="127.0.0.1", port=int(sys.argv[1]),
-            log_level="warning", timeout_keep_alive=10)
+app = "prefect.server.api.server:create_app"
+config = uvicorn.Config(app, factory=True, log_level="warning", timeout_keep_alive=10)
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 """
 
 
@@ -72,8 +78,8 @@ class PrefectServer:
         self.log = home / "server.log"
         home.mkdir(parents=True, exist_ok=True)
         log = self.log.open("wb")
-        self.port = port or _free_port()
-        self.url = f"http://127.0.0.1:{self.port}/api"
+        listener = _bound(port)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         environment = {
             **os.environ,
             "PREFECT_UI_ENABLED": str(ui).lower(),
@@ -82,8 +88,8 @@ class PrefectServer:
             "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
             **_database(Path(os.environ["PREFECT_HOME"])),
         }
-        command = [sys.executable, "-c", _CHILD, str(self.port), str(home / "tables.lock")]
-        with log:
+        command = [sys.executable, "-c", _CHILD, str(listener.fileno()), str(home / "tables.lock")]
+        with log, listener:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -91,6 +97,7 @@ class PrefectServer:
                 stderr=log,
                 env=environment,
                 start_new_session=True,
+                pass_fds=[listener.fileno()],
             )
         os.environ["PREFECT_API_URL"] = self.url
 
@@ -105,8 +112,11 @@ class PrefectServer:
                 return time.perf_counter() - start
             except (urllib.error.URLError, OSError):
                 time.sleep(0.03)
-        where = f"see {self.log}" if self._child is not None else "start it, or unset PREFECT_API_URL"
-        raise UserError(f"Prefect's API at {self.url} does not answer; {where}.")
+        if self._child is None:
+            raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
+        last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
+        said = f"; its last words are: {last}" if last else ""
+        raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
 
     def settle(self, tasks: int, patience: float = 15.0) -> None:
         """Waits until the server has written down this many task runs of this process.
@@ -152,7 +162,9 @@ def _database(home: Path) -> dict[str, str]:
     return {} if named == str(own) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _bound(port: int | None) -> socket.socket:
+    """A socket at this loopback port, or at one that the system chooses."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port or 0))
+    return listener

@@ -68,8 +68,9 @@ def _check_header(where: str, file: IO[bytes], size: int) -> None:
         version = npy.read_magic(file)
     except ValueError:
         raise UserError(f"{where} is not a NumPy array; write the archive with numpy.savez.") from None
-    if version not in _HEADERS:  # the third is for columns whose names are not Latin
-        raise UserError(f"{where} is a table of named columns; give it as one array of numbers or strings.")
+    if version not in _HEADERS:
+        said = "a table of named columns" if version == (3, 0) else f"of NumPy's format {version[0]}, not known here"
+        raise UserError(f"{where} is {said}; give it as one array of numbers or strings.")
     shape, _, dtype = _HEADERS[version](file)
     if dtype.hasobject:
         raise UserError(

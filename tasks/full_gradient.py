@@ -3,12 +3,11 @@
 from models.cohort import Training
 from models.cohort import full_gradient as gradient_of
 from models.model import Model
-from models.streams import client_streams
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.local_train import weighted_sum
 from tasks.messages import Gradients
-from tasks.opening import open_rows, open_weights
+from tasks.opening import open_stacks, open_streams
 from tasks.step import step
 
 
@@ -24,11 +23,8 @@ def full_gradient(
 ) -> list[Gradients]:
     """One record a stack; epochs and optimiser do not count. Its draws are those of the round's local training."""
     sent = []
-    for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, "train", device)
-        weights, context = open_weights(model, stack, private, device)
-        dummies = [""] * (stack.size - len(stack.clients))
-        streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
+    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+        streams = open_streams(stack, seed, round, "local_train", device)
         found, loss = gradient_of(model.network, weights, context, rows, training, streams)
         counts, own = rows.counts.cpu(), len(stack.clients)
         sums = {name: weighted_sum(found[name].cpu(), counts) for name in model.shared}

@@ -10,7 +10,7 @@ from models.model import Model
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.messages import HeadGradients
-from tasks.opening import enough, open_rows, open_weights
+from tasks.opening import enough, open_stacks
 from tasks.step import step
 
 
@@ -23,10 +23,8 @@ def head_gradient(
     A client of fewer different rows than LEAST_ROWS is not in the sums.
     """
     sent = []
-    for stack in cohort.stacks:
+    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
         own = slice(len(stack.clients))
-        rows = open_rows(cohort.silos, stack, "train", device)
-        weights, context = open_weights(model, stack, private, device)
         found = cast(Matched, model.network).gradients(weights, context, rows, training.objective)
         silent = ~enough(rows)[own]
         sums = {name: _without(total[own].cpu().double(), silent).sum(0) for name, total in found.items()}

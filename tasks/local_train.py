@@ -8,11 +8,10 @@ from torch import Tensor
 from models.cohort import Training, stacked, train
 from models.model import Model
 from models.state import Private, Weights
-from models.streams import client_streams
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Update
-from tasks.opening import open_rows, open_weights
+from tasks.opening import open_stacks, open_streams
 from tasks.step import step
 
 _SMALL = 4096  # numbers of a client that are cheaper to convert for one product than to add client by client
@@ -37,11 +36,8 @@ def local_train(
     `each` the shared weights also leave client by client.
     """
     updates = []
-    for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, "train", device)
-        weights, context = open_weights(model, stack, private, device)
-        dummies = [""] * (stack.size - len(stack.clients))
-        streams = client_streams(seed, [*stack.clients, *dummies], round, "local_train").to(device)
+    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+        streams = open_streams(stack, seed, round, "local_train", device)
         held = None if anchor is None else stacked({n: t.to(device) for n, t in anchor.items()}, stack.size)
         trained, loss = train(model.network, weights, context, rows, training, streams, proximal, held)
         trained = {name: t.cpu() for name, t in trained.items()}

@@ -254,9 +254,8 @@ class StatsKept:
     refs: Mapping[str, str]  # client, hash
     norm: Annotated[Tensor, _FEW]  # (clients,) float64, Euclidean, over all statistics
     ok: Annotated[Tensor, _FEW]  # (clients, statistics) bool, whether the rows were enough
-    gap: Annotated[
-        Tensor, _FEW
-    ]  # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
+    # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
+    gap: Annotated[Tensor, _FEW]
     seconds: float = 0.0
 
 
@@ -269,9 +268,8 @@ class StatsMessage:
 
     clients: tuple[str, ...]
     rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    told: Annotated[
-        Mapping[str, Tensor], _MANY_ROWS
-    ]  # class_counts | mean | variance | eigenvalues to (clients, length) float32
+    # class_counts | mean | variance | eigenvalues to (clients, length) float32
+    told: Annotated[Mapping[str, Tensor], _MANY_ROWS]
     silent: tuple[str, ...] = ()  # those with too few rows
     seconds: float = 0.0
 

@@ -1,5 +1,8 @@
 """Opening, on the client's side, what a task was sent references to."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,9 +10,32 @@ from torch import Tensor
 from models.cohort import Rows, stacked
 from models.model import Model
 from models.state import Private, Weights
-from silos.cohort import Silos, Stack, open_common, open_stack
+from models.streams import client_streams
+from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from silos.private import PrivateStore
 from tasks.messages import LEAST_ROWS
+
+
+class Opened(NamedTuple):
+    """A stack with its clients' rows, and their weights and context of a model, all (stack size, ...)."""
+
+    stack: Stack
+    rows: Rows
+    weights: dict[str, Tensor]
+    context: dict[str, Tensor]
+
+
+def open_stacks(cohort: Cohort, model: Model, private: PrivateStore, split: str, device: str) -> Iterator[Opened]:
+    """The cohort's stacks, one in memory after another."""
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, split, device)
+        yield Opened(stack, rows, *open_weights(model, stack, private, device))
+
+
+def open_streams(stack: Stack, seed: int, round: int, purpose: str, device: str) -> Tensor:
+    """A stream for each client of the stack, dummies too: (stack size,) int64."""
+    dummies = [""] * (stack.size - len(stack.clients))
+    return client_streams(seed, [*stack.clients, *dummies], round, purpose).to(device)
 
 
 def open_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:

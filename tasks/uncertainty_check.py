@@ -7,13 +7,12 @@ from models.codebook import Quantised, habits
 from models.cohort import Rows, Training
 from models.deep_ensemble import members_of
 from models.model import Model
-from models.streams import client_streams
 from models.uncertainty import doubts, predictive
 from silos.cohort import Cohort
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import Doubts
-from tasks.opening import open_rows, open_weights
+from tasks.opening import open_stacks, open_streams
 from tasks.step import step
 
 
@@ -37,11 +36,8 @@ def uncertainty_check(
     they are NaN.
     """
     found = []
-    for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, split, device)
-        weights, context = open_weights(model, stack, private, device)
-        dummies = [""] * (stack.size - len(stack.clients))
-        streams = client_streams(seed, [*stack.clients, *dummies], round, "uncertainty_check").to(device)
+    for stack, rows, weights, context in open_stacks(cohort, model, private, split, device):
+        streams = open_streams(stack, seed, round, "uncertainty_check", device)
         told = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
         numbers = {name: value[: len(stack.clients)].cpu() for name, value in told.items()}
         counts = rows.counts[: len(stack.clients)].cpu()
