@@ -170,7 +170,7 @@ def stats(
     """
     with _session(json, timings=False, server=False) as session:
         project = session.project(overrides)
-        from flows.client_statistics import client_statistics
+        from flows.stats import client_statistics
 
         session.answer(client_statistics(project, client, method, output), "stats")
 
@@ -217,15 +217,15 @@ def bench(
     """
     with _session(json, timings=False, server=False) as session:
         if tune:
-            from flows.tune import tune as measure
+            from flows.bench.tuning import tune as measure
 
             session.answer(measure(session.project(overrides), session.say), "tune")
         elif codebook:
-            from flows.overhead import overhead
+            from flows.bench.codebook_cost import overhead
 
             session.answer(overhead(repeats, session.say), "overhead")
         else:
-            from flows.bench import bench as contest
+            from flows.bench.workloads import bench as contest
 
             session.answer(contest(workloads or [], repeats, peer or [], session.say), "bench")
 
@@ -241,7 +241,7 @@ def data_log(json: Json = False) -> None:
     Example: siloflow data log
     """
     with _session(json, timings=False, server=False) as session:
-        from flows import data as versions
+        from flows import versions
 
         session.answer(versions.log(session.root), "data_log")
 
@@ -257,7 +257,7 @@ def data_diff(
     Example: siloflow data diff HEAD~1
     """
     with _session(json, timings=False, server=False) as session:
-        from flows import data as versions
+        from flows import versions
 
         session.answer(versions.diff(session.root, revision, to), "data_diff")
 
@@ -272,7 +272,7 @@ def data_use(
     Example: siloflow data use 3f2a91c
     """
     with _session(json, timings=False, server=False) as session:
-        from flows import data as versions
+        from flows import versions
 
         session.answer(versions.use(session.root, revision), "data_use")
 
@@ -283,7 +283,7 @@ def main() -> None:
 
 
 def _session(json: bool, timings: bool, server: bool = True, ui: bool = False) -> Any:
-    from flows.session import Session
+    from flows.console.session import Session
 
     return Session(json=json, timings=timings, server=server, ui=ui)
 
@@ -301,14 +301,14 @@ def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, refe
 
 
 def _ready(project: Any) -> None:
-    from tasks.workers import check
+    from tasks.running.workers import check
 
     check(project.params.runner.kind)
 
 
 def _can_partition(project: Any) -> None:
     """Who works on data/, and what is wrong with the source, is told before Prefect is started."""
-    from flows.project import changing
+    from flows.experiment.project import changing
     from silos.store import read
 
     with changing(project.root, "`siloflow partition`"):
@@ -317,7 +317,7 @@ def _can_partition(project: Any) -> None:
 
 
 def _check_run(project: Any, method: str, seed: int) -> None:
-    from flows.project import newest_experiment
+    from flows.experiment.project import newest_experiment
     from flows.run import check_resume, run_name
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
@@ -330,7 +330,7 @@ def _check_comparison(project: Any, wanted: dict[str, Any]) -> None:
 
 
 def _published(paper: str, table: str | None, scale: str) -> Any:
-    from flows.published import table_of
+    from flows.papers.published_tables import table_of
 
     return table_of(paper, table, scale)
 

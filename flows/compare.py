@@ -9,22 +9,22 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import screen
-from flows.door import admitted
-from flows.ensemble import ensemble
-from flows.folder import RunFolder, run_name
-from flows.interrupt import interruption
+from flows.console import screen
+from flows.console.ctrl_c import interruption
+from flows.console.printing import headline, spread
+from flows.experiment.flow_parameters import admitted
+from flows.experiment.paired_runs import compared, kept, told
+from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
+from flows.experiment.run_folder import RunFolder, run_name
+from flows.experiment.seed_ensemble import ensemble
 from flows.method import MethodError, start
-from flows.pairs import compared, kept, told
-from flows.project import Project, experiment, new_experiment, newest_experiment
 from flows.run import check_resume as check_run
 from flows.run import run, workers_of
-from flows.words import headline, spread
 from silos.errors import UserError
-from tasks.files import unwritable, write_json
-from tasks.report import draw_comparison, table_rows
-from tasks.runner import PrefectRunner
-from tasks.track import connect
+from tasks.recording.figures import draw_comparison, table_rows
+from tasks.recording.json_files import unwritable, write_json
+from tasks.recording.track import connect
+from tasks.running.runner import PrefectRunner
 
 Results = dict[tuple[str, int], dict[str, Any]]
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from flows import own_page
+from flows.experiment import user_method as own_page
 from silos.errors import UserError, shown
-from tasks.mlflow_names import fault
+from tasks.recording.mlflow_names import fault
 
 if TYPE_CHECKING:
+    from flows.methods.shared.conditions import Conditions
     from flows.round import Problem, Round
-    from flows.statistics import Conditions
     from models.model import Model
     from models.state import State
     from silos.cohort import Silos

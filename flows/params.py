@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flows import method as methods
-from flows import own_page
+from flows.experiment import user_method as own_page
 from silos import bounds, strict_yaml
+from silos.data_params import DataParams
 from silos.errors import UserError, shown
 from silos.names import Word, checked
-from silos.params import DataParams
-from silos.params_scheme import Name
-from tasks.addresses import has_password, has_wrong_port
+from silos.schemes.scheme_params import Name
+from tasks.recording.addresses import has_password, has_wrong_port
 
 
 class Section(BaseModel):

@@ -4,9 +4,10 @@ from typing import Any
 
 from prefect import flow
 
-from flows.door import admitted
-from flows.project import Project, changing
-from silos import store, version
+from flows.experiment.flow_parameters import admitted
+from flows.experiment.project import Project, changing
+from silos import store
+from silos.versions import dvc_version as version
 
 
 @flow(name="partition", validate_parameters=False)

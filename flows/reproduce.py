@@ -18,22 +18,22 @@ from prefect import flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import screen
-from flows.cells import Runs, paired_draws, paired_rows
-from flows.door import admitted, outside
-from flows.ensemble import ensemble
-from flows.folder import RunFolder, run_name
-from flows.pairs import counted, kept
-from flows.project import Project, thrown_away
-from flows.published import is_own, table_of
-from flows.results import Results
+from flows.console import screen
+from flows.experiment.flow_parameters import admitted, outside
+from flows.experiment.paired_runs import counted, kept
+from flows.experiment.project import Project, thrown_away
+from flows.experiment.run_folder import RunFolder, run_name
+from flows.experiment.seed_ensemble import ensemble
+from flows.papers.cells import Runs, paired_draws, paired_rows
+from flows.papers.published_tables import is_own, table_of
+from flows.papers.results_file import Results
 from flows.run import probe, run, workers_of
-from models.quantities import QUANTITIES, Quantity, lower_is_better
+from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
-from tasks.files import write_json
-from tasks.report import draw_curves
-from tasks.runner import PrefectRunner
-from tasks.track import connect, own_store
+from tasks.recording.figures import draw_curves
+from tasks.recording.json_files import write_json
+from tasks.recording.track import connect, own_store
+from tasks.running.runner import PrefectRunner
 
 PROBE_ROUNDS = 3
 MOST_CURVES = 8  # more in one figure cannot be told apart

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.cohort import Training
-from models.kernels import even
 from models.model import Model
-from models.networks import Network
+from models.networks.registry import Network
 from models.streams import client_streams, uniform
+from models.training.engine import Training
+from models.training.engine_choice import even
 from silos.cohort import Cohort, Silos, deal, make_stacks
 from silos.private import PrivateStore
 from tasks.messages import Centres, Choices, Doubts, Extended, Gradients, HeadGradients, StatsMessage, Update
-from tasks.runner import Runner
-from tasks.step import ClientStep, ServerStep
+from tasks.running.runner import Runner
+from tasks.running.step import ClientStep, ServerStep
 
 _COUNTED = Update | Gradients | HeadGradients | Choices | StatsMessage | Doubts | Extended | Centres
 

@@ -11,38 +11,39 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import own_page, screen
-from flows.door import admitted
-from flows.export import finish, ticket
-from flows.folder import RunFolder, run_name
-from flows.interrupt import heed, interruption
+from flows.console import screen
+from flows.console.ctrl_c import heed, interruption
+from flows.experiment import user_method as own_page
+from flows.experiment.flow_parameters import admitted
+from flows.experiment.mlflow_run import finish, ticket
+from flows.experiment.project import Project, alone, new_experiment, newest_experiment
+from flows.experiment.run_folder import RunFolder, run_name
 from flows.method import Method, MethodError, Report, start
-from flows.project import Project, alone, new_experiment, newest_experiment
 from flows.round import Problem, Round, Tally, draw
-from models.deep_ensemble import members_of
-from models.kernels import even
+from models.assessment.quantities import Quantity
 from models.model import Model
-from models.networks import to_learn
-from models.pretrained import Pretrained
-from models.quantities import Quantity
+from models.networks.deep_ensemble import members_of
+from models.networks.pretrained import Pretrained
+from models.networks.registry import to_learn
 from models.state import State
+from models.training.engine_choice import even
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.names import plain
 from silos.private import PrivateStore
-from tasks.checkpoint import load_state
 from tasks.evaluate import evaluate
-from tasks.files import unwritable, write_json
-from tasks.memory import resident, tidy
 from tasks.messages import Scores
-from tasks.mlflow_names import parts
 from tasks.projection import plane, projection, shared_words
-from tasks.report import draw_codebook, draw_stages
-from tasks.runner import PrefectRunner, Runner
-from tasks.scoring import by_client, summary
-from tasks.track import Delivery
+from tasks.recording.checkpoint import load_state
+from tasks.recording.figures import draw_codebook, draw_stages
+from tasks.recording.json_files import unwritable, write_json
+from tasks.recording.mlflow_names import parts
+from tasks.recording.round_metrics import by_client, summary
+from tasks.recording.track import Delivery
+from tasks.running.process_memory import resident, tidy
+from tasks.running.runner import PrefectRunner, Runner
+from tasks.running.workers import Workers, open_workers
 from tasks.uncertainty_check import uncertainty_check
-from tasks.workers import Workers, open_workers
 
 SPLITS = ("validation", "test")
 
@@ -150,7 +151,7 @@ class _Run:
     def _told(self, error: BaseException) -> MethodError:
         file = self.project.params.extra_methods[self.method]
         line = own_page.line_of(error, str(sys.modules[type(self.page).__module__].__file__))
-        notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.step)
+        notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.running.step)
         where = f" {notes[0]}" if notes else f" ({Path(file).name}, line {line})" if line else ""
         return MethodError(
             f"{self.method} failed: {type(error).__name__}: {error}{where}; "

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.console import say
-from flows.words import headline
+from flows.console.literal_text import say
+from flows.console.printing import headline
 from silos.errors import UserError
 
 FIELDS = 5  # minute, hour, day, month, weekday
@@ -70,7 +70,7 @@ def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(work)
     def with_own(*args: Any, **kwargs: Any) -> Any:
-        from flows.door import own
+        from flows.experiment.flow_parameters import own
 
         with own(overrides):
             return work(*args, **kwargs)

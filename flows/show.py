@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from flows.project import Project
-from silos import show as silos_show
+from flows.experiment.project import Project
+from silos import heterogeneity as silos_show
 from silos.store import Manifest, open_client
-from tasks.report import Examples, draw_silos
+from tasks.recording.figures import Examples, draw_silos
 
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 

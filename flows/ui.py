@@ -10,12 +10,12 @@ import time
 import urllib.request
 from pathlib import Path
 
-from flows.console import say
+from flows.console.literal_text import say
+from flows.console.prefect_server import PrefectServer
 from flows.params import read
-from flows.server import PrefectServer
 from silos.errors import UserError
-from tasks.addresses import is_port
-from tasks.track import VIEW, connect, tracking_uri
+from tasks.recording.addresses import is_port
+from tasks.recording.track import VIEW, connect, tracking_uri
 
 
 def serve(mlflow_port: int, prefect_port: int) -> None:
@@ -66,7 +66,7 @@ _TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages fo
 
 
 def _newest_comparison(root: Path, page: str) -> str | None:
-    """The address of its runs, with the columns of `tasks.track.VIEW`; None if MLflow does not know it."""
+    """The address of its runs, with the columns of `tasks.recording.track.VIEW`; None if MLflow does not know it."""
     name = max((p.parent.name for p in root.glob("runs/compare-*/experiment.json")), default=None)
     if name is None:
         return None

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from models.networks import Network
-from models.state import Private, Weights
+from .networks.registry import Network
+from .state import Private, Weights
 
 
 @dataclass(frozen=True)

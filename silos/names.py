@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Word:
     """Marks text in a section of params as a word: it is compared or shown, and nothing is opened, run or called by it.
 
-    Text without the mark may be code, a path or an address (flows/door.py).
+    Text without the mark may be code, a path or an address (flows/experiment/flow_parameters.py).
     """
 
 

@@ -6,10 +6,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from silos.digest import file_digest, file_hashes
 from silos.errors import UserError
 from silos.manifest import MANIFEST, ClientEntry, Manifest, read_manifest
 from silos.rows import Role
+from silos.versions.digest import file_digest, file_hashes
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from silos.errors import UserError
-from silos.streams import stream
+from silos.schemes.named_draws import stream
 
 SPLITS = ("train", "validation", "test")
 ATTEMPTS = 100  # draws of a law with a condition before giving up on it

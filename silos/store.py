@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.manifest import COMMON, MANIFEST, WAYS_BACK, ClientEntry, Manifest, read_manifest, to_json
-from silos.params import DataParams
 from silos.rows import SPLITS, ClientRows, Partition, Rows
-from silos.schemes import make_clients
-from silos.sources import load
+from silos.schemes.steps import make_clients
+from silos.sources.load import load
 
 __all__ = ["MANIFEST", "ClientEntry", "Manifest", "open_client", "open_common_rows", "read_manifest", "write"]
 

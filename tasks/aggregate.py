@@ -6,7 +6,7 @@ from torch import Tensor
 
 from models.state import Weights
 from tasks.messages import Gradients, HeadGradients, Update
-from tasks.step import server_step
+from tasks.running.step import server_step
 
 
 @server_step

@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
-from models.cohort import Rows
-from models.quantities import QUANTITIES
+from models.assessment.quantities import QUANTITIES
+from models.training.engine import Rows
 from silos.cohort import Cohort, open_stack
 from tasks.evaluate import OUTCOMES
 from tasks.messages import ClassCounts
-from tasks.opening import enough
 from tasks.pair import Kept
-from tasks.step import step
+from tasks.running.opening import enough
+from tasks.running.step import step
 
 
 @step

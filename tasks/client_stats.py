@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.join import STATISTICS
+from models.client_statistics.vector import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
 from models.model import Model
-from models.statistics import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
+from models.networks.beside_rows import STATISTICS
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import StatsKept, StatsMessage
-from tasks.opening import enough, open_rows
-from tasks.step import step
+from tasks.running.opening import enough, open_rows
+from tasks.running.step import step
 
 TELLABLE = {
     "class_counts": make({"kind": "class_frequencies"}),

@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.codebook import COUNT, OWN, SHARED, centres, centres_of_many
-from models.cohort import Training
-from models.deep_ensemble import Member, members_of
+from models.method_networks.codebook import COUNT, OWN, SHARED, centres, centres_of_many
 from models.model import Model
+from models.networks.deep_ensemble import Member, members_of
 from models.state import Private, Weights
 from models.streams import client_streams, normal
+from models.training.engine import Training
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import LEAST_ROWS, Centres, Extended
-from tasks.opening import different, open_rows, open_weights
-from tasks.step import server_step, step
+from tasks.running.opening import different, open_rows, open_weights
+from tasks.running.step import server_step, step
 
 Fill = Literal["kmeans", "random"]
 _ROWS_AT_ONCE = 256

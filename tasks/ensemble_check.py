@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from models.cohort import Training
+from models.assessment.uncertainty import Predictive, doubts, predictive
 from models.model import Model
-from models.uncertainty import Predictive, doubts, predictive
+from models.training.engine import Training
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.messages import Doubts
-from tasks.opening import open_rows, open_weights
-from tasks.step import step
+from tasks.running.opening import open_rows, open_weights
+from tasks.running.step import step
 
 
 @step

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.cohort import Training, outcomes
+from models.assessment.quantities import QUANTITIES
 from models.model import Model
-from models.objectives import Objective
-from models.quantities import QUANTITIES
+from models.training.engine import Training, outcomes
+from models.training.objectives import Objective
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Scores
-from tasks.opening import open_rows, open_weights
-from tasks.step import step
+from tasks.running.opening import open_rows, open_weights
+from tasks.running.step import step
 
 OUTCOMES = "outcomes"
 Measures = Mapping[str, Tensor]

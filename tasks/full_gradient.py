@@ -1,14 +1,14 @@
 """Each client of a cohort tells the gradient of its loss in all weights, over all of its training rows."""
 
-from models.cohort import Training
-from models.cohort import full_gradient as gradient_of
 from models.model import Model
+from models.training.engine import Training
+from models.training.engine import full_gradient as gradient_of
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.local_train import weighted_sum
 from tasks.messages import Gradients
-from tasks.opening import open_stacks, open_streams
-from tasks.step import step
+from tasks.running.opening import open_stacks, open_streams
+from tasks.running.step import step
 
 
 @step

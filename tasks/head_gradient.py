@@ -4,14 +4,14 @@ from typing import cast
 
 from torch import Tensor
 
-from models.cohort import Training
-from models.matched import Matched
+from models.method_networks.fediir_network import Matched
 from models.model import Model
+from models.training.engine import Training
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.messages import HeadGradients
-from tasks.opening import enough, open_stacks
-from tasks.step import step
+from tasks.running.opening import enough, open_stacks
+from tasks.running.step import step
 
 
 @step

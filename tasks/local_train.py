@@ -5,14 +5,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from models.cohort import Training, stacked, train
 from models.model import Model
 from models.state import Private, Weights
+from models.training.engine import Training, stacked, train
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Update
-from tasks.opening import open_stacks, open_streams
-from tasks.step import step
+from tasks.running.opening import open_stacks, open_streams
+from tasks.running.step import step
 
 _SMALL = 4096  # numbers of a client that are cheaper to convert for one product than to add client by client
 

@@ -189,7 +189,7 @@ class Projected:
 class Scores:
     """What the clients of one stack report of a model on one split: counts and sums over that client's rows.
 
-    `sums` are those of models.objectives.measures: right answers, loss and entropy, or squared error and loss.
+    `sums` are those of models.training.objectives.measures: right answers, loss and entropy, or squared error and loss.
     """
 
     clients: tuple[str, ...]

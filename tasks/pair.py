@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from models.paired import Stratum
-from models.quantities import QUANTITIES
+from models.assessment.paired_difference import Stratum
+from models.assessment.quantities import QUANTITIES
 from silos.cohort import Cohort, Silos, open_stack
 from silos.private import PrivateStore
 from tasks.evaluate import OUTCOMES
 from tasks.messages import CommonSums, PairedSums
-from tasks.step import step
+from tasks.running.step import step
 
 Kept = tuple[PrivateStore, dict[str, str]]
 """Where a run's clients keep their outcomes, and each client's hash."""

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import torch
 
-from models.cohort import Training, train
-from models.join import STATISTICS
+from models.method_networks.pooled_rows import RowWise
 from models.model import Model
-from models.rowwise import RowWise
+from models.networks.beside_rows import STATISTICS
 from models.state import Private, Weights
 from models.streams import client_streams
+from models.training.engine import Training, train
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Update
-from tasks.opening import open_rows, open_weights
-from tasks.step import step
+from tasks.running.opening import open_rows, open_weights
+from tasks.running.step import step
 
 
 @step

@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor
 
-from models.codebook import COUNT, OWN, SHARED, Quantised
-from models.cohort import Training
-from models.deep_ensemble import members_of
+from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.model import Model
+from models.networks.deep_ensemble import members_of
 from models.streams import client_streams
+from models.training.engine import Training
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.codebook_extend import told_centres
 from tasks.messages import Projected
-from tasks.opening import open_weights
-from tasks.step import step
+from tasks.running.opening import open_weights
+from tasks.running.step import step
 
 _POINTS = 60  # of a client: more would hide each other
 

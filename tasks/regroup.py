@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from models.cohort import Training, outcomes, stacked
 from models.model import Model
+from models.training.engine import Training, outcomes, stacked
 from silos.cohort import Cohort
 from silos.private import PrivateStore
 from tasks.messages import Choices
-from tasks.opening import open_rows, open_weights
-from tasks.step import step
+from tasks.running.opening import open_rows, open_weights
+from tasks.running.step import step
 
 
 @step

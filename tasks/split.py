@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models import clustering
+from models.assessment import clustering
 from models.state import Weights
 from tasks.messages import Update
-from tasks.step import server_step
+from tasks.running.step import server_step
 
 
 @dataclass(frozen=True)

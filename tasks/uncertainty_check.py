@@ -3,17 +3,17 @@
 import torch
 from torch import Tensor
 
-from models.codebook import Quantised, habits
-from models.cohort import Rows, Training
-from models.deep_ensemble import members_of
+from models.assessment.uncertainty import doubts, predictive
+from models.method_networks.codebook import Quantised, habits
 from models.model import Model
-from models.uncertainty import doubts, predictive
+from models.networks.deep_ensemble import members_of
+from models.training.engine import Rows, Training
 from silos.cohort import Cohort
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import Doubts
-from tasks.opening import open_stacks, open_streams
-from tasks.step import step
+from tasks.running.opening import open_stacks, open_streams
+from tasks.running.step import step
 
 
 @step

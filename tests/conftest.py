@@ -16,19 +16,19 @@ from prefect.context import refresh_global_settings_context
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from flows.console.prefect_server import PrefectServer
 from flows.method import Method, Report
 from flows.round import Problem, Round
-from flows.server import PrefectServer
-from models.cohort import Training
-from models.dense import MLP
-from models.objectives import CrossEntropy
-from models.optimisers import SGD
+from models.networks.dense import MLP
 from models.state import State
+from models.training.engine import Training
+from models.training.objectives import CrossEntropy
+from models.training.optimisers import SGD
 from silos.cohort import Silos
-from silos.params import DataParams
+from silos.data_params import DataParams
 from silos.private import PrivateStore
 from silos.store import write
-from tasks.runner import PlainRunner
+from tasks.running.runner import PlainRunner
 
 torch.set_num_threads(1)
 # a busy machine is no failure

@@ -23,14 +23,14 @@ from pydantic import BaseModel
 
 from flows import method as methods
 from flows.cli import app
+from flows.experiment.problem import problem
 from flows.methods.fedavg import FedAvg
 from flows.params import Params, read
-from flows.problem import problem
-from models.deep_ensemble import DeepEnsemble
-from models.kernels import pick
-from models.networks import build
-from models.residual import Residual
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.registry import build
+from models.networks.residual import Residual
 from models.state import State
+from models.training.engine_choice import pick
 from silos.cohort import Silos
 from silos.store import write
 from tasks import messages

@@ -9,12 +9,12 @@ import math
 import torch
 from pydantic import Field
 
-from flows.groups import Tree, model_of_groups, together
 from flows.method import Method, Report
+from flows.methods.shared.groups import Tree, model_of_groups, together
 from flows.round import Problem, Round
-from models.clustering import Linkage
+from models.assessment.clustering import Linkage
 from models.model import Model
-from models.networks import learned
+from models.networks.registry import learned
 from models.state import State, Weights
 from models.streams import server_stream
 from silos import bounds

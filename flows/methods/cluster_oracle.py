@@ -3,8 +3,8 @@
 the groups are the domains that the partition wrote down; every group g:  w_g <- a round of FedAvg among its clients
 """
 
-from flows.groups import members, model_of_groups, together, train_groups
 from flows.method import Method, Report
+from flows.methods.shared.groups import members, model_of_groups, together, train_groups
 from flows.round import Problem, Round
 from models.model import Model
 from models.state import State

@@ -13,19 +13,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from flows.around import fitting, single
-from flows.gradient import gradient_round
 from flows.method import Method, Report
+from flows.methods.shared.conditions import Conditions, FewRows, Known, Source
+from flows.methods.shared.gradient_round import gradient_round
+from flows.methods.shared.network_checks import fitting, single
 from flows.round import Problem, Round
-from flows.statistics import Conditions, FewRows, Known, Source
-from models.conditional import Bilinear, Ensemble
-from models.convolution import CNN
-from models.dense import MLP
+from models.client_statistics.spectrum import Loadings
+from models.client_statistics.vector import Statistic, make
+from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.model import Model
-from models.networks import Network
+from models.networks.convolution import CNN
+from models.networks.dense import MLP
+from models.networks.registry import Network
 from models.state import State
-from models.statistics import Statistic, make
-from models.statistics_spectrum import Loadings
 from models.streams import server_stream
 from silos import bounds
 from silos.errors import UserError
@@ -39,9 +39,9 @@ class Conditional(Method):
     """How statistics enter, which they are, what stands in their place, and how the model is trained.
 
     `form`: joined (to the rows of an mlp, to the features of a cnn), planes (pictures beside the image of a cnn), bilinear
-    and ensemble (of `experts`) are the paper's; `source` other than local is a control (flows/statistics.py); `arm`: pooled
-    mixes the rows of all clients, as the paper did, fedsgd sends one gradient a round. `few_rows`: a client with too few
-    rows for a statistic reads zeros, or is refused.
+    and ensemble (of `experts`) are the paper's; `source` other than local is a control (flows/methods/shared/conditions.py);
+    `arm`: pooled mixes the rows of all clients, as the paper did, fedsgd sends one gradient a round. `few_rows`: a client
+    with too few rows for a statistic reads zeros, or is refused.
     """
 
     tests = "personal"

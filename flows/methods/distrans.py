@@ -8,14 +8,14 @@ repeat: every client k trains w_k from w, and t_k from its last, for E local epo
 
 from pydantic import Field
 
-from flows.around import apart, ending_in_a_layer
 from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.shared.network_checks import apart, ending_in_a_layer
 from flows.round import Problem, Round
+from models.method_networks.distrans_network import Transformed
 from models.model import Model
 from models.state import Private, State, Weights
 from models.streams import server_stream
-from models.transformed import Transformed
 from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

@@ -10,11 +10,11 @@ repeat: every client k sends G_k, the gradient at w of its mean loss in the last
 import torch
 from pydantic import Field
 
-from flows.around import ending_in_a_layer
 from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.shared.network_checks import ending_in_a_layer
 from flows.round import Problem, Round
-from models.matched import Matched
+from models.method_networks.fediir_network import Matched
 from models.model import Model
 from models.state import State
 from silos import bounds

@@ -8,12 +8,12 @@ repeat: every client k trains w_k from w, and its references from their last, fo
 
 from pydantic import Field
 
-from flows.around import apart, ending_in_a_layer, fitting
 from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.shared.network_checks import apart, ending_in_a_layer, fitting
 from flows.round import Problem, Round
+from models.method_networks.fedsr_network import Represented
 from models.model import Model
-from models.represented import Represented
 from models.state import Private, State, Weights
 from models.streams import server_stream
 from silos import bounds

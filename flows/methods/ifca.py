@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 
-from flows.around import fitting
-from flows.groups import members, model_of_groups, of_group, together, train_groups
 from flows.method import Method, Report
+from flows.methods.shared.groups import members, model_of_groups, of_group, together, train_groups
+from flows.methods.shared.network_checks import fitting
 from flows.round import Problem, Round
 from models.model import Model
-from models.networks import learned
+from models.networks.registry import learned
 from models.state import State, Weights
 from models.streams import server_stream
 from silos import bounds

@@ -16,15 +16,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from flows.around import apart, fitting
-from flows.codewords import common_books, counted, doubts, own_words, said, with_words
 from flows.method import Method, Report
+from flows.methods.shared.borrowed_codewords import Unseen, lend
+from flows.methods.shared.codewords import common_books, counted, doubts, own_words, said, with_words
+from flows.methods.shared.network_checks import apart, fitting
 from flows.round import Problem, Round, tickets
-from flows.unseen import Unseen, lend
-from models.codebook import OWN, SHARED
-from models.deep_ensemble import members_of, plain
+from models.method_networks.codebook import OWN, SHARED
 from models.model import Model
-from models.networks import Network
+from models.networks.deep_ensemble import members_of, plain
+from models.networks.registry import Network
 from models.state import Private, State, Weights
 from models.streams import server_stream
 from silos import bounds

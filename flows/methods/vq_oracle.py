@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from flows.around import apart, fitting, single
-from flows.codewords import common_books, with_words
-from flows.groups import members
 from flows.method import Method, Report
+from flows.methods.shared.codewords import common_books, with_words
+from flows.methods.shared.groups import members
+from flows.methods.shared.network_checks import apart, fitting, single
 from flows.round import Problem, Round
-from models.codebook import SHARED
+from models.method_networks.codebook import SHARED
 from models.model import Model
-from models.networks import Network
+from models.networks.registry import Network
 from models.state import State
 from models.streams import server_stream
 from silos import bounds

@@ -82,7 +82,7 @@ class Folder:
 
     def mlflow(self) -> Any:
         """A client of the folder's own MLflow store."""
-        from tasks.track import connect
+        from tasks.recording.track import connect
 
         return connect(f"sqlite:///{self.path / 'runs' / 'mlflow.db'}")
 
@@ -163,7 +163,7 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, Answe
 @pytest.fixture(scope="session")
 def server(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of one Prefect server for all commands of which no test asks what their own server does."""
-    from flows.server import PrefectServer
+    from flows.console.prefect_server import PrefectServer
 
     home = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "server").path
     with pytest.MonkeyPatch.context() as patch:

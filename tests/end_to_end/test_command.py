@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from flows.compare import compare
+from flows.experiment.project import Project
 from flows.partition import make, partition
-from flows.project import Project
 from flows.run import run
 
 COMMAND = Path(sys.executable).parent / "siloflow"

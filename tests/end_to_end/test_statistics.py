@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from models.statistics import compute, make
+from models.client_statistics.vector import compute, make
 from silos.manifest import read_manifest
 from silos.store import open_client
 

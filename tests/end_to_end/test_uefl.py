@@ -73,7 +73,7 @@ def test_an_ensemble_decides_and_the_final_doubts_are_its_own(ensembled, assert_
 @pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")  # MLflow's, when the file is imported
 @pytest.mark.parametrize("which", ["ran", "ensembled"])
 def test_the_served_model_reads_a_clients_own_words(which, request):
-    from tasks.served import Answering
+    from tasks.recording.served import Answering
 
     folder, answer = request.getfixturevalue(which)
     client = folder.mlflow()

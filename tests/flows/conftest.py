@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 import pytest
 
-from flows import screen
+from flows.console import screen
+from flows.console.prefect_server import PrefectServer
 from flows.run import run
-from flows.server import PrefectServer
-from tasks.workers import open_workers
+from tasks.running.workers import open_workers
 
 OWN = """
 import os
@@ -24,7 +24,7 @@ from flows.methods import fedavg
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.step import step
+from tasks.running.step import step
 
 
 @step

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from flows.cli import app
+from flows.console.session import Session
+from flows.experiment.project import Project
 from flows.method import names
 from flows.partition import make
-from flows.project import Project
-from flows.session import Session
-from silos.params_scheme import Assignment, Change
-from silos.params_source import Synthetic
+from silos.schemes.scheme_params import Assignment, Change
+from silos.sources.source_params import Synthetic
 
 OWN = "from flows.methods import fedavg\n\n\nclass Own(fedavg.FedAvg):\n    x: float = 1.0\n"
 MOST_SAID = 4000  # characters: a screen, whatever was written

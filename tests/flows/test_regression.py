@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
+from flows.experiment.project import Project
 from flows.method import find, names
-from flows.project import Project
-from models.dense import MLP
-from models.objectives import SquaredError
-from models.optimisers import SGD
-from models.quantities import QUANTITIES
+from models.assessment.quantities import QUANTITIES
+from models.networks.dense import MLP
+from models.training.objectives import SquaredError
+from models.training.optimisers import SGD
 from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.store import open_client
 from tasks.evaluate import evaluate
 from tasks.pair import pair
-from tasks.scoring import by_client, summary
+from tasks.recording.round_metrics import by_client, summary
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}
 RMSE = QUANTITIES["regression"]

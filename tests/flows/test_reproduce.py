@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows import words
-from flows.console import PlainConsole
+from flows.console import printing as words
+from flows.console.literal_text import PlainConsole
 from flows.reproduce import reproduce, without_places
 from silos.errors import UserError
 

@@ -8,11 +8,11 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
-import tasks.workers
+import tasks.running.workers
 from silos.cohort import deal, make_stacks, open_stack
 from silos.errors import UserError
-from tasks import runner
-from tasks.step import Sealed
+from tasks.running import runner
+from tasks.running.step import Sealed
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -53,7 +53,7 @@ def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run
 
 @pytest.mark.parametrize("kind", FAR)
 def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_run, folder, monkeypatch, workers_now):
-    monkeypatch.setattr(tasks.workers, "NEW_POOLS", 0)
+    monkeypatch.setattr(tasks.running.workers, "NEW_POOLS", 0)
     expected = play_run("fedavg", "threads", 1)
     before = workers_now()
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(UserError) as said:
@@ -67,7 +67,7 @@ def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_ru
 
 
 def test_an_address_where_nobody_answers_is_told(play_run, monkeypatch):
-    monkeypatch.setattr("tasks.dask_workers.PATIENCE", 1.0)
+    monkeypatch.setattr("tasks.running.dask_workers.PATIENCE", 1.0)
     with pytest.raises(UserError) as said:
         play_run("fedavg", "dask", 1, "runner.address=tcp://127.0.0.1:1")
     assert str(said.value) == (

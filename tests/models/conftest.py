@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from models.batch import Batch
-from models.cohort import Rows, Training, outcomes, stacked, train
-from models.convolution import CNN
-from models.dense import MLP
-from models.objectives import CrossEntropy
-from models.optimisers import Adam
-from models.residual import Residual
+from models.networks.convolution import CNN
+from models.networks.dense import MLP
+from models.networks.residual import Residual
 from models.streams import client_streams, server_stream
+from models.training.batch import Batch
+from models.training.engine import Rows, Training, outcomes, stacked, train
+from models.training.objectives import CrossEntropy
+from models.training.optimisers import Adam
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import torch
 
-from models.dense import MLP
 from models.model import Model, size_in_bytes
+from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from silos.params import DataParams, SplitParams
-from silos.params_scheme import Step
+from silos.data_params import DataParams, SplitParams
 from silos.rows import Partition, Rows
-from silos.schemes import make_clients
+from silos.schemes.scheme_params import Step
+from silos.schemes.steps import make_clients
 from silos.store import write
 
 SPLIT = {"validation": 0.1, "test": 0.2}

@@ -7,12 +7,12 @@ import pytest
 
 from silos import store
 from silos.cohort import Silos, make_stacks, open_stack
-from silos.digest import folder_digest
+from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.params import DataParams
+from silos.heterogeneity import overview
 from silos.rows import SPLITS
-from silos.show import overview
 from silos.store import open_client, read_manifest, write
+from silos.versions.digest import folder_digest
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silos import store
-from silos.digest import folder_digest
+from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.params import DataParams
 from silos.rows import SPLITS
 from silos.store import open_client, open_common_rows, read_manifest, write
-from silos.version import recorded
+from silos.versions.digest import folder_digest
+from silos.versions.dvc_version import recorded
 
 SCHEME = [
     {"kind": "dirichlet", "clients": 6, "alpha": 0.5, "min_rows": 5},

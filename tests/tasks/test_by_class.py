@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from flows.pairs import counted
+from flows.experiment.paired_runs import counted
 from silos.private import PrivateStore
 from tasks.evaluate import OUTCOMES
-from tasks.runner import PlainRunner
+from tasks.running.runner import PlainRunner
 
 LABELS = {"a": [0, 0, 1, 2] * 3, "b": [2, 2, 1, 2] * 3, "few": [1, 1, 2, 0] * 3}
 RIGHT = {"a": [1, 0, 1, 1] * 3, "b": [0, 1, 0, 1] * 3, "few": [1] * 12}

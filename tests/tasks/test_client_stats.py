@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
+from models.client_statistics.vector import compute, make
 from models.model import Model
 from models.state import Private
-from models.statistics import compute, make
 from silos.cohort import Silos, Stack
+from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.params import DataParams
 from silos.private import PrivateStore
-from silos.sources_synthetic import coefficients
+from silos.sources.synthetic import coefficients
 from silos.store import open_client, write
 from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, tell_stats
 from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
-from tasks.opening import open_weights
+from tasks.running.opening import open_weights
 
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17, "one": 1, "few": 4}
 ASKED = tuple(

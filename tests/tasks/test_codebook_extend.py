@@ -8,18 +8,18 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from flows.codewords import common_books
-from models.codebook import COUNT, OWN, SHARED, Quantised
-from models.deep_ensemble import DeepEnsemble, members_of
-from models.dense import MLP
+from flows.methods.shared.codewords import common_books
+from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.model import Model
+from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, common_words, token_centres
 from tasks.messages import Centres
-from tasks.runner import PlainRunner
+from tasks.running.runner import PlainRunner
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}
@@ -71,7 +71,7 @@ def test_new_words_are_the_k_means_centres_of_the_clients_own_training_rows(worl
     _, stored = extend(world, ("lyon",))
     rows = world[0].silos
     from silos.cohort import Stack
-    from tasks.opening import open_rows
+    from tasks.running.opening import open_rows
 
     x = open_rows(rows, Stack(("lyon",), 1), "train", "cpu").x[0, :20].numpy()
     found = stored["lyon"][OWN][:4]

@@ -10,7 +10,7 @@ from models.streams import server_stream
 from silos.cohort import Stack
 from silos.private import PrivateStore
 from tasks.ensemble_check import ensemble_check
-from tasks.opening import open_rows
+from tasks.running.opening import open_rows
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1}
 

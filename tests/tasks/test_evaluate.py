@@ -8,7 +8,7 @@ from flows.methods.fedavg import FedAvg
 from silos.private import PrivateStore
 from silos.store import open_client
 from tasks.evaluate import OUTCOMES, evaluate
-from tasks.scoring import by_client, summary
+from tasks.recording.round_metrics import by_client, summary
 
 SIZES = {"a": 9, "b": 12, "c": 4}
 

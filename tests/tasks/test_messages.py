@@ -16,19 +16,19 @@ import tasks
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.round import on_cohorts
-from models.codebook import COUNT, OWN, Quantised
-from models.dense import MLP
-from models.matched import Matched
+from models.client_statistics.vector import make
+from models.method_networks.codebook import COUNT, OWN, Quantised
+from models.method_networks.fediir_network import Matched
 from models.model import Model
+from models.networks.dense import MLP
 from models.state import Private
-from models.statistics import make
 from models.streams import server_stream
 from silos.cohort import Stack, open_stack
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES
 from tasks.evaluate import evaluate as evaluate_task
 from tasks.messages import LEAST_ROWS, Numbers, Scores, Update
-from tasks.step import ClientStep
+from tasks.running.step import ClientStep
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -57,7 +57,7 @@ def numbers_of(message: type) -> dict[str, Numbers]:
 
 def steps(kind: type) -> dict[str, Any]:
     """Every step of this kind in the room."""
-    modules = [importlib.import_module(found.name) for found in pkgutil.iter_modules(tasks.__path__, "tasks.")]
+    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(tasks.__path__, "tasks.")]
     return {v.name: v for module in modules for v in vars(module).values() if isinstance(v, kind)}
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.pairs import compared, told
-from models.paired import ACCURACY, Stratum, difference
-from models.quantities import QUANTITIES
+from flows.experiment.paired_runs import compared, told
+from models.assessment.paired_difference import ACCURACY, Stratum, difference
+from models.assessment.quantities import QUANTITIES
 from silos.cohort import Cohort, Silos, make_stacks
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.store import open_client
 from tasks.evaluate import OUTCOMES
 from tasks.pair import of_clients, pair
-from tasks.runner import PlainRunner
+from tasks.running.runner import PlainRunner
 
 TEST = 6
 
@@ -159,7 +159,7 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
 
 def _common_silos(tmp_path, task) -> Silos:
     """Forty clients, and test rows that nobody owns."""
-    from silos.params import DataParams
+    from silos.data_params import DataParams
     from silos.store import write
 
     rng, count = np.random.default_rng(1), 240

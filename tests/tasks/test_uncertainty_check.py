@@ -5,12 +5,12 @@ from itertools import combinations
 import pytest
 import torch
 
-from models.dense import MLP
+from models.assessment.uncertainty import together
 from models.model import Model
+from models.networks.dense import MLP
 from models.streams import client_streams, fold, server_stream
-from models.uncertainty import together
 from silos.cohort import Stack
-from tasks.opening import open_rows
+from tasks.running.opening import open_rows
 from tasks.uncertainty_check import uncertainty_check
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1, "rome": 300}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.optimisers import SGD
+from models.training.optimisers import SGD
 
 
 @dataclass(frozen=True)

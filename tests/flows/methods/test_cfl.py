@@ -11,8 +11,8 @@ import torch
 from flows.methods.cfl import CFL
 from flows.methods.fedavg import FedAvg
 from models.model import Model
-from models.optimisers import SGD
-from models.residual import Residual
+from models.networks.residual import Residual
+from models.training.optimisers import SGD
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

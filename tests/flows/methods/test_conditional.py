@@ -8,21 +8,21 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from flows.experiment.project import Project
 from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
-from flows.project import Project
-from models.convolution import CNN
-from models.dense import MLP
-from models.networks import parameters
-from models.objectives import SquaredError
-from models.optimisers import SGD, Adam
-from models.quantities import QUANTITIES
+from models.assessment.quantities import QUANTITIES
+from models.networks.convolution import CNN
+from models.networks.dense import MLP
+from models.networks.registry import parameters
+from models.training.objectives import SquaredError
+from models.training.optimisers import SGD, Adam
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.checkpoint import load_state, save_state
 from tasks.evaluate import evaluate
-from tasks.scoring import by_client, summary
+from tasks.recording.checkpoint import load_state, save_state
+from tasks.recording.round_metrics import by_client, summary
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west"}

@@ -7,10 +7,10 @@ import torch
 
 from flows.methods.distrans import DisTrans
 from flows.methods.fedavg import FedAvg
-from models.conditional import Ensemble
-from models.dense import MLP
-from models.optimisers import SGD
+from models.method_networks.conditional_network import Ensemble
+from models.networks.dense import MLP
 from models.state import State
+from models.training.optimisers import SGD
 from silos.errors import UserError
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

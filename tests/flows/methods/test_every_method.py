@@ -7,14 +7,14 @@ import torch
 
 from flows.method import Method, find, names
 from models import streams
-from models.cohort import outcomes
 from models.state import Private
+from models.training.engine import outcomes
 from silos.cohort import Stack
 from silos.private import PrivateStore
-from tasks.checkpoint import load_state, save_state
 from tasks.evaluate import evaluate
-from tasks.opening import open_rows, open_weights
-from tasks.scoring import by_client, summary
+from tasks.recording.checkpoint import load_state, save_state
+from tasks.recording.round_metrics import by_client, summary
+from tasks.running.opening import open_rows, open_weights
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}  # one row only; one class only
 ROWS = {"one_class": "same"}

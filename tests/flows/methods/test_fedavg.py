@@ -11,9 +11,9 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedprox import FedProx
 from flows.methods.local_only import LocalOnly
 from flows.methods.pooled import Pooled
-from models.dense import MLP
-from models.optimisers import SGD, Adam
+from models.networks.dense import MLP
 from models.streams import client_streams, fold, server_stream, shuffle
+from models.training.optimisers import SGD, Adam
 from silos.private import PrivateStore
 from silos.store import open_client
 

@@ -9,12 +9,12 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
-from models.dense import MLP
-from models.optimisers import SGD, Adam
-from models.residual import Residual
+from models.networks.dense import MLP
+from models.networks.residual import Residual
 from models.streams import server_stream
+from models.training.optimisers import SGD, Adam
 from silos.store import open_client
-from tasks.checkpoint import load_state, save_state
+from tasks.recording.checkpoint import load_state, save_state
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 OPTIMISERS = [

@@ -5,18 +5,18 @@ import re
 import pytest
 import torch
 
-from flows.around import TAKE_MEMBERS
 from flows.method import find, names
-from models.cohort import outcomes
-from models.deep_ensemble import DeepEnsemble, members_of
-from models.dense import MLP
-from models.optimisers import Adam
+from flows.methods.shared.network_checks import TAKE_MEMBERS
+from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.dense import MLP
+from models.training.engine import outcomes
+from models.training.optimisers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.checkpoint import load_state, save_state
 from tasks.evaluate import evaluate
-from tasks.opening import open_rows, open_weights
-from tasks.scoring import by_client, summary
+from tasks.recording.checkpoint import load_state, save_state
+from tasks.recording.round_metrics import by_client, summary
+from tasks.running.opening import open_rows, open_weights
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
 INNER = MLP(5, (6,), 3, dropout=0.2)

@@ -9,17 +9,17 @@ from pydantic import ValidationError
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import SECTION, UEFL
-from models.codebook import COUNT, OWN, SHARED, Quantised, habits
-from models.deep_ensemble import DeepEnsemble, members_of
-from models.dense import MLP
-from models.optimisers import SGD, Adam
+from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised, habits
+from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.dense import MLP
+from models.training.optimisers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.checkpoint import load_state, save_state
 from tasks.evaluate import evaluate
-from tasks.opening import open_rows, open_weights
-from tasks.scoring import by_client
+from tasks.recording.checkpoint import load_state, save_state
+from tasks.recording.round_metrics import by_client
+from tasks.running.opening import open_rows, open_weights
 
 CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
 EVERYBODY = {"arm": "paper", "words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
@@ -445,7 +445,7 @@ def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(pr
 
 
 def test_a_network_without_features_is_refused(problem):
-    from models.conditional import Bilinear
+    from models.method_networks.conditional_network import Bilinear
 
     with pytest.raises(
         UserError, match=r"no features that words could stand for; use residual, vgg16_bn, resnet18, cnn or mlp"

@@ -7,10 +7,10 @@ import torch
 
 from flows.methods.uefl import UEFL
 from flows.methods.vq_oracle import VQOracle
-from models.codebook import SHARED
-from models.deep_ensemble import DeepEnsemble
-from models.dense import MLP
-from models.optimisers import Adam
+from models.method_networks.codebook import SHARED
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.dense import MLP
+from models.training.optimisers import Adam
 from silos.errors import UserError
 
 SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10}

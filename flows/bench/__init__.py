@@ -1,0 +1,1 @@
+"""`siloflow bench`: workloads, what they are measured against, and tuning."""

@@ -1,0 +1,70 @@
+"""What a codebook costs beside the same network without one: numbers to learn, and milliseconds of a training step."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+from models.method_networks.codebook import Quantised
+from models.networks.registry import build, to_learn
+from models.streams import client_streams, server_stream
+from models.training.batch import Batch
+from models.training.engine import stacked
+from models.training.objectives import CrossEntropy
+
+WORDS = 256
+_ROWS = 32
+_ENCODERS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "residual": ((28, 28), {"widths": (128, 256, 512)}),
+    "vgg16_bn": ((32, 32, 3), {}),
+}
+
+
+def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """For each encoder of the paper's widths: parameters, and the median over turns of forward and backward of 32 rows.
+
+    FedAvg's network and UEFL's with 256 words take turns in one process, on one torch thread.
+    """
+    torch.set_num_threads(1)
+    lines = []
+    for kind, (shape, options) in _ENCODERS.items():
+        plain = build(kind, shape, 10, {"hidden": (512,), "dropout": 0.1, **options})
+        contestants: dict[str, Any] = {"fedavg": plain, "uefl": Quantised(plain, WORDS)}
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        steps = {name: _step(network, shape) for name, network in contestants.items()}
+        for turn in range(repeats + 1):
+            say(f"{kind}, {turn} of {repeats}" if turn else f"{kind}: warming up")
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                seconds[name] += [time.perf_counter() - start] if turn else []
+        learned = {name: to_learn(network) for name, network in contestants.items()}
+        ratios = [b / a for a, b in zip(seconds["fedavg"], seconds["uefl"], strict=True)]
+        lines.append(
+            {
+                "encoder": kind,
+                "parameters": learned,
+                "milliseconds": {name: 1000 * median(s) for name, s in seconds.items()},
+                "ratio": median(ratios),
+                "ratio_by_turn": ratios,
+            }
+        )
+    return {"rows": _ROWS, "words": WORDS, "repeats": repeats, "encoders": lines}
+
+
+def _step(network: Any, shape: tuple[int, ...]) -> Callable[[], None]:
+    """Forward and backward of one batch of random rows."""
+    weights = stacked(network.init(server_stream(0, 0, "init")), 1)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.rand(1, _ROWS, *shape, generator=draw), torch.arange(_ROWS)[None] % 10
+    streams = client_streams(0, ["a"], 1, "overhead")
+    batch = Batch(x, y, torch.ones(1, _ROWS), torch.full((1,), _ROWS), streams, True, True)
+    leaves = {n: w.clone().requires_grad_() for n, w in weights.items() if n not in network.buffers and w.numel()}
+
+    def step() -> None:
+        loss, _ = network.cost_stack({**weights, **leaves}, {}, batch, CrossEntropy())
+        torch.autograd.grad(loss.sum(), list(leaves.values()))
+
+    return step

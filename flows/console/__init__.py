@@ -1,0 +1,1 @@
+"""The terminal and Prefect's own server around one command."""

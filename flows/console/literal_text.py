@@ -1,0 +1,52 @@
+"""The terminal, to which every word is text: no name is read as markup, a picture or a command of the terminal's."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import ProgressColumn, Task
+from rich.text import Text
+
+from tasks.recording.legible_names import legible
+
+
+class PlainConsole(Console):
+    """Shows each line and each cell as it is written; style comes from Text objects and tables, never from words.
+
+    A new line within a word is shown, not made: what takes two lines is printed twice.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    @property
+    def encoding(self) -> str:
+        """Of the stream that is written to; rich knows only that of a file that it was given."""
+        return getattr(self.file, "encoding", None) or "utf-8"
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What rich calls for every string, in a line, a cell or a heading."""
+        return super().render_str(legible(text, self._can_show), **options)
+
+    def _can_show(self, character: str) -> bool:
+        try:
+            character.encode(self.encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+
+class Words(ProgressColumn):
+    """A part of the progress bar with text of the task's, as plain as the rest."""
+
+    def __init__(self, console: PlainConsole, form: str) -> None:
+        super().__init__()
+        self._console, self._form = console, form
+
+    def render(self, task: Task) -> Text:
+        """See rich."""
+        return self._console.render_str(self._form.format(task=task))
+
+
+def say(words: str) -> None:
+    """A line on stdout."""
+    PlainConsole().print(words, soft_wrap=True)

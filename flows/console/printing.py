@@ -1,0 +1,348 @@
+"""What commands print for people."""
+
+from typing import Any
+
+from rich.table import Table
+
+from flows.console.literal_text import PlainConsole
+from models.assessment.quantities import QUANTITIES, Quantity
+
+_ABREAST = 5  # columns of other metrics that fit beside each other
+_OPEN = "siloflow ui opens MLflow's and Prefect's pages"
+
+
+def partition(made: dict[str, Any], console: PlainConsole) -> None:
+    """What was made, in two lines."""
+    rows = made["rows"]
+    console.print(
+        f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
+        f"{rows['validation']} validation and {rows['test']} test rows"
+    )
+    news = "data.dvc now records it" if made["changed"] else "as data.dvc records"
+    console.print(f"data version {made['data_version']}, {news}")
+
+
+def run(result: dict[str, Any], console: PlainConsole) -> None:
+    """Metrics of one run."""
+    metrics, quantity = result["metrics"], QUANTITIES[result["task"]]
+    console.print(
+        f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
+        f"{result['model']} model"
+    )
+    if quantity.headline in metrics:
+        for line in f"test {quantity.in_words(metrics)}".split("\n"):
+            console.print(line)
+    console.print(f"data version  {result['data_version']}")
+    console.print(f"weights       {result['weights_sha256'][:32]}…")
+    console.print(f"files         {result['folder']}")
+    console.print(f"look closer   {_OPEN}")
+
+
+def compare(found: dict[str, Any], console: PlainConsole) -> None:
+    """The table, the sentences, and where to look."""
+    quantity = QUANTITIES[found["task"]]
+    table = _table("method", "model tested", *quantity.columns.values(), "seconds")
+    for row in found["table"]:
+        table.add_row(
+            row["method"],
+            row["model"],
+            *(spread(row, name, quantity) for name in quantity.columns),
+            f"{row['seconds']:.1f}",
+        )
+    console.print(table)
+    seeds = len({r["seed"] for r in found["runs"]})
+    console.print(
+        f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
+        if seeds > 1
+        else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
+    )
+    for p in found["paired"]:
+        console.print(f"  {p['words']}")
+    for failure in found["failed"]:
+        console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
+    console.print()
+    console.print(f"data version  {found['data_version']}")
+    console.print(f"figure        {found['figure']}")
+    console.print(f"experiment    {found['experiment']}")
+    console.print(f"look closer   {_OPEN}")
+
+
+def show(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row a client, and how far apart they are."""
+    labels = ["labels"] if found["classes"] else ["y mean", "y sd"]
+    table = _table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
+    for client in found["clients"][:60]:
+        rows, target = client["rows"], client["target"]
+        table.add_row(
+            client["name"],
+            client["domain"] or "",
+            *(str(rows[split]) for split in ("train", "validation", "test")),
+            *([f"{v:.4g}" for v in target.values()] if target else [_bars(list(client["label_shares"].values()))]),
+            f"{client['mean']:.3f}",
+            f"{client['standard_deviation']:.3f}",
+        )
+    console.print(table)
+    if len(found["clients"]) > 60:
+        console.print(f"… and {len(found['clients']) - 60} more clients; --json has them all")
+    feature = found["feature_spread"]
+    if found["classes"]:
+        console.print(f"classes         {', '.join(found['classes'][:30])}")
+        console.print(
+            f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+        )
+    if found["target_spread"] is not None:
+        console.print(f"target spread   {found['target_spread']:.3f}  (as feature spread, of y)")
+    if feature is not None:
+        console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
+    console.print(f"data version    {found['data_version']}")
+    console.print(f"picture         {found['figure']}")
+
+
+def methods(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row a method."""
+    table = _table("method", "model tested", "options", "what it does")
+    for method in found["methods"]:
+        options = ", ".join(f"{k}={v}" for k, v in method["options"].items()) or "-"
+        table.add_row(method["method"], method["model"], options, method["summary"].partition(": ")[2])
+    console.print(table)
+
+
+def stats(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row a statistic, and what is odd about it."""
+    console.print(f"client {found['client']}, {found['rows']} training rows")
+    table = _table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
+    at = 0
+    for line in found["kinds"]:
+        own = found["statistics"][at : at + line["length"]]
+        at += line["length"]
+        gap = "-" if line["gap"] is None else f"{line['gap']:.3f}"
+        begins = ", ".join(f"{number:.4g}" for number in own[:5])
+        table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
+    console.print(table)
+    for note in found["notes"]:
+        console.print(f"  {note}")
+    console.print("all numbers     --json" + (f", {found['written']}" if found["written"] else ""))
+
+
+def bench(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row a workload: seconds a round, and how often the plain loop's round is as long."""
+    by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
+    seconds = found["workloads"][0]["seconds_per_round"]
+    peers = [name for name in seconds if name not in by_hand and name != "siloflow"]
+    table = _table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
+    for line in found["workloads"]:
+        seconds = line["seconds_per_round"]
+        table.add_row(
+            line["workload"],
+            f"{seconds[line['better_plain']]:.3f} s",
+            f"{seconds['siloflow']:.3f} s",
+            f"{line['ratio']:.2f}",
+            " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
+            f"{line['local_train_ratio']:.1f}",
+            f"{line['orchestration_share']:.1%}",
+            f"{line['peak_bytes']['siloflow'] / 2**20:.0f} MiB",
+            *(f"{seconds[name]:.3f} s" if name in seconds else "-" for name in peers),
+        )
+    console.print(table)
+    for line in found["workloads"]:
+        console.print(f"  {line['workload']}: {line['about']}")
+    console.print(
+        f"Seconds of a whole round over {found['repeats']} turns on {found['cores']} cores. ratio: the better plain loop's "
+        "round over ours; training: over our local_train alone; around it: orchestration's share of our round."
+    )
+
+
+def overhead(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row an encoder: parameters and milliseconds without and with a codebook."""
+    table = _table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
+    for line in found["encoders"]:
+        numbers, milliseconds = line["parameters"], line["milliseconds"]
+        table.add_row(
+            line["encoder"],
+            f"{numbers['fedavg']:,}",
+            f"{numbers['uefl']:,}",
+            f"{numbers['uefl'] / numbers['fedavg'] - 1:+.2%}",
+            f"{milliseconds['fedavg']:.0f}",
+            f"{milliseconds['uefl']:.0f}",
+            f"{line['ratio']:.3f}",
+            " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
+        )
+    console.print(table)
+    console.print(
+        f"Forward and backward of {found['rows']} rows on one thread, with {found['words']} words; medians over "
+        f"{found['repeats']} turns. ratio: with words over without, turn by turn."
+    )
+
+
+def tune(found: dict[str, Any], console: PlainConsole) -> None:
+    """What was measured, and the block for params.yaml."""
+    table = _table("kind", "stack", "ms a client and epoch")
+    for line in found["measured"]:
+        table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")
+    console.print(table)
+    now, engine = found["now"], found["engine"]
+    console.print(f"now: {now['kind']}, stacks of {now['stack']}. Fastest here, for params.yaml:")
+    for line in ("engine:", f"  kind: {engine['kind']}", f"  stack: {engine['stack']}"):
+        console.print(line)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for i, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=i == 0)
+    return table
+
+
+def headline(paired: list[dict[str, Any]]) -> str:
+    """The comparison in one line: who is better than the reference, who is worse, who cannot be told from it."""
+    if not paired:
+        return "Nothing to compare."
+    verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
+    for p in paired:
+        real = "better" if p["better"] == p["method"] else "worse"
+        verdicts[real if p["better"] else "not distinguishable"].append(p["method"])
+    said = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
+    return f"Against {paired[0]['reference']}: {'; '.join(said)}."
+
+
+def spread(row: dict[str, Any], name: str, quantity: Quantity) -> str:
+    """Mean ± standard deviation over seeds; one seed has none."""
+    mean = quantity.number(row[name])
+    return f"{mean} ± {quantity.number(row[name + '/sd'], 2)}" if row["seeds"] > 1 and mean != "-" else mean
+
+
+def _bars(shares: list[float]) -> str:
+    """Label shares as small bars, at most 20."""
+    levels = " ▁▂▃▄▅▆▇█"
+    top = max(shares, default=0) or 1
+    return "".join(levels[round(8 * s / top)] for s in shares[:20])
+
+
+def data_log(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row a version, the present one marked."""
+    table = _table("", "revision", "date", "partitions", "commit")
+    for version in found["versions"]:
+        parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
+        mark = "*" if version["digest"] == found["now"] else ""
+        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["words"])
+    console.print(table)
+    if found["now"] not in [v["digest"] for v in found["versions"]]:
+        console.print("data.dvc records a version that is not committed yet.")
+
+
+def data_diff(found: dict[str, Any], console: PlainConsole) -> None:
+    """A row a silo that changed."""
+    if not found["silos"]:
+        console.print("no silo differs.")
+        return
+    table = _table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
+    for silo in found["silos"]:
+        table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
+    console.print(table)
+
+
+def data_use(found: dict[str, Any], console: PlainConsole) -> None:
+    """What is in data/ now, and what params.yaml has to say for it."""
+    for name, digest in found["partitions"].items():
+        console.print(f"data/{name} is version {digest} again")
+    if found["params_differ"]:
+        console.print(f"before a run: {found['params_differ']}")
+
+
+def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
+    """Cells `before → after`, or the one value where both agree."""
+
+    def cells(side: dict[str, Any] | None) -> list[str]:
+        if side is None:
+            return ["-"] * 6
+        rows = [str(side["rows"][split]) for split in ("train", "validation", "test")]
+        return [side["domain"] or "-", *rows, _bars(list(side["label_shares"].values())), f"{side['mean']:.3f}"]
+
+    pairs = zip(cells(before), cells(after), strict=True)
+    return [a if a == b else f"{a} → {b}" for a, b in pairs]
+
+
+def reproduce(found: dict[str, Any], console: PlainConsole) -> None:
+    """Published beside ours."""
+    console.print(found["title"])
+    console.print(found["source"])
+    rows = found["rows"]
+    also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
+    table = _table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
+    for row in rows:
+        ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
+        each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
+        others = (_four(row[name]) for name in also)
+        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["words"])
+    console.print(table)
+    seeds = f"{'draws of the data' if found['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
+    console.print(f"in {found['unit']}; mean ± standard deviation over {seeds}; scale {found['scale']}")
+    if found["by_class"]:
+        _by_class(found["by_class"], console)
+    if found["also"]:
+        _also(found["also"], console)
+    if found["ensembles"]:
+        _ensembles(found["ensembles"], console)
+    if found["paired"]:
+        console.print()
+        console.print("95 % intervals of paired differences:")
+    for pair in found["paired"]:
+        console.print(f"  {pair['words']}")
+    console.print()
+    console.print(f"known         {found['known_errors']}")
+    console.print(f"results       {found['results']}")
+    for figure in found["figures"]:
+        console.print(f"figure        {figure}")
+    console.print(f"experiment    {found['experiment']}")
+
+
+def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
+    """A row a class, published / ours in each cell's column."""
+    table = _table("class", *next(iter(found.values())))
+    for name, cells in found.items():
+        table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
+    console.print()
+    console.print("published / ours, share of the class's test rows that are right")
+    console.print(table)
+
+
+def _also(found: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
+    """A row a cell, a column a metric, as many as fit: ours ± spread over seeds, and what is published in brackets."""
+    console.print()
+    console.print("of the same runs: ours ± standard deviation (published)")
+    titles = list(found)
+    for at in range(0, len(titles), _ABREAST):
+        table = _table("cell", *titles[at : at + _ABREAST])
+        for cell in found[titles[at]]:
+            sides = [found[title][cell] for title in titles[at : at + _ABREAST]]
+            spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
+            published = [f" ({_three(side['published'])})" if side["published"] is not None else "" for side in sides]
+            ours = [_three(side["ours"]) for side in sides]
+            table.add_row(cell, *("".join(parts) for parts in zip(ours, spread, published, strict=True)))
+        console.print(table)
+
+
+def _ensembles(found: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
+    """A row a cell, a column a number of its runs together."""
+    names = next((list(numbers) for numbers in found.values() if numbers), [])
+    table = _table("cell", *(name.replace("_", " ") for name in names))
+    for cell, numbers in found.items():
+        table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
+    console.print()
+    console.print("all seeds of a cell as one deep ensemble")
+    console.print(table)
+
+
+def _four(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def estimate(found: dict[str, Any], console: PlainConsole) -> None:
+    """Minutes by cell."""
+    for cell, seconds in found["seconds"].items():
+        console.print(f"{cell:<20} about {seconds / 60:.0f} minutes")
+    console.print(f"in all               about {sum(found['seconds'].values()) / 60:.0f} minutes on this machine")

@@ -1,0 +1,160 @@
+"""Around one command: the embedded server, the screen, what is printed, and how errors end."""
+
+import importlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.text import Text
+
+from flows.console import screen
+from flows.console.ctrl_c import interruption, listen
+from flows.console.literal_text import PlainConsole
+from flows.console.prefect_server import PrefectServer, quiet_prefect
+from silos.errors import UserError, shown
+from tasks.recording.addresses import masked
+from tasks.recording.json_files import finite, unwritable
+
+USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
+
+
+class Session:
+    """Starts the server when params.yaml is read, before anything heavy is imported; ends it whatever happens."""
+
+    def __init__(self, json: bool, timings: bool, server: bool = True, ui: bool = False) -> None:
+        self._json, self._timings = json, timings
+        self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
+        self._marks: list[tuple[str, float]] = []
+        self._start = self._last = time.perf_counter()
+        self._wants_server, self._ui = server, ui
+        self._server: PrefectServer | None = None
+
+    def __enter__(self) -> Self:
+        quiet_prefect()
+        listen()
+        screen.use(_Lines(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mark("work")
+        if self._server is not None:
+            self._settle(error is not None)
+            self._mark("task runs written down")
+            self._server.stop()
+        if self._timings:
+            self._say_timings()
+        self._explain(error)
+        if isinstance(interruption(error), KeyboardInterrupt):
+            self._errors.print("stopped; nothing is lost: --resume goes on after the last whole round.")
+            raise SystemExit(INTERRUPTED)
+
+    @property
+    def root(self) -> Path:
+        """The project's folder."""
+        return Path().resolve()
+
+    def project(self, overrides: list[str] | None, look: Callable[[Any], None] | None = None) -> Any:
+        """This folder's project, to be opened before Prefect is imported: the server's address is a setting of it.
+
+        Commands look at their input with it before a flow starts: inside one, Prefect would log a traceback. `look` does so
+        before even the server is started.
+        """
+        from flows.experiment.project import Project
+
+        project = Project.open(overrides or [])
+        self._mark("params")
+        if look is not None:
+            look(project)
+            self._mark("input")
+        if self._wants_server:
+            self._server = PrefectServer(Path(), ui=self._ui)
+        return project
+
+    def server_url(self) -> str:
+        """Waits for the embedded server."""
+        assert self._server is not None
+        self._server.wait()
+        self._mark("server start (what the imports did not hide)")
+        return self._server.url
+
+    def flow(self, module: str, name: str, **parameters: Any) -> Any:
+        """Runs a flow of flows/<module>.py, its progress on stderr."""
+        flow = getattr(importlib.import_module(f"flows.{module}"), name)
+        tracking = sys.modules.get("tasks.recording.track")
+        if tracking is not None:  # the server is still starting: later this would take time from training
+            tracking.import_mlflow()
+        self._mark("imports")
+        self.server_url()
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        from flows.console.progress_bar import Terminal
+
+        with (
+            Terminal(self._errors) as terminal,
+            temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        ):
+            screen.use(terminal)
+            return flow(**parameters)
+
+    def say(self, words: str) -> None:
+        """A line of progress on stderr."""
+        self._errors.print(words)
+
+    def _settle(self, failed: bool) -> None:
+        """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""
+        runner = sys.modules.get("tasks.running.runner")
+        if self._server is not None and runner is not None:
+            self._server.settle(runner.started, 2.0 if failed else 15.0)
+
+    def answer(self, content: Any, words: str, failed: bool = False) -> None:
+        """The result on stdout, as JSON or as the words of flows/console/printing.py; a failed run sets the exit code."""
+        if self._json:
+            sys.stdout.write(json.dumps(finite(content)) + "\n")
+        else:
+            from flows.console import printing as wording
+
+            getattr(wording, words)(content, self._console)
+        if failed:
+            raise SystemExit(RUN_FAILED)
+
+    def _mark(self, name: str) -> None:
+        now = time.perf_counter()
+        self._marks.append((name, now - self._last))
+        self._last = now
+
+    def _say_timings(self) -> None:
+        for name, seconds in self._marks:
+            self._errors.print(f"{seconds:7.2f} s  {name}")
+        self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in all, after Python's own start")
+
+    def _explain(self, error: BaseException | None) -> None:
+        """Ends the command with a sentence if the error is one that a person can mend; others keep their traceback."""
+        message = str(error) if isinstance(error, UserError) else unwritable(error)
+        if message is None:
+            return
+        for line in masked(message).split("\n"):
+            self._errors.print(Text("error:", "bold red"), _bounded(line), soft_wrap=True)
+        raise SystemExit(USER_MISTAKE)
+
+
+def _bounded(line: str) -> str:
+    """The line without the middle of words that nobody reads to their end; a path of any file system stays whole."""
+    return re.sub(r"\S{1024,}", lambda word: shown(word.group()), line)
+
+
+class _Lines(screen.Screen):
+    """What is said before a flow has its own screen, or without one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def say(self, words: str) -> None:
+        """Something that a person should know."""
+        self._session.say(words)

@@ -1,0 +1,127 @@
+"""What a run shows to the outside: its names in MLflow, and the model that is logged once."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from flows.experiment.project import Project, experiment
+from flows.experiment.run_folder import RunFolder
+from flows.method import Method
+from flows.params import flat
+from flows.round import Problem
+from models.model import Model
+from models.networks.registry import to_json
+from models.state import Private
+from silos.private import PrivateStore
+from tasks.recording.figures import write_client_table
+from tasks.recording.track import Finish, Ticket
+
+
+def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
+    """The MLflow run's names, tags and parameters."""
+    about = experiment(project, folder.path.parent.name)
+    name = "single-runs" if about["kind"] == "run" else about["name"]
+    method, seed = identity["method"], identity["seed"]
+    return Ticket(
+        uri=project.tracking,
+        artifacts=(project.runs / "artifacts" / name).as_uri(),
+        experiment=name,
+        name=folder.name,
+        tag=identity["tag"],
+        tags={
+            "method": method,
+            "seed": str(seed),
+            "model tested": page.tests,
+            "data_version": identity["data_version"],
+            "git_commit": git_commit(project.root),
+        },
+        params=_params(identity),
+        about=about.get("about", ""),
+        quantity=project.quantity,
+    )
+
+
+def _params(identity: dict[str, Any]) -> dict[str, Any]:
+    """The keys of params.yaml, of `method` only the run's own section; and which method and seed it is."""
+    params, method = dict(identity["params"]), identity["method"]
+    options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
+    return {"method": method, "seed": identity["seed"], **options, **flat(params)}
+
+
+def finish(
+    project: Project,
+    page: Method,
+    problem: Problem,
+    private: PrivateStore,
+    model: Model,
+    folder: RunFolder,
+    rounds: int,
+    final: dict[str, Any],
+    pictures: tuple[Path, ...],
+) -> Finish:
+    """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics."""
+    clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(rounds))
+    return Finish((clients, *pictures), _model(project, page, problem, private, model), _data(project, problem), final)
+
+
+def git_commit(root: Path) -> str:
+    """The checkout's commit, `+changes` if files differ from it; `none` outside of git, or where git is not installed."""
+    if shutil.which("git") is None:
+        return "none"
+    git = ["git", "-C", str(root)]
+    found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=False)
+    if found.returncode:
+        return "none"
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False)
+    return found.stdout.decode().strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def _model(
+    project: Project, page: Method, problem: Problem, private: PrivateStore, model: Model
+) -> dict[str, Any] | None:
+    """What tasks.recording.served logs; None where that would be personal weights that nobody asked for."""
+    manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
+    network, reads = to_json(model.network), page.reads()
+    if isinstance(personal, Private):
+        if not project.params.tracking.personal_models:
+            return None
+        clients = tuple(c for c in clients if c in personal.refs)
+        opened = private.load_stack(personal.section, personal.refs, clients)
+        personal = {name: torch.from_numpy(array) for name, array in opened.items()}
+        counts = model.select(clients).context  # of words of its own, which a client's model reads beside its weights
+        personal |= {} if isinstance(counts, Private) else counts
+    example = np.zeros((2, *manifest.shape), manifest.dtype)  # MLflow keeps it in the open: a shape and a type, no row
+    card = {
+        "method": page.__class__.__name__,
+        "network": network,
+        "task": manifest.task,
+        "classes": list(manifest.classes),
+        "shape": list(manifest.shape),
+        "personal": bool(personal),
+        "clients": list(clients) if personal else [],
+        "statistics": {"kinds": reads.specs, "length": network["statistics"]} if reads and model.context else None,
+    }
+    return {
+        "uri": project.tracking,
+        "card": card,
+        "shared": dict(model.shared),
+        "personal": dict(personal),
+        "example": example,
+    }
+
+
+def _data(project: Project, problem: Problem) -> dict[str, Any]:
+    """The dataset input: named, with the data version as its digest."""
+    name, silos = project.params.data.name, problem.silos
+    rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
+    return {
+        "name": name,
+        "version": silos.version,
+        "source": json.dumps({"path": f"data/{name}", "dvc": silos.version}),
+        "profile": json.dumps({"clients": len(silos.clients), "rows": rows}),
+    }

@@ -1,0 +1,81 @@
+"""What the difference between two sets of runs is worth, row by row: for a comparison and for a published table."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+from flows.round import on_cohorts
+from models.assessment.paired_difference import Difference, Stratum, better, difference, in_words
+from models.assessment.quantities import Quantity
+from silos.cohort import Cohort, Silos
+from tasks.by_class import by_class
+from tasks.messages import ClassCounts, CommonSums, PairedSums
+from tasks.pair import Kept, of_clients, pair, pair_common
+from tasks.running.runner import Runner
+
+_STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
+
+
+def kept(project: Project, folder: Path) -> Kept:
+    """Where the clients of a run keep their outcomes."""
+    return project.private(folder), RunFolder(folder).kept()
+
+
+def compared(
+    runner: Runner,
+    silos: Silos,
+    first: Sequence[Kept],
+    second: Sequence[Kept],
+    quantity: Quantity,
+    classes: Sequence[str] | None = None,
+) -> Difference | None:
+    """First less second on the same seeds and rows, or on those of some classes; None if there are no such rows."""
+    common = bool(silos.common("test")) and classes is None
+    strata = _over_common(runner, silos, first, second) if common else _over_own(runner, silos, first, second, classes)
+    return difference(strata, bound=quantity.bound, alike=quantity.alike) if strata else None
+
+
+def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
+    """class to [right, rows] of all clients' own test rows."""
+    answers = on_cohorts(runner, by_class, silos, _STACK, lambda cohort: (*of_clients([run], cohort.clients),))
+    told: list[ClassCounts] = [message for cohort in answers for message in cohort]
+    right, rows = (sum(getattr(m, name).numpy() for m in told) for name in ("right", "rows"))
+    return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
+
+
+def told(first: str, second: str, found: Difference, quantity: Quantity) -> dict[str, Any]:
+    """The difference as plain JSON, and in words."""
+    return {
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "better": better(first, second, found, quantity),
+        "words": in_words(first, second, found, quantity),
+    }
+
+
+def _over_own(
+    runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None
+) -> list[Stratum]:
+    """A stratum for each client that has such rows, in the order of listing."""
+    found: dict[str, Stratum] = {}
+    answers = on_cohorts(runner, pair, silos, _STACK, _sides(first, second), classes=classes)
+    told: list[PairedSums] = [message for cohort in answers for message in cohort]
+    for m in told:
+        sums = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
+        found |= {client: Stratum(*own) for client, *own in zip(m.clients, *sums, strict=True)}
+    return [found[client] for client in silos.clients if client in found]
+
+
+def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Stratum]:
+    """Clients are no strata here: a row's difference is its mean over clients."""
+    answers = on_cohorts(runner, pair_common, silos, _STACK, _sides(first, second))
+    told: list[CommonSums] = [message for cohort in answers for message in cohort]
+    total = sum((m.sums for m in told[1:]), told[0].sums)
+    return [Stratum.of(total.numpy() / len(silos.clients))]
+
+
+def _sides(first: Sequence[Kept], second: Sequence[Kept]) -> Callable[[Cohort], tuple[list[Kept], list[Kept]]]:
+    return lambda cohort: (of_clients(first, cohort.clients), of_clients(second, cohort.clients))

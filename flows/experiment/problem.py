@@ -1,0 +1,125 @@
+"""From params and silos to what every method of a seed is given."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+from flows.experiment.pretrained_file import started
+from flows.methods.shared.network_checks import TRAINED
+from flows.params import Params
+from flows.round import Problem
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.pretrained import Pretrained
+from models.networks.registry import Network, build, size
+from models.training import objectives, optimisers
+from models.training.engine import Kind, Training
+from models.training.engine_choice import pick
+from silos.cohort import Silos
+from silos.errors import UserError
+from silos.free_memory import must_fit
+from silos.manifest import Manifest
+
+_OBJECTIVES: Mapping[str, Any] = {
+    "cross_entropy": objectives.CrossEntropy,
+    "focal": objectives.Focal,
+    "squared_error": objectives.SquaredError,
+}
+
+
+def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) -> Problem:
+    """The federated silos, the network for their rows, and how it trains; UserError for what does not fit together.
+
+    `root` is the project's folder, in which files are named.
+    """
+    manifest, engine = silos.manifest, params.engine
+    _suits(params, manifest.task)
+    federated = silos.federated()
+    _join(params, federated)
+    try:
+        network = _network(params, manifest, root)
+        kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
+    except ValueError as error:
+        raise UserError(f"params.yaml: model: {error}") from None
+    _fits(params, network, min(kernel.stack, len(federated.clients)), device)
+    return Problem(federated, network, _training(params, kernel.kind), seed, kernel.stack)
+
+
+def _network(params: Params, manifest: Manifest, root: Path) -> Network:
+    """As params describe it for rows of this shape, starting from the file that they name, if any."""
+    options = params.model.model_dump(exclude={"kind", "members"})
+    path = options.pop("pretrained", None)
+    network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
+    if path is not None:
+        network = started(cast(Pretrained, network), root / Path(path).expanduser())
+    return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
+
+
+def _suits(params: Params, task: str) -> None:
+    """UserError if the data are of another task than the objective, or than an ensemble can answer."""
+    kind = params.training.objective.kind
+    if _OBJECTIVES[kind].task != task:
+        ours = "squared_error" if task == "regression" else "cross_entropy or focal"
+        raise UserError(
+            f"params.yaml: training.objective.kind is {kind}, and data/{params.data.name} is a {task}; use {ours}."
+        )
+    if task == "regression" and params.model.members > 1:
+        raise UserError(
+            f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
+            "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
+        )
+
+
+def _fits(params: Params, network: Network, stack: int, device: str) -> None:
+    """UserError if the clients of one stack cannot be trained side by side in the memory that there is."""
+    own = size(network) * TRAINED
+    members = f" of {params.model.members:,} members" if params.model.members > 1 else ""
+    must_fit(
+        own * stack,
+        f"params.yaml: model has {own // TRAINED:,} parameters{members}, and training a stack of {stack:,} clients "
+        f"({TRAINED} bytes for each parameter: weight, gradient and optimiser)",
+        "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
+        _free(device),
+    )
+
+
+def _free(device: str) -> int | None:
+    """Bytes on a GPU; None for this machine's own memory, which `must_fit` looks at."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if device == "cuda" else None
+
+
+def _join(params: Params, silos: Silos) -> None:
+    """UserError if a client joins that takes no part in training, or if nobody is there in the first round."""
+    join = params.clients.join
+    for client in join:
+        if client not in silos.clients:
+            near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
+            raise UserError(
+                f"params.yaml: clients.join: data/{params.data.name} has no client {client!r} that takes part in training; "
+                f"did you mean {near[0]}?"
+            )
+        if join[client] > params.training.rounds:
+            raise UserError(
+                f"params.yaml: clients.join.{client} is {join[client]}, and training.rounds is {params.training.rounds}: "
+                "it would never take part; let it join earlier, or train longer."
+            )
+    if all(join.get(client, 1) > 1 for client in silos.clients):
+        raise UserError(
+            f"params.yaml: clients.join: nobody is there in round 1; let at least one of {len(join)} start."
+        )
+
+
+def _training(params: Params, engine: Kind) -> Training:
+    training = params.training
+    options = training.optimiser.model_dump(exclude={"kind"})
+    optimiser: optimisers.Optimiser
+    if training.optimiser.kind == "sgd":
+        optimiser = optimisers.SGD(**options)
+    else:
+        optimiser = optimisers.Adam(**options, decoupled=training.optimiser.kind == "adamw")
+    objective: objectives.Objective = _OBJECTIVES[training.objective.kind](
+        **training.objective.model_dump(exclude={"kind"})
+    )
+    return Training(objective, optimiser, training.epochs, training.batch, engine)

@@ -1,0 +1,203 @@
+"""A project's folder: its params, its data checked against its record, and where runs are kept."""
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.console import screen
+from flows.params import Params, read
+from models.assessment.quantities import QUANTITIES, Quantity
+from silos import locks
+from silos.cohort import Silos
+from silos.errors import UserError
+from silos.files import write_bytes
+from silos.private import PrivateStore
+from silos.sources.load import contents
+from silos.store import Manifest, write
+from silos.versions import dvc_version as version
+from silos.versions.digest import file_hashes, listing_digest
+from tasks.recording.json_files import ANEW, read_json, write_json
+
+if TYPE_CHECKING:
+    from flows.round import Problem
+
+
+@dataclass(frozen=True)
+class Project:
+    """params.yaml's folder, with overrides applied; with `scratch` what a run leaves is kept there instead."""
+
+    root: Path
+    params: Params
+    derived: bool = False
+    scratch: Path | None = None
+
+    @classmethod
+    def open(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
+        """The project in this folder; UserError if there is none. `derived`: its data come from the cache of partitions."""
+        root = (root or Path()).resolve()
+        return cls(root, read(root, overrides), derived)
+
+    @property
+    def runs(self) -> Path:
+        """Where runs are kept."""
+        return (self.scratch or self.root) / "runs"
+
+    @property
+    def tracking(self) -> str:
+        """The address of MLflow's store."""
+        from tasks.recording.track import own_store, tracking_uri  # and torch with it
+
+        return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
+
+    @cached_property
+    def silos(self) -> Silos:
+        """The data, if they are what data.dvc records and what params.yaml describes; UserError otherwise."""
+        if self.derived:
+            return self._derived()
+        name = self.params.data.name
+        with locks.looking(_locks(self.root), _say):
+            hashes = version.verify(self.root, name, self.root / "runs" / "hashes.json")
+            silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
+        version.matches(silos.manifest, self.params.data)
+        return silos
+
+    def working(self, name: str) -> AbstractContextManager[None]:
+        """data/ stays as it is meanwhile: who would change it is told that `name` works on it. May be nested."""
+        return nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
+
+    def _derived(self) -> Silos:
+        """A partition of a sweep, outside of data/ and its record: made once for its recipe and the files of its source.
+
+        One that is no more as it was made is made again. Who needs it meanwhile waits.
+        """
+        data = self.params.data
+        described = json.dumps([data.recipe(), contents(data.source, self.root)], sort_keys=True)
+        folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
+        record = folder.with_name(f"{folder.name}.version")
+        name = f"the making of {folder.relative_to(self.root)}"
+        with locks.changing(folder.with_name(f"{folder.name}.lock"), name, _say):
+            hashes = file_hashes(folder, None)
+            if not record.is_file() or record.read_text() != listing_digest(hashes):
+                write(folder, data, self.root)
+                hashes = file_hashes(folder, None)
+                write_bytes(record, listing_digest(hashes).encode())
+        return Silos.open(folder, listing_digest(hashes), hashes)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the data folder says of itself."""
+        return self.silos.manifest
+
+    def problem(self, seed: int) -> "Problem":
+        """What every method of a seed is given."""
+        from flows.experiment.problem import problem
+
+        return problem(self.params, self.silos, self.device, seed, self.root)
+
+    @property
+    def quantity(self) -> Quantity:
+        """What runs are judged by; `problem` has checked that objective and data are of one task."""
+        regression = self.params.training.objective.kind == "squared_error"
+        return QUANTITIES["regression" if regression else "classification"]
+
+    def private(self, folder: Path) -> PrivateStore:
+        """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
+        place = (self.scratch or self.root) / "private" / self.params.data.name
+        return PrivateStore(str(place / folder.relative_to(self.runs)))
+
+    @property
+    def device(self) -> str:
+        """The device that clients are computed on; UserError if it is asked for and not there."""
+        import torch
+
+        asked = self.params.engine.device
+        there = torch.cuda.is_available()
+        if asked == "cuda" and not there:
+            raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
+        return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
+
+
+def changing(root: Path, name: str) -> AbstractContextManager[None]:
+    """Nobody works on data/ of this project meanwhile; UserError, with its name, where somebody does."""
+    return locks.changing(_locks(root), name, _say)
+
+
+def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:
+    """A folder for a set of runs; its name has the time in it and cannot collide."""
+    name = f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, **about})
+    return name
+
+
+def newest_experiment(project: Project, kind: str, inside: str = "") -> str | None:
+    """The last started set of runs of this kind (that holds the run `inside`)."""
+    found = [p.parent.name for p in project.runs.glob(f"{kind}-*/experiment.json")]
+    found = [name for name in found if not inside or (project.runs / name / inside / "run.json").is_file()]
+
+    def started(name: str) -> tuple[str, int]:
+        """The name's second, and then the file's time: the random end of a name says nothing."""
+        return name.rpartition("-")[0], (project.runs / name / "experiment.json").stat().st_mtime_ns
+
+    return max(found, key=started, default=None)
+
+
+def experiment(project: Project, name: str) -> dict[str, Any]:
+    """What `new_experiment` wrote."""
+    path = project.runs / name / "experiment.json"
+    about: dict[str, Any] | None = read_json(path, ANEW, ("kind", "name"))
+    if about is None:
+        raise UserError(f"{path} is missing; {ANEW}.")
+    return about
+
+
+@contextmanager
+def thrown_away(folder: Path) -> Iterator[Path]:
+    """The folder, empty, gone afterwards; a killed process leaves it until the next one comes. UserError beside another."""
+    with alone(folder):
+        try:
+            _empty(folder)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
+    path = folder / ".lock"
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is working on {folder}; wait for it, or end it.") from None
+            if path.is_file() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                yield
+                return
+        # its last holder has thrown the folder away meanwhile, and this lock with it
+
+
+def _locks(root: Path) -> Path:
+    return root / "runs" / "locks"
+
+
+def _say(words: str) -> None:
+    screen.current().say(words)
+
+
+def _empty(folder: Path) -> None:
+    """But for the lock."""
+    for left in folder.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)

@@ -1,0 +1,136 @@
+"""A run's folder: who the run is, its journal and checkpoints, its result."""
+
+import math
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.params import differences
+from models.assessment.quantities import Quantity
+from models.state import State
+from silos import bounds
+from silos.errors import UserError, shown
+from silos.names import plain
+from silos.private import PrivateStore
+from tasks.recording.checkpoint import Journal, load_state, save_state
+from tasks.recording.json_files import ANEW, read_json, write_json
+
+
+def run_name(method: str, seed: int, cell: str = "") -> str:
+    """The folder of a run inside its experiment; `cell` tells runs of one method and seed apart in a sweep.
+
+    UserError if one of them is not a plain name, or no seed.
+    """
+    if not isinstance(seed, int) or not 0 <= seed <= bounds.SEED:  # parameters of a flow run may be anything
+        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {bounds.SEED}.")
+    return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths, and the order in which they are written."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """As a person sees it."""
+        return self.path.name
+
+    @property
+    def checkpoint(self) -> Path:
+        """The state after the last whole round."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def result(self) -> Path:
+        """The finished run's JSON."""
+        return self.path / "result.json"
+
+    @property
+    def outcomes(self) -> Path:
+        """Hashes of what each client keeps of its test rows."""
+        return self.path / "outcomes.json"
+
+    def finished(self) -> dict[str, Any] | None:
+        """The finished run's JSON, None if it is not finished; UserError if it is damaged."""
+        way_out = "delete it, and the same command with --resume writes it again"
+        found: dict[str, Any] | None = read_json(self.result, way_out, ("rounds", "mlflow_run_id"))
+        return found
+
+    def kept(self) -> dict[str, str]:
+        """client to hash of the outcomes that it keeps; UserError if the file is not there whole."""
+        way_out = f"delete {self.result}, and the same command with --resume writes both again"
+        found: dict[str, str] | None = read_json(self.outcomes, way_out)
+        if found is None:
+            raise UserError(f"{self.outcomes} is missing; {way_out}.")
+        return found
+
+    @property
+    def journal(self) -> Journal:
+        """One record a round."""
+        return Journal(self.path / "journal")
+
+    def identify(self, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
+        """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings."""
+        known = self.check(asked) if resume else None
+        if known is None:
+            known = {**asked, "tag": secrets.token_hex(8)}
+            write_json(self.path / "run.json", known)
+        return known
+
+    def check(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Who this run is, None if it was not started; UserError if it was started with other settings."""
+        known: dict[str, Any] | None = read_json(self.path / "run.json", ANEW, ("tag", *asked))
+        changed = differences({k: known[k] for k in asked}, asked) if known else []
+        if changed:
+            raise UserError(
+                f"{self.name} was started with other settings ({'; '.join(changed[:3])}); "
+                "put them back, or start anew without --resume."
+            )
+        return known
+
+    def commit(self, record: dict[str, Any], state: State) -> None:
+        """Journal, then checkpoint: only then the round counts."""
+        self.journal.write(record)
+        save_state(self.checkpoint, state, record["round"])
+
+    def save_best(self, state: State, number: int) -> None:
+        """The state of the best round so far, before that round counts."""
+        save_state(self._best(number), state, number)
+
+    def load_best(self, last: int, quantity: Quantity) -> tuple[State, int] | None:
+        """The state of the best of the rounds up to `last`, and its number."""
+        return load_state(self._best(self.best_round(last, quantity)[1]))
+
+    def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:
+        """The best score on validation rows up to round `last` and its number, the first of equals; (-inf, 0) if none."""
+        scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
+        found = [(score, number) for score, number in scored if score > -math.inf]
+        return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
+
+    def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
+        """(round, value) of the rounds up to `last` that have the metric."""
+        found = [(r["round"], r["metrics"].get(metric)) for r in self.journal.each(last)]
+        return [(number, value) for number, value in found if value is not None]
+
+    def rounds(self, last: int) -> list[dict[str, Any]]:
+        """What the journal has of rounds 1 to `last` as wholes: without clients, those that dropped out counted."""
+        return [
+            {**{key: r[key] for key in ("round", "time_ms", "metrics", "seconds")}, "dropped": len(r["dropped"])}
+            for r in self.journal.each(last)
+        ]
+
+    def forget(self, private: PrivateStore, state: State, best: int) -> None:
+        """Deletes best states that were beaten, and private state that no checkpoint names any more."""
+        for old in self.path.glob("best-*.safetensors"):
+            if old != self._best(best):
+                old.unlink()
+        kept = load_state(self._best(best)) if best and state.private else None
+        for section, refs in state.private.items():
+            also = kept[0].private.get(section, {}) if kept else {}
+            private.keep(section, {*refs.values(), *also.values()})
+
+    def _best(self, number: int) -> Path:
+        return self.path / f"best-{number:06d}.safetensors"

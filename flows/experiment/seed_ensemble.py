@@ -1,0 +1,64 @@
+"""The runs of a method with several seeds as one deep ensemble: how unsure they are together, and how rightly."""
+
+import math
+from collections.abc import Sequence
+
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+from flows.method import Method
+from flows.round import Round
+from flows.run import answer_of, workers_of
+from models.model import Model
+from silos.private import PrivateStore
+from tasks.ensemble_check import ensemble_check
+from tasks.recording.checkpoint import load_state
+from tasks.running.runner import PrefectRunner, Runner
+
+
+def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) -> dict[str, float] | None:
+    """Means over the federated clients of what ensemble_check says of their test rows; page: the method of all members.
+
+    None of a regression, of fewer than two members, where a run's files are not here, and where no client has test rows.
+    """
+    project = members[0][0]
+    if len(members) < 2 or project.quantity.outcome != "correct":
+        return None
+    with workers_of(project) as workers:
+        return _together(page, members, PrefectRunner(workers))
+
+
+def _together(
+    page: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
+) -> dict[str, float] | None:
+    project = members[0][0]
+    found = [_model(page, runner, *member) for member in members]
+    if None in found:
+        return None
+    models = [(model, round.private) for model, round in found if model is not None]  # type: ignore[misc]
+    round = _round(project, members[0][1], members[0][2], runner)
+    silos = project.silos.federated()
+    told = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
+    by_name: dict[str, list[float]] = {}
+    for message in told:
+        for name, values in message.numbers.items():
+            by_name.setdefault(name, []).extend(v for v in values.tolist() if math.isfinite(v))
+    return {name: math.fsum(values) / len(values) for name, values in by_name.items() if values} or None
+
+
+def _model(page: Method, runner: Runner, project: Project, seed: int, folder: RunFolder) -> tuple[Model, Round] | None:
+    """What a finished run's clients would use, and a round in which they can be asked."""
+    result = folder.finished()
+    if result is None:
+        return None
+    best = project.params.evaluation.report == "best"
+    loaded = folder.load_best(result["rounds"], project.quantity) if best else load_state(folder.checkpoint)
+    if loaded is None:
+        return None
+    round = _round(project, seed, folder, runner, result["reported_round"])
+    return answer_of(page, project.silos, loaded[0], round), round
+
+
+def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> Round:
+    problem = project.problem(seed)
+    private: PrivateStore = project.private(folder.path)
+    return Round(number, problem, problem.silos.clients, (), runner, private, project.device)

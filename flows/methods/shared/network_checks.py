@@ -1,0 +1,52 @@
+"""What pages share that make a network around that of params.yaml."""
+
+from collections.abc import Collection
+from typing import Any
+
+from flows.round import Problem
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.registry import Network, kind_of, size
+from models.state import Weights
+from silos.errors import UserError
+from silos.free_memory import must_fit
+
+TRAINED = 16  # bytes of a parameter in training: weights, gradient and two of an optimiser, in float32
+TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, cluster_oracle or uefl"
+
+
+def ending_in_a_layer(problem: Problem) -> Any:
+    """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
+    return offering(single(problem), "represent", "last dense layer to build on")
+
+
+def single(problem: Problem) -> Network:
+    """The problem's network; UserError if it is an ensemble, whose members the method has no word for."""
+    if isinstance(problem.network, DeepEnsemble):
+        raise UserError(
+            f"params.yaml: model.members is {problem.network.members}, and this method makes a network of its own around "
+            f"a single one; set model.members to 1, or use {TAKE_MEMBERS}."
+        )
+    return problem.network
+
+
+def fitting(network: Network, key: str, copies: int = 1) -> Network:
+    """The network that a method made; UserError if so many copies of it are more than the memory that there is."""
+    count = size(network)
+    what = f"params.yaml: {key}: {f'{copies:,} networks' if copies > 1 else 'a network'} of {count:,} parameters"
+    must_fit(count * copies * TRAINED, what, "lower what makes it that large")
+    return network
+
+
+def offering(network: Network, part: str, what: str) -> Any:
+    """The network; UserError if it does not offer this part."""
+    if not hasattr(network, part):
+        raise UserError(
+            f"params.yaml: model.kind {kind_of(network)} has no {what}; use residual, vgg16_bn, resnet18, cnn or mlp."
+        )
+    return network
+
+
+def apart(weights: Weights, personal: Collection[str]) -> tuple[dict[str, Weights], Weights]:
+    """Those that the server knows, as a section of the state, and those that stay with clients."""
+    shared = {name: w for name, w in weights.items() if name not in personal}
+    return {"weights": shared}, {name: weights[name] for name in personal}

@@ -1,0 +1,185 @@
+"""A page of published tables, parsed once: numbers, where they are from, and the params that repeat each cell."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from silos import strict_yaml
+from silos.errors import UserError, shown
+from silos.files import is_there
+from silos.names import checked, plain
+from silos.schemes.scheme_params import Name, Names
+
+PAPERS = Path(__file__).parent
+
+
+def _flat(value: Any) -> Any:
+    """Lists in lists as one list, so that a YAML anchor can name settings that cells share."""
+    if not isinstance(value, list):
+        return value
+    return [line for part in value for line in (_flat(part) if isinstance(part, list) else [part])]
+
+
+Settings = Annotated[tuple[str, ...], BeforeValidator(_flat)]
+"""`section.key=value`, the later ones over the earlier."""
+
+
+class Record(BaseModel):
+    """A part of a page: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Measure(Record):
+    """What a cell's number is: a metric of the reported round, or the rounds until a target; the headline if neither."""
+
+    metric: str | None = None
+    rounds_to: float | None = None
+
+
+class Cell(Record):
+    """One number of a table; `floor` is what theory says that it cannot pass, `beside` is published of other metrics."""
+
+    words: str
+    published: float | None = None
+    floor: float | None = None
+    method: str | None = None
+    measure: Measure | None = None
+    beside: dict[str, float] = {}
+    set: Settings = ()
+
+
+class Pair(Record):
+    """Two cells whose difference is a sentence; on the rows of these classes alone, if they are named."""
+
+    first: str
+    second: str
+    classes: Names | None = None
+
+
+class Scale(Record):
+    """How large it is run: seeds, settings, and the values of the grid that are tried (for all cells, or by cell)."""
+
+    seeds: tuple[int, ...] = Field(min_length=1)
+    grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
+    set: Settings = ()
+
+
+class Table(Record):
+    """A published table.
+
+    `choose_on` says where the best of the grid is looked for on the first seed: the measure itself, or validation rows.
+    `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
+    with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
+    their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble.
+    """
+
+    title: str
+    source: str
+    known_errors: str
+    cells: dict[str, Cell] = Field(min_length=1)
+    scales: dict[str, Scale] = Field(min_length=1)
+    unit: str | None = None
+    measure: Measure = Measure()
+    base: Settings = ()
+    method: str | None = None
+    grid: str | None = None
+    choose_on: Literal["measure", "validation"] = "measure"
+    seeds_are: Literal["training", "data"] = "training"
+    paired: tuple[Pair, ...] = ()
+    contests: tuple[tuple[str, ...], ...] = ()
+    by_class: dict[Name, dict[str, float]] = {}
+    also: dict[str, str] = {}
+    ensembles: bool = False
+    runs_of: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Table":
+        for name in (*self.cells, *self.scales, *([self.runs_of] if self.runs_of else [])):
+            checked(name)
+        named = {cell for pair in self.paired for cell in (pair.first, pair.second)}
+        named |= {cell for values in self.by_class.values() for cell in values}
+        named |= {cell for cells in self.contests for cell in cells}
+        named |= {cell for s in self.scales.values() if isinstance(s.grid, dict) for cell in s.grid}
+        for cell in sorted(named - self.cells.keys()):
+            raise ValueError(f"there is no cell {cell!r}; there are {', '.join(self.cells)}")
+        for metric in (*self.also, *(self.measure_of(cell).metric or "" for cell in self.cells)):
+            if "@" in metric and not re.fullmatch(r".+@[1-9][0-9]*", metric):
+                raise ValueError(f"{metric!r}: after @ stands the number of a round")
+        for name, cell_ in self.cells.items():
+            if not (cell_.method or self.method):
+                raise ValueError(f"the cell {name} names no method, nor does the table")
+        if any(scale.grid for scale in self.scales.values()) and not self.grid:
+            raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
+        if any(pair.classes for pair in self.paired) and self.seeds_are == "data":
+            raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
+        return self
+
+    def method_of(self, cell: str) -> str:
+        """The cell's own method, or the table's."""
+        return self.cells[cell].method or str(self.method)
+
+    def measure_of(self, cell: str) -> Measure:
+        """The cell's own measure, or the table's."""
+        return self.cells[cell].measure or self.measure
+
+    def choices(self, cell: str, scale: str) -> list[str | None]:
+        """The grid's settings for a cell; one None where there is no grid."""
+        grid = self.scales[scale].grid
+        values = grid.get(cell, ()) if isinstance(grid, dict) else grid
+        return [str(self.grid).format(value) for value in values] or [None]
+
+    def settings(self, cell: str, scale: str, choice: str | None, seed: int) -> list[str]:
+        """All that the page says of a run, the later lines over the earlier."""
+        data = [f"data.seed={seed}"] if self.seeds_are == "data" else []
+        own = [*self.base, *self.scales[scale].set, *self.cells[cell].set]
+        return own + ([choice] if choice else []) + data
+
+
+def names() -> list[str]:
+    """The papers that there are tables of."""
+    return sorted(page.stem for page in PAPERS.glob("*.yaml"))
+
+
+def is_own(paper: str) -> bool:
+    """Whether a paper is named by a file of the user's own, not by a page's name."""
+    return paper.endswith(".yaml")
+
+
+def tables(paper: str) -> Mapping[str, Any]:
+    """The tables of a paper as they are written; UserError if there is no such page."""
+    page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
+    if not is_there(page) or not (is_own(paper) or paper in names()):
+        raise UserError(
+            f"there is no paper {shown(repr(paper))}; there are {', '.join(names())}, or name a .yaml file of your own."
+        )
+    try:
+        found = strict_yaml.load(page.read_bytes())
+    except strict_yaml.NotYamlError as error:
+        raise UserError(f"{page} is not valid YAML: {error}.") from None
+    held = found.get("tables") if isinstance(found, dict) else None
+    if not isinstance(held, dict) or not held:
+        raise UserError(f"{page} holds no tables; a page has `tables:` and under it a section for each.")
+    return held
+
+
+def table_of(paper: str, table: str | None, scale: str) -> Table:
+    """The published table; UserError naming those that there are, or what is wrong with it."""
+    there = tables(paper)
+    if table is None:
+        raise UserError(f"say which table of {paper}: --table takes {', '.join(there)}.")
+    if table not in there:
+        raise UserError(f"{paper} has no table {shown(repr(table))} here; --table takes {', '.join(there)}.")
+    plain(table, f"{paper}: the table")  # folders and results are called after it
+    try:
+        found = Table.model_validate(there[table])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise UserError(f"{paper}, table {table}: {where}: {first['msg'].removeprefix('Value error, ')}.") from None
+    if scale not in found.scales:
+        raise UserError(f"table {table} has no scale {scale!r}; there are {', '.join(found.scales)}.")
+    return found

@@ -1,0 +1,72 @@
+"""One client's statistics, on that client's own machine: what a served conditional model is given beside its rows."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from flows.experiment.project import Project
+from models.client_statistics.vector import Statistic, too_few_rows
+from silos.cohort import Stack
+from silos.errors import UserError
+from tasks.client_stats import describe
+from tasks.recording.json_files import write_json
+from tasks.running.opening import open_rows
+
+
+def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:
+    """The numbers that the client's conditional model reads, and what is odd about them, as plain JSON.
+
+    Computed as the method's section of params.yaml says, from training rows; written to the file `output` if there is one.
+    UserError for a method without statistics, an unknown client and, where `few_rows` is refuse, too few rows.
+    """
+    reads = project.params.page(method, project.root).reads()
+    if reads is None or not reads.private:
+        raise UserError(f"method {method} reads no statistics of a client as params.yaml sets it; conditional does.")
+    manifest = project.manifest
+    manifest.client(client)
+    reads.count(project.silos)
+    stack, silos = Stack((client,), 1), project.silos.select([client])
+    ((rows, found),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
+    shape = (math.prod(manifest.shape), len(manifest.classes))
+    lengths = [statistic.length(*shape) for statistic in reads.statistics]
+    kinds = [
+        {**spec, "length": length, "ok": ok, "gap": gap}
+        for spec, length, ok, gap in zip(reads.specs, lengths, found.ok, found.gap, strict=True)
+    ]
+    opened = open_rows(silos, stack, "train", "cpu")
+    notes = [*_few(client, rows, reads.statistics, *shape), *_constant(client, opened.x[0, :rows], opened.y[0, :rows])]
+    answer: dict[str, Any] = {
+        "client": client,
+        "method": method,
+        "data_version": silos.version,
+        "rows": rows,
+        "kinds": kinds,
+        "statistics": found.vector.float().tolist(),
+        "notes": notes,
+        "written": output,
+    }
+    if output:
+        write_json(Path(output), answer)
+    return answer
+
+
+def _few(client: str, rows: int, statistics: Sequence[Statistic], features: int, classes: int) -> Iterator[str]:
+    for statistic in statistics:
+        few = too_few_rows([statistic], rows, features, classes)
+        if few:
+            yield f"client {client} {few}; zeros, or the directions and the solution that there are, stand in."
+
+
+def _constant(client: str, x: Tensor, y: Tensor) -> Iterator[str]:
+    """x: (rows, *shape); y: (rows,)."""
+    if not len(y):
+        return
+    x = x.flatten(1)
+    same = int((x.amax(0) == x.amin(0)).sum())
+    if same:
+        yield f"{same} of the {x.shape[1]} features of client {client} are constant: nothing varies with them."
+    if bool((y == y[0]).all()):
+        yield f"the label of client {client} is constant: its covariance with everything is 0."

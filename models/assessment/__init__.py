@@ -1,0 +1,1 @@
+"""What results are worth: measures, uncertainty, differences, likeness."""

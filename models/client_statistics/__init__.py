@@ -1,0 +1,1 @@
+"""What a client's own rows say of their distribution."""

@@ -1,0 +1,136 @@
+"""What one client's training rows say of its distribution: a vector of fixed length, in float64.
+
+A statistic is a frozen record of its options, found by name; several are laid end to end. The vector is the same, to the
+bit, in whatever order the client's rows lie, since they are sorted first.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import moments, spectrum
+from .statistic import Found, Statistic, StatisticError
+
+__all__ = ["KINDS", "Statistic", "StatisticError", "Statistics", "check", "compute", "length", "make", "too_few_rows"]
+
+KINDS: Mapping[str, type[Statistic]] = {
+    kind.kind: kind
+    for kind in (
+        moments.Mean,
+        moments.Variance,
+        moments.Covariance,
+        moments.Skewness,
+        moments.Kurtosis,
+        moments.LabelMean,
+        moments.ClassFrequencies,
+        moments.ClassMeans,
+        moments.CovarianceXY,
+        moments.LeastSquares,
+        spectrum.Loadings,
+        spectrum.Fingerprint,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One client's: vector (length,) float64; and for each statistic asked for, `ok` and `gap` as in `Found`."""
+
+    vector: Tensor
+    ok: tuple[bool, ...]
+    gap: tuple[float | None, ...]
+
+
+def make(spec: Mapping[str, Any]) -> Statistic:
+    """`{kind: loadings, components: 2}` as a record; ValueError with a sentence for an unknown kind or option."""
+    options = dict(spec)
+    kind = options.pop("kind", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = get_close_matches(str(kind), KINDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}."
+        raise ValueError(f"there is no statistic {kind!r}; {hint}")
+    fields = {field.name: field.type for field in dataclasses.fields(KINDS[kind])}  # type: ignore[arg-type]
+    for name, value in options.items():
+        if name not in fields:
+            has = f"has {', '.join(fields)}" if fields else "has no options"
+            raise ValueError(f"the statistic {kind} {has}, and not {name!r}")
+        if fields[name] in (int, bool) and type(value) is not fields[name]:
+            kind_of = "a whole number" if fields[name] is int else "true or false"
+            raise ValueError(f"{name} of the statistic {kind} is {value!r}, and must be {kind_of}")
+    return KINDS[kind](**options)
+
+
+def length(statistics: Sequence[Statistic], features: int, classes: int) -> int:
+    """Numbers in the vector of these statistics; a contract, the same for every client."""
+    return sum(s.length(features, classes) for s in statistics)
+
+
+def too_few_rows(statistics: Sequence[Statistic], rows: int, features: int, classes: int) -> str | None:
+    """What a client with so few rows lacks, as the end of a sentence; None if it has enough."""
+    for s in statistics:
+        needed = s.rows_needed(features, classes)
+        if rows < needed:
+            return f"has {rows} training row{'' if rows == 1 else 's'}, and the statistic {s.kind} needs {needed}"
+    return None
+
+
+def compute(statistics: Sequence[Statistic], x: Tensor, y: Tensor, classes: int) -> Statistics:
+    """The statistics of one client's rows, end to end.
+
+    x: (rows, *shape), any float; y: (rows,) int64 codes below `classes`, or targets where classes is 0 (a regression). Too
+    few rows give zeros and ok False. StatisticError for a row or a result that is not finite, and for an unknown class.
+    """
+    x, y = _sorted(x.flatten(1).double(), y)
+    _check_rows(x, y, classes)
+    parts = [_found(s, x, y, classes) for s in statistics]
+    vector = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.vector for p in parts)])
+    check(vector, statistics, x.shape[1], classes)
+    return Statistics(vector, tuple(p.ok for p in parts), tuple(p.gap for p in parts))
+
+
+def check(vector: Tensor, statistics: Sequence[Statistic], features: int, classes: int) -> None:
+    """StatisticError unless the last axis has the agreed length and every number is finite, in float32 too."""
+    lengths = [s.length(features, classes) for s in statistics]
+    if vector.ndim == 0 or vector.shape[-1] != sum(lengths):
+        held = tuple(vector.shape)
+        raise StatisticError(f"statistics have shape {held}, and their last axis must be the agreed {sum(lengths)}")
+    for s, part in zip(statistics, vector.split(lengths, -1), strict=True):
+        if not bool(torch.isfinite(part.float()).all()):
+            raise StatisticError(
+                f"the statistic {s.kind} holds NaN, infinity or a number too large for float32; scale the features"
+            )
+
+
+def _found(statistic: Statistic, x: Tensor, y: Tensor, classes: int) -> Found:
+    length = statistic.length(x.shape[1], classes)
+    if len(x) < statistic.least_rows:
+        return Found(torch.zeros(length, dtype=torch.float64), ok=False)
+    return statistic.of(x, y, classes)
+
+
+def _sorted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows in the order of their bytes: sums, and the bases of equal eigenvalues, then do not depend on it."""
+    together = np.ascontiguousarray(torch.cat([x, y.double()[:, None]], 1).numpy())
+    order = np.argsort(together.view(np.dtype((np.void, together.strides[0])))[:, 0], kind="stable")
+    place = torch.from_numpy(order)
+    return x[place], y[place]
+
+
+def _check_rows(x: Tensor, y: Tensor, classes: int) -> None:
+    if not bool(torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise StatisticError("a training row holds NaN or infinity; fill in or drop such rows")
+    if not classes:
+        return
+    if y.is_floating_point():
+        raise StatisticError(f"labels are {y.dtype} numbers, and must be the codes of {classes} classes")
+    outside = y[(y < 0) | (y >= classes)]
+    if len(outside):
+        agreed = f"{classes} classes, 0 to {classes - 1}"
+        found = f"a training row has class {int(outside[0])}, outside the agreed list of {agreed}"
+        raise StatisticError(f"{found}; all clients need one list")

@@ -1,0 +1,1 @@
+"""Networks that belong to one method."""

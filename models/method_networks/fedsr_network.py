@@ -1,0 +1,115 @@
+"""A representation that is drawn from a Gaussian of the row, kept short and simple (FedSR, NeurIPS 2022)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+from torch.nn.functional import softplus
+
+from ..networks.dense import dense, dense_weights, within
+from ..networks.wrapped import Wrapped
+from ..state import Weights
+from ..streams import fold, normal
+from ..training.batch import Batch
+from ..training.objectives import Objective
+
+SPREAD, CENTRE = "spread", "centre"
+"""The layers that give sigma and, with a `width`, mu."""
+
+MEAN, DEVIATION, SCALE = "reference.mean", "reference.spread", "reference.scale"
+"""What representations of a class are held near, each client's own: r_mu, r_sigma before its softplus, and C."""
+
+_HEAD, _SPREAD, _CENTRE, _NOISE = (2**20 + number for number in range(4))  # the layers' streams have small numbers
+_LEAST = 1e-6  # standard deviation, so that its logarithm is finite
+
+
+@dataclass(frozen=True)
+class Represented(Wrapped):
+    """logits = W z + b, z ~ N(mu, sigma^2), with sigma the softplus of a dense layer of what the inner network's last reads.
+
+    mu is what that layer reads, or with a `width` another dense layer of it, so wide, and W is as wide then.
+    Training adds norm_weight E||z|| + conditional_weight KL(N(C mu, (C sigma)^2) || N(r_mu[y], r_sigma[y]^2)), summed over
+    z's numbers. Without a stream, and with `sampled` false, z is mu. Of a regression all rows have one reference.
+    """
+
+    norm_weight: float = 0.01
+    conditional_weight: float = 0.001
+    sampled: bool = True
+    width: int | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether a stream changes the logits, also without dropout."""
+        return self.sampled
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """The references."""
+        return MEAN, DEVIATION, SCALE
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """The inner network's weights, new layers uniform in ±1/√fan_in; r_mu is 0, r_sigma softplus(1), C is 1."""
+        weights = dict(self.inner.init(stream))
+        read, outputs = weights[f"{self.head}.weight"].shape
+        width = self.width or read
+        weights |= _layer(fold(stream, _SPREAD), SPREAD, read, width)
+        if self.width:
+            weights |= _layer(fold(stream, _CENTRE), CENTRE, read, width)
+            weights |= dense_weights(fold(stream, _HEAD), self.inner.last, width, outputs)
+        references = {MEAN: torch.zeros(outputs, width), DEVIATION: torch.ones(outputs, width), SCALE: torch.ones(1)}
+        return {**weights, **references}
+
+    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """One draw of z for every row, and the last layer."""
+        return self._answer(weights, self._draw(*self._law(weights, settled, streams), streams), streams)
+
+    def cost_stack(
+        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective, z's length, and how far z's law is from the reference of the row's class."""
+        features, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
+        mean, deviation = self._law(weights, self.settle(weights, context, features), batch.streams)
+        z = self._draw(mean, deviation, batch.streams)
+        loss = batch.loss(objective, self._answer(weights, z, batch.streams))
+        scale = weights[SCALE].unsqueeze(1)
+        of_class = (_of_rows(weights[MEAN], batch.y), softplus(_of_rows(weights[DEVIATION], batch.y)) + _LEAST)
+        distance = divergence(scale * mean, scale.abs() * deviation + _LEAST, *of_class)
+        length = self.norm_weight * batch.mean(vector_norm(z, dim=-1))
+        return loss + length + self.conditional_weight * batch.mean(distance), moved
+
+    def _law(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> tuple[Tensor, Tensor]:
+        """mu and sigma of every row."""
+        read = self.inner.represent(weights, settled, streams)
+        deviation = softplus(_through(weights, SPREAD, read)) + _LEAST
+        return _through(weights, CENTRE, read) if self.width else read, deviation
+
+    def _draw(self, mean: Tensor, deviation: Tensor, streams: Tensor | None) -> Tensor:
+        if streams is None or not self.sampled:
+            return mean
+        return mean + deviation * normal(fold(streams, _NOISE), mean.shape[1:]).to(mean.dtype)
+
+    def _answer(self, weights: Weights, z: Tensor, streams: Tensor | None) -> Tensor:
+        logits: Tensor = self.inner.conclude(dense(weights, self.inner.last, z), streams)
+        return logits
+
+
+def divergence(mean: Tensor, deviation: Tensor, other_mean: Tensor, other_deviation: Tensor) -> Tensor:
+    """KL(N(mean, deviation^2) || N(other_mean, other_deviation^2)) in nats, summed over the last axis."""
+    ratio = deviation / other_deviation
+    apart = (mean - other_mean) / other_deviation
+    return ((ratio**2 + apart**2 - 1) / 2 - ratio.log()).sum(-1)
+
+
+def _layer(stream: Tensor, name: str, fan_in: int, fan_out: int) -> dict[str, Tensor]:
+    return within(stream, fan_in**-0.5, {f"{name}.weight": (fan_in, fan_out), f"{name}.bias": (fan_out,)})
+
+
+def _through(weights: Weights, name: str, x: Tensor) -> Tensor:
+    return torch.baddbmm(weights[f"{name}.bias"].unsqueeze(1), x, weights[f"{name}.weight"])
+
+
+def _of_rows(table: Tensor, y: Tensor) -> Tensor:
+    """Each row's line of its client's table: (clients, classes, numbers) to (clients, rows, numbers)."""
+    label = torch.zeros_like(y, dtype=torch.int64) if y.is_floating_point() else y
+    return table.gather(1, label.unsqueeze(-1).expand(*label.shape, table.shape[-1]))

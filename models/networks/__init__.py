@@ -1,0 +1,1 @@
+"""Networks that any method may train."""

@@ -1,0 +1,100 @@
+"""Layers on the images of a whole stack, clients folded into channels: (rows, clients * channels, height, width).
+
+One grouped convolution then serves all clients, and each client's channels are normalised by themselves. Channels last is
+the fast layout on a CPU; of one channel a tensor is both layouts at once, so it is forced.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import batch_norm, conv2d
+
+from ..state import Weights
+
+_MOMENTUM = 0.1  # of the running statistics, as torch.nn.BatchNorm2d has it
+_EPSILON = 1e-5
+
+
+def fold_images(x: Tensor) -> Tensor:
+    """(clients, rows, height, width, channels) to folded images."""
+    return channels_last(x.permute(1, 0, 4, 2, 3).flatten(1, 2))
+
+
+def unfold_images(x: Tensor, clients: int) -> Tensor:
+    """Folded images to (clients, rows, channels, height, width)."""
+    return x.unflatten(1, (clients, -1)).transpose(0, 1)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same numbers, the channel's running fastest in memory."""
+    return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
+
+
+def convolve(weights: Weights, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
+    """The convolution `name` of every client: weight (clients, out, in, kernel, kernel), and bias (clients, out) if any."""
+    weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+    kernels = channels_last(weight.flatten(0, 1))
+    shift = None if bias is None else bias.flatten()
+    return conv2d(x, kernels, shift, stride=stride, padding=padding, groups=len(weight))
+
+
+class Normalising:
+    """Batch normalisation (Ioffe and Szegedy 2015) of one pass through a network, each client by itself.
+
+    With `used`, (clients, rows) of 1 and 0 for padding, it is training: rows are normalised by their batch, and `moved`
+    collects the running statistics as they are afterwards. Without, it is evaluation by the running statistics. A client
+    of whom one number a channel is there keeps them: their variance is not known.
+    """
+
+    def __init__(self, weights: Weights, used: Tensor | None = None, whole: bool = True) -> None:
+        """`whole`: no row is padding."""
+        self.weights, self.used, self.whole = weights, used, whole
+        self.moved: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        """The layer `name` on folded images: weight, bias and running statistics (clients, channels)."""
+        weight, bias = (self.weights[f"{name}.{part}"] for part in ("weight", "bias"))
+        mean, variance = (self.weights[f"{name}.{part}"] for part in BUFFERS)
+        scale, shift = weight.flatten(), bias.flatten()
+        if self.used is None:
+            return batch_norm(x, mean.flatten(), variance.flatten(), scale, shift, eps=_EPSILON)
+        numbers = x.shape[0] * x.shape[2] * x.shape[3]
+        if self.whole and numbers > 1:
+            held = [t.detach().flatten().clone() for t in (mean, variance)]
+            out = batch_norm(x, held[0], held[1], scale, shift, True, _MOMENTUM, _EPSILON)
+            for part, after in zip(BUFFERS, held, strict=True):
+                self.moved[f"{name}.{part}"] = after.view_as(mean)
+            return out
+        return self._masked(name, x, scale, shift)
+
+    def _masked(self, name: str, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        assert self.used is not None
+        clients, channels = self.weights[f"{name}.mean"].shape
+        mask = self.used.to(x.dtype).T.repeat_interleave(channels, 1)[:, :, None, None]
+        count = (self.used.sum(1) * x.shape[2] * x.shape[3]).to(x.dtype).repeat_interleave(channels)
+        mean = (x * mask).sum((0, 2, 3)) / count.clamp_min(1)
+        centred = x - mean[None, :, None, None]
+        variance = (centred**2 * mask).sum((0, 2, 3)) / count.clamp_min(1)
+        with torch.no_grad():
+            known = count > 1
+            unbiased = variance * count / (count - 1).clamp_min(1)
+            for part, found in zip(BUFFERS, (mean, unbiased), strict=True):
+                before = self.weights[f"{name}.{part}"].flatten()
+                after = torch.where(known, before.lerp(found, _MOMENTUM), before)
+                self.moved[f"{name}.{part}"] = after.view(clients, channels)
+        out = centred / (variance + _EPSILON).sqrt()[None, :, None, None]
+        return out * scale[None, :, None, None] + shift[None, :, None, None]
+
+
+BUFFERS = ("mean", "variance")
+"""The running statistics of a normalising layer: they travel and are averaged, and no gradient moves them."""
+
+
+def norm_weights(name: str, channels: int) -> dict[str, Tensor]:
+    """Weight 1 and bias 0, running mean 0 and variance 1."""
+    ones, zeros = torch.ones(channels), torch.zeros(channels)
+    return {
+        f"{name}.weight": ones,
+        f"{name}.bias": zeros,
+        f"{name}.mean": zeros.clone(),
+        f"{name}.variance": ones.clone(),
+    }

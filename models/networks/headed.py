@@ -1,0 +1,124 @@
+"""A convolutional encoder with the head of the codebook paper: what encoders on images share."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from ..state import Weights
+from ..streams import fold
+from ..training.batch import Batch
+from ..training.objectives import Objective
+from .dense import Ending, before_last, dense, dense_weights, drop
+from .folded import BUFFERS, Normalising, fold_images, unfold_images
+from .stacking import StackOnly
+
+
+@dataclass(frozen=True)
+class Headed(StackOnly, Ending):
+    """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
+
+    Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.
+    """
+
+    shape: tuple[int, ...]
+    outputs: int
+    hidden: tuple[int, ...] = (512,)
+    dropout: float = 0.1
+    logit_dropout: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.shape) not in (2, 3):
+            raise ValueError(f"convolutions need images, and rows have the shape {self.shape}; use the kind mlp.")
+        if self.encoded[1] < 1:
+            raise ValueError(f"its poolings leave nothing of an image of {self.shape[0]} x {self.shape[1]}.")
+
+    @classmethod
+    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
+        """For rows of this shape."""
+        return cls(shape=tuple(shape), outputs=outputs, **options)
+
+    @property
+    @abstractmethod
+    def encoded(self) -> tuple[int, int]:
+        """Channels and places of what `encode` gives."""
+
+    @abstractmethod
+    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
+        """Folded images to folded features."""
+
+    @abstractmethod
+    def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
+        """Fresh weights of the encoder."""
+
+    @property
+    @abstractmethod
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+
+    @property
+    @abstractmethod
+    def norms(self) -> tuple[str, ...]:
+        """The encoder's normalising layers."""
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The running statistics of every normalising layer."""
+        return tuple(f"{name}.{part}" for name in self.norms for part in BUFFERS)
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """The encoder's weights, and dense ones uniform in ±1/√fan_in."""
+        weights = self.trunk_weights(fold(stream, 0))
+        for layer, sizes in enumerate(pairwise((math.prod(self.encoded), *self.hidden, self.outputs))):
+            weights |= dense_weights(fold(stream, 1 + layer), layer, *sizes)
+        return weights
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """x: (clients, rows, *shape) to logits, by the running statistics."""
+        z, _ = self.encode(weights, context, x)
+        return self.finish(weights, self.settle(weights, context, z), streams)
+
+    def cost_stack(
+        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective of rows that are normalised by their batch."""
+        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
+        logits = self.finish(weights, self.settle(weights, context, z), batch.streams)
+        return batch.loss(objective, logits), moved
+
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(clients, rows, channels, places)."""
+        lead = x.shape[:2]
+        norm = Normalising(weights, used, whole)
+        folded = fold_images(x.reshape(*lead, *self.shape[:2], -1))
+        return unfold_images(self.trunk(weights, folded, norm), lead[0]).flatten(3), norm.moved
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Flattened, channel first, and the first dense layer with its GELU if there is a hidden one."""
+        features = z.flatten(2)
+        return gelu(dense(weights, 0, features)) if self.hidden else features
+
+    def represent(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+        """The other hidden layers, each after dropout."""
+        return before_last(weights, self.last, settled, self.dropout, streams, self.last > 0, gelu)
+
+    def conclude(self, scores: Tensor, streams: Tensor | None) -> Tensor:
+        """Dropout on the logits."""
+        return drop(scores, self.dropout, streams, self.last + 1) if self.logit_dropout else scores
+
+    @property
+    def image_channels(self) -> int:
+        """Of a row."""
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+
+def area(shape: Sequence[int], poolings: int) -> int:
+    """Positions that so many poolings leave of an image."""
+    return math.prod(side // 2**poolings for side in shape[:2])

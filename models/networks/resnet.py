@@ -1,0 +1,101 @@
+"""ResNet18 (He et al. 2016): the encoder of the codebook paper where domains are left out."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from ..state import Weights
+from ..streams import fold, normal
+from .folded import Normalising, convolve, norm_weights
+from .pretrained import Pretrained
+
+
+class _Block(NamedTuple):
+    name: str
+    inside: int
+    width: int
+    stride: int
+
+    @property
+    def projects(self) -> bool:
+        return self.stride > 1 or self.inside != self.width
+
+
+@dataclass(frozen=True)
+class ResNet18(Pretrained):
+    """A 7 x 7 convolution with stride 2 and 3 x 3 max pooling, four layers of two basic blocks, and the mean over places.
+
+    torchvision's resnet18 without its last layer: 512 channels at one place, whatever the image's size.
+    """
+
+    widths: ClassVar[tuple[int, ...]] = (64, 128, 256, 512)
+
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """The last width, at one place."""
+        return self.widths[-1], 1
+
+    @property
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+        layers = [width * _halved(self.shape, 2 + layer) for layer, width in enumerate(self.widths)]
+        return max(self.widths[0] * _halved(self.shape, 1), *layers)
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The stem's, two a block, and those of projections."""
+        found = ["bn1"]
+        for block in self._blocks():
+            found += [f"{block.name}.bn1", f"{block.name}.bn2"]
+            found += [f"{block.name}.downsample.1"] if block.projects else []
+        return tuple(found)
+
+    def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
+        """As torchvision starts: normal with variance 2 / fan_out (He et al. 2015), no biases."""
+        weights = _kernel(fold(stream, 0), "conv1", (self.widths[0], self.taken, 7, 7))
+        weights |= norm_weights("bn1", self.widths[0])
+        for number, block in enumerate(self._blocks()):
+            own, name, width = fold(stream, 1 + number), block.name, block.width
+            for at, inside in ((1, block.inside), (2, width)):
+                weights |= _kernel(fold(own, at), f"{name}.conv{at}", (width, inside, 3, 3))
+                weights |= norm_weights(f"{name}.bn{at}", width)
+            if block.projects:
+                weights |= _kernel(fold(own, 0), f"{name}.downsample.0", (width, block.inside, 1, 1))
+                weights |= norm_weights(f"{name}.downsample.1", width)
+        return weights
+
+    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
+        """The stem, each block in turn, and the mean over places."""
+        x = torch.relu(norm("bn1", convolve(weights, "conv1", self.taken_images(x), padding=3, stride=2)))
+        x = max_pool2d(x, 3, stride=2, padding=1)
+        for block in self._blocks():
+            name, past = block.name, x
+            x = torch.relu(norm(f"{name}.bn1", convolve(weights, f"{name}.conv1", x, 1, block.stride)))
+            x = norm(f"{name}.bn2", convolve(weights, f"{name}.conv2", x, padding=1))
+            if block.projects:
+                past = convolve(weights, f"{name}.downsample.0", past, stride=block.stride)
+                past = norm(f"{name}.downsample.1", past)
+            x = torch.relu(x + past)
+        return x.mean((2, 3), keepdim=True)
+
+    def _blocks(self) -> Iterator[_Block]:
+        inside = self.widths[0]
+        for layer, width in enumerate(self.widths):
+            for place in range(2):
+                yield _Block(f"layer{layer + 1}.{place}", inside, width, 2 if layer and not place else 1)
+                inside = width
+
+
+def _kernel(stream: Tensor, name: str, shape: tuple[int, int, int, int]) -> dict[str, Tensor]:
+    fan_out = shape[0] * shape[2] * shape[3]
+    return {f"{name}.weight": normal(stream, shape) * math.sqrt(2 / fan_out)}
+
+
+def _halved(shape: tuple[int, ...], times: int) -> int:
+    """Positions of an image after so many layers of stride 2, each of which rounds up."""
+    return math.prod(-(-side // 2**times) for side in shape[:2])

@@ -1,0 +1,63 @@
+"""The `data` section of params.yaml: where rows come from and how they become clients."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from silos import bounds
+from silos.names import PlainName
+from silos.schemes.scheme_params import Step, check_scheme
+from silos.sources.source_params import Section, Source
+
+
+class SplitParams(Section):
+    """Fractions of the rows that are kept out of training, in [0, 1), and whose they are.
+
+    `own` rows are a client's, of its own law. `common` rows are drawn before any are dealt, and no client
+    owns them. Where the source marks test (or validation) rows itself, those are taken.
+    """
+
+    validation: float = Field(ge=0, lt=1)
+    test: float = Field(ge=0, lt=1)
+    validation_rows: Literal["own", "common"] = "own"
+    test_rows: Literal["own", "common"] = "own"
+
+    @model_validator(mode="after")
+    def _leaves_training_rows(self) -> "SplitParams":
+        if self.validation + self.test >= 1:
+            raise ValueError(
+                f"validation {self.validation:g} and test {self.test:g} leave no rows to train on; "
+                "their sum must be below 1"
+            )
+        return self
+
+
+class DataParams(Section):
+    """All that decides the bytes of data/<name>."""
+
+    name: PlainName
+    seed: int = Field(ge=0, le=bounds.SEED)
+    source: Source
+    scheme: tuple[Step, ...]
+    split: SplitParams
+
+    @field_validator("scheme")
+    @classmethod
+    def _begins_with_an_assignment(cls, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        check_scheme(steps)
+        return steps
+
+    def recipe(self) -> dict[str, Any]:
+        """What the bytes depend on, as JSON that reads back as these params.
+
+        Without defaults, so that a key added later leaves older versions alone, and without the place of a
+        download.
+        """
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=_PLACE)
+
+    def in_full(self) -> dict[str, Any]:
+        """The recipe with its defaults."""
+        return self.model_dump(mode="json", exclude=_PLACE)
+
+
+_PLACE: Any = {"source": {"download_dir": True, "download": True}}

@@ -1,0 +1,199 @@
+"""The `data.scheme` section of params.yaml: one record a step."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError, model_validator
+
+from silos import bounds
+from silos.errors import UserError, shown
+from silos.names import Word
+from silos.sources.source_params import Section
+
+
+def _word(value: Any) -> Any:
+    """Whole numbers as text: class 3 is written 3 or "3"."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Name = Annotated[str, BeforeValidator(_word), Field(min_length=1), Word()]
+Names = Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+def _several(value: Any) -> Any:
+    """One value as a list of one: a union of both would name each of its members in an error."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
+    if isinstance(value, str) and value in ("paper", "code"):
+        return value
+    try:
+        return _GROUPS.validate_python(value)
+    except ValidationError:
+        said = shown(repr(value))
+        raise ValueError(f"{said} is neither paper nor code, nor a list with a list of classes a group") from None
+
+
+_GROUPS: TypeAdapter[tuple[tuple[str, ...], ...]] = TypeAdapter(Annotated[tuple[Names, ...], Field(min_length=1)])
+
+# --- steps that make clients: exactly one, and first ------------------------------------------------------
+
+
+class Column(Section):
+    """Natural clients: each value of a column of the source is a client."""
+
+    kind: Literal["column"]
+    column: Literal["client", "domain"]
+
+
+class Dealing(Section):
+    """A step that deals rows to numbered clients; `within: domain` deals each domain's rows to clients of its own."""
+
+    clients: int = Field(ge=1, le=bounds.CLIENTS)
+    within: Literal["domain"] | None = None
+
+
+class Equal(Dealing):
+    """Rows dealt at random to clients of (nearly) equal size: no heterogeneity."""
+
+    kind: Literal["equal"]
+
+
+class Quantity(Dealing):
+    """Quantity skew: the clients' sizes follow Dirichlet(beta)."""
+
+    kind: Literal["quantity"]
+    beta: float = Field(ge=bounds.SMALLEST, le=bounds.REAL)
+
+
+class Dirichlet(Dealing):
+    """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
+
+    kind: Literal["dirichlet"]
+    alpha: float = Field(ge=bounds.SMALLEST, le=bounds.REAL)
+    min_rows: int = Field(default=1, ge=1, le=bounds.TIMES)
+
+
+class Shards(Dealing):
+    """Label skew: rows sorted by label and cut into shards, of which each client gets some."""
+
+    kind: Literal["shards"]
+    shards_per_client: int = Field(ge=1, le=bounds.TIMES)
+
+
+class Balanced(Dealing):
+    """Label skew by degree: `percent` of the rows dealt to all, the others to the group that owns their label."""
+
+    kind: Literal["balanced"]
+    percent: float = Field(ge=0, le=100)
+    # paper, code or a list with a list of classes a group; a union's errors would name pydantic's types
+    groups: Annotated[Any, PlainValidator(_groups), Word()] = "paper"
+
+
+class ClassesPerCluster(Dealing):
+    """Label shift by cluster: contiguous blocks of clients see some classes each, and nothing else.
+
+    `most_rows` leaves out what a client would have beyond that many rows, so that clients of common and of rare classes
+    are of like size.
+    """
+
+    kind: Literal["classes_per_cluster"]
+    clusters: tuple[Names, ...] = Field(min_length=1)
+    most_rows: int | None = Field(default=None, ge=1, le=bounds.TIMES)
+
+
+# --- steps that make clients differ -----------------------------------------------------------------------
+
+
+class ByCluster(Section):
+    """A step that treats contiguous blocks of clients differently, over all clients or within each domain."""
+
+    within: Literal["domain"] | None = None
+
+
+class Rotation(ByCluster):
+    """Feature shift: contiguous blocks of clients see their images turned by one angle each (degrees).
+
+    `centre` is the middle of the image, or the point (width / 2, height / 2) in pixel numbers, half a pixel
+    further, about which code turns that calls OpenCV in the usual way.
+    """
+
+    kind: Literal["rotation"]
+    angles: tuple[Annotated[float, Field(ge=-bounds.TURN, le=bounds.TURN)], ...] = Field(min_length=1)
+    centre: Literal["middle", "opencv"] = "middle"
+
+
+class Noise(ByCluster):
+    """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255)."""
+
+    kind: Literal["noise"]
+    sd: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=bounds.REAL)], ...], BeforeValidator(_several), Field(min_length=1)
+    ]
+
+
+class PermuteLabels(ByCluster):
+    """Concept shift: each block of clients names the classes in another order; the first keeps theirs."""
+
+    kind: Literal["permute_labels"]
+    clusters: int = Field(ge=2, le=bounds.CLIENTS)
+
+
+class MergeLabels(ByCluster):
+    """Concept shift or coarser classes: new: [old, ...] for all clients, or a list of such maps, one a block."""
+
+    kind: Literal["merge_labels"]
+    into: Annotated[tuple[dict[Name, Names], ...], BeforeValidator(_several), Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_a_class_once(self) -> "MergeLabels":
+        for each in self.into:
+            named = [old for olds in each.values() for old in olds]
+            for old in named:
+                if named.count(old) > 1:
+                    raise ValueError(f"class {old!r} is merged twice; name it once")
+        return self
+
+
+class Imbalance(Section):
+    """Class imbalance: of the training rows of some classes, every client keeps one in `ratio`."""
+
+    kind: Literal["imbalance"]
+    classes: Names
+    ratio: float = Field(ge=1, le=bounds.REAL)
+
+
+class HoldOut(Section):
+    """Leave-domain-out: the clients of these domains get the role `unseen`."""
+
+    kind: Literal["hold_out"]
+    domains: Names
+
+
+class Fresh(Section):
+    """The last `per_domain` clients of each domain get the role `fresh`: a known law, but never trained on."""
+
+    kind: Literal["fresh"]
+    per_domain: int = Field(ge=1, le=bounds.CLIENTS)
+
+
+Assignment = Column | Equal | Quantity | Dirichlet | Shards | Balanced | ClassesPerCluster
+Change = Rotation | Noise | PermuteLabels | MergeLabels | Imbalance | HoldOut | Fresh
+Step = Annotated[Assignment | Change, Field(discriminator="kind")]
+
+
+def check_scheme(steps: tuple[Assignment | Change, ...]) -> None:
+    """Raises UserError unless exactly one step makes clients and it comes first."""
+    kinds = [step.kind for step in steps]
+    if not steps or not isinstance(steps[0], Assignment):
+        found = f"begins with `{kinds[0]}`" if kinds else "is empty"
+        raise UserError(
+            f"params.yaml: data.scheme {found}, and must begin with a step that makes clients; "
+            "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first."
+        )
+    for index, step in enumerate(steps[1:], start=1):
+        if isinstance(step, Assignment):
+            raise UserError(
+                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[0]}` has already made the "
+                "clients; keep only one of them."
+            )

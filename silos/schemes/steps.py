@@ -1,0 +1,114 @@
+"""How rows become clients: the steps of `data.scheme`, one after another."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from silos.data_params import SplitParams
+from silos.rows import SPLITS, At, ClientRows, Partition, Rows, blocks, labelled, natural
+from silos.schemes.change import imbalance, merge_labels, noise, permute_labels, rotation
+from silos.schemes.deal import Owners, column, equal, quantity
+from silos.schemes.labels import balanced, classes_per_cluster, dirichlet, shards
+from silos.schemes.roles import fresh, hold_out
+from silos.schemes.scheme_params import (
+    Assignment,
+    Balanced,
+    Change,
+    ClassesPerCluster,
+    Column,
+    Dirichlet,
+    Equal,
+    Fresh,
+    HoldOut,
+    Imbalance,
+    MergeLabels,
+    Noise,
+    PermuteLabels,
+    Quantity,
+    Rotation,
+    Shards,
+    check_scheme,
+)
+from silos.schemes.splits import split_rows, take_common
+
+_DEALS: dict[type, Callable[[Any, Rows, At], Owners]] = {
+    Column: column,
+    Equal: equal,
+    Quantity: quantity,
+    Dirichlet: dirichlet,
+    Shards: shards,
+    Balanced: balanced,
+    ClassesPerCluster: classes_per_cluster,
+}
+_CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
+    Rotation: rotation,
+    Noise: noise,
+    PermuteLabels: permute_labels,
+    MergeLabels: merge_labels,
+    Imbalance: imbalance,
+    HoldOut: hold_out,
+    Fresh: fresh,
+}
+
+
+def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Partition:
+    """The clients that a scheme makes of `rows`, sorted by name (numbers in it by value), each split in three.
+
+    Common rows are taken first, then the first step deals the others; its clients are split before they are
+    made to differ, so that their test rows are of the law of their training rows.
+    """
+    check_scheme(tuple(steps))
+    rows, common = take_common(rows, split, seed)
+    at = At(seed, 0, steps[0].kind)
+    owners = _deal(steps[0], rows, at)
+    clients = [_split(client, split, seed) for client in _owned(rows, owners, at)]
+    left_out = int((owners.owner < 0).sum())
+    made = Partition(clients, list(rows.classes), common, left_out, rows.task)
+    for index, step in enumerate(steps[1:], start=1):
+        made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
+    return made
+
+
+def _deal(step: Any, rows: Rows, at: At) -> Owners:
+    if isinstance(step, Column) or step.within is None:
+        return _DEALS[type(step)](step, rows, at)
+    if rows.domain is None:
+        raise at.error("deals within domains, and the source has none; drop `within`, or add a column `domain`.")
+    domains = sorted(np.unique(rows.domain).tolist(), key=natural)
+    if step.clients < len(domains):
+        raise at.error(f"has {step.clients} clients for {len(domains)} domains; give each domain a client.")
+    owner = np.empty(len(rows.y), np.int64)
+    labels: list[str] = []
+    counts = np.bincount(blocks(step.clients, len(domains)))
+    for domain, count in zip(domains, counts.tolist(), strict=True):
+        mine = rows.domain == domain
+        part = step.model_copy(update={"clients": count})
+        dealt = _DEALS[type(step)](part, rows.take(mine), at.within(domain))
+        owner[mine] = np.where(dealt.owner < 0, -1, dealt.owner + len(labels))
+        labels += dealt.labels
+    return Owners.counted(owner, step.clients, labels)
+
+
+def _owned(rows: Rows, owners: Owners, at: At) -> list[ClientRows]:
+    order = np.argsort(owners.owner, kind="stable")
+    ends = np.searchsorted(owners.owner[order], np.arange(len(owners.names) + 1))
+    clients = []
+    for index, (name, label) in enumerate(zip(owners.names, owners.labels, strict=True)):
+        mine = order[ends[index] : ends[index + 1]]
+        if len(mine) == 0:
+            raise at.error(f"leaves client {name} without rows; lower clients, or give it classes that have rows.")
+        domains = [] if rows.domain is None else sorted(set(rows.domain[mine].tolist()), key=natural)
+        domain = labelled("+".join(domains), label) if label else "+".join(domains)
+        split = None if rows.split is None else rows.split[mine]
+        clients.append(ClientRows(name, domain, rows.x[mine], rows.y[mine], split))
+    return clients
+
+
+def _split(client: ClientRows, params: SplitParams, seed: int) -> ClientRows:
+    split = np.empty(len(client.y), dtype="<U10")
+    for name, mine in split_rows(client, params, seed).items():
+        split[mine] = name
+    assert set(np.unique(split)) <= set(SPLITS)
+    return replace(client, split=split)

@@ -1,0 +1,136 @@
+"""The source `npz`: a NumPy archive of the user's own."""
+
+from pathlib import Path
+
+import numpy as np
+
+from silos.errors import UserError
+from silos.rows import SPLITS, Rows
+from silos.sources.npz_archive import read_arrays
+from silos.sources.source_params import Npz
+
+_DOUBLE = 52  # binary digits of a float64 behind the first
+_ROUNDED = 0.01  # of the targets' standard deviation, that rounding to float32 may move one
+_SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for name in SPLITS}}
+
+
+def npz(source: Npz, root: Path) -> Rows:
+    """The rows of an archive; its path is relative to `root`."""
+    name = source.path
+    arrays = read_arrays(name, Path(root) / name, ("x", "y"), ("client", "domain", "split"))
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim == 0 or len(x) == 0:
+        raise UserError(f"{name}: x has no rows; give it at least one.")
+    if x.size == 0:
+        raise UserError(f"{name}: x has shape {x.shape}, rows without a number in them; give each row one at least.")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    for key, array in {**arrays, "y": y}.items():
+        if key != "x" and array.ndim != 1:
+            raise UserError(f"{name}: {key} has shape {array.shape}, and must have one value a row.")
+        if len(array) != len(x):
+            raise UserError(
+                f"{name}: x has {len(x)} rows and {key} has {len(array)}; every array needs one entry a row."
+            )
+    client = _names(name, "client", arrays.get("client"))
+    classes, targets = _labels(name, y) if source.task == "classification" else ([], _numbers(name, y))
+    return Rows(
+        x=_features(name, x, client),
+        y=targets,
+        classes=classes,
+        client=client,
+        domain=_names(name, "domain", arrays.get("domain")),
+        split=_splits(name, arrays.get("split")),
+        task=source.task,
+    )
+
+
+def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray:
+    """x as uint8, or else as finite float32: (n, *shape); plain numbers become one feature a row."""
+    if x.ndim == 1:
+        x = x[:, None]
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    if x.dtype.kind not in "fiub":
+        raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; encode its columns first.")
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, dtype=np.float32)
+    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    if bad.any():
+        row = int(bad.argmax())
+        owner = "" if client is None else f" (client {client[row]})"
+        more = "" if bad.sum() == 1 else f", as do {int(bad.sum()) - 1} more rows"
+        raise UserError(
+            f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; fill in or drop such rows."
+        )
+    return x
+
+
+def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The sorted class names and each row's code: (n,) int64. Integers sort as numbers, strings as text."""
+    if y.dtype.kind == "f":
+        if not np.isfinite(y).all():
+            row = int((~np.isfinite(y)).argmax())
+            raise UserError(f"{name}: the label of row {row} is {y[row]}; label or drop such rows.")
+        if not (y == np.floor(y)).all():
+            row = int((y != np.floor(y)).argmax())
+            raise UserError(
+                f"{name}: y looks like a regression (row {row} is {y[row]}); add `task: regression` to "
+                "data.source in params.yaml, or give whole numbers or strings as classes."
+            )
+        digits = min(np.finfo(y.dtype).nmant, _DOUBLE) + 1
+        if (np.abs(y) > 2.0**digits).any():
+            row = int((np.abs(y) > 2.0**digits).argmax())
+            raise UserError(
+                f"{name}: the label of row {row} is {y[row]}, and beyond 2^{digits}, {y.dtype} cannot tell "
+                "whole numbers apart; write labels as int64 or as strings."
+            )
+        y = y.astype(np.int64)
+    if y.dtype.kind not in "iubU":
+        raise UserError(f"{name}: y holds {y.dtype}, and must hold whole numbers or strings as classes.")
+    values, codes = np.unique(y, return_inverse=True)
+    return [str(value) for value in values.tolist()], codes.astype(np.int64)
+
+
+def _numbers(name: str, y: np.ndarray) -> np.ndarray:
+    """y as finite float32: (n,)."""
+    if y.dtype.kind not in "fiu":
+        raise UserError(
+            f"{name}: y holds {y.dtype}, and a regression needs numbers; drop `task: regression` for classes."
+        )
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(y, dtype=np.float32)
+    if not np.isfinite(found).all():
+        row = int((~np.isfinite(found)).argmax())
+        raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
+    exact = y.astype(np.float64)
+    if exact.max() > exact.min() and np.abs(exact - found).max() > _ROUNDED * exact.std():
+        raise UserError(
+            f"{name}: y differs by less than float32 can tell at its size; subtract its mean before saving."
+        )
+    return found
+
+
+def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
+    """A column of names as strings: (n,) str."""
+    if column is None:
+        return None
+    if column.dtype.kind not in "iuU":
+        raise UserError(f"{name}: {key} holds {column.dtype}, and must hold strings or whole numbers.")
+    names = column.astype(str)
+    empty = np.char.str_len(names) == 0
+    if empty.any():
+        raise UserError(f"{name}: the {key} of row {int(empty.argmax())} is empty; name it or drop the row.")
+    return names
+
+
+def _splits(name: str, column: np.ndarray | None) -> np.ndarray | None:
+    """A split column as "train", "validation" or "test": (n,) str."""
+    if column is None:
+        return None
+    values, place = np.unique(column, return_inverse=True)
+    words = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
+    for word in words:
+        if word not in _SPLIT_CODES:
+            raise UserError(f"{name}: split has the value {word!r}; it takes 0 or train, 1 or test, 2 or validation.")
+    return np.array([_SPLIT_CODES[word] for word in words])[place]

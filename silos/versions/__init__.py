@@ -1,0 +1,1 @@
+"""The versions of data/; DVC is known here only."""

@@ -1,0 +1,271 @@
+"""The version of data/: DVC records it, and its hash is checked here without importing DVC."""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from silos.data_params import DataParams
+from silos.errors import UserError
+from silos.files import write_bytes
+from silos.manifest import Manifest
+from silos.versions.digest import file_hashes, folder_digest, listing_digest
+
+__all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
+
+DATA = "data"
+RECORD = "data.dvc"
+
+_WAYS_OUT = (
+    "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and records it."
+)
+
+
+def record(root: Path) -> str:
+    """Versions `root`/data with DVC, quietly, and returns its hash, which `root`/data.dvc then holds.
+
+    Where `root` lies in no DVC repository, one is made there.
+    """
+    root = Path(root).resolve()
+    if not (root / DATA).is_dir():
+        raise UserError(f"there is no folder {root / DATA} to record; `siloflow partition` makes it.")
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        from dvc.exceptions import DvcException
+        from dvc.scm import SCMError
+
+        logging.getLogger("dvc").setLevel(logging.ERROR)  # its import sets INFO, and Prefect would print that
+        try:
+            return _add(root)
+        except (DvcException, SCMError) as error:
+            said = " ".join(str(error).split()).rstrip(".")
+            raise UserError(
+                f"DVC cannot record {root / DATA}: {said}. Mend that and run `siloflow partition` again."
+            ) from error
+
+
+def recorded(root: Path) -> str | None:
+    """The hash that `root`/data.dvc holds, or None where there is no such file."""
+    path = Path(root) / RECORD
+    return digest_in(path.read_bytes(), str(path)) if path.is_file() else None
+
+
+def digest_in(text: str | bytes, path: str = RECORD) -> str:
+    """The hash of data/ that the content of a data.dvc holds."""
+    from silos import strict_yaml
+
+    try:
+        (out,) = strict_yaml.load(text)["outs"]
+        digest = out["md5"]
+        if out["path"] != DATA or not isinstance(digest, str) or not digest.endswith(".dir"):
+            raise ValueError(f"it should hold the hash of the folder {DATA}")
+    except (KeyError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise UserError(
+            f"{path} is not what DVC writes ({said}); bring it back with git, or delete it and run "
+            "`siloflow partition`."
+        ) from error
+    return digest
+
+
+def verify(root: Path, name: str, cache: Path | None = None) -> dict[str, str]:
+    """The md5 of each file of `root`/data/`name`, after checking that data/ is as data.dvc records it.
+
+    Their `listing_digest` is the data version.
+    """
+    root = Path(root)
+    expected = recorded(root)
+    if not (root / DATA / name).is_dir():
+        ways_out = _WAYS_OUT if expected else "`siloflow partition` makes it, as params.yaml describes it."
+        raise UserError(f"there is no folder {root / DATA / name}; {ways_out}")
+    if expected is None:
+        raise UserError(
+            f"{root / RECORD} is missing, so the version of data/ is unknown; `siloflow partition` records "
+            "it, or bring the file back with git."
+        )
+    hashes = file_hashes(root / DATA, cache)
+    if listing_digest(hashes) != expected:
+        raise UserError(f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}")
+    inside = f"{name}/"
+    return {path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)}
+
+
+def object_path(root: Path, md5: str) -> Path:
+    """Where DVC's cache keeps the file or the folder's list with this hash, whether it is there or not."""
+    return _cache(Path(root).resolve()) / md5[:2] / md5[2:]
+
+
+def listed(root: Path, digest: str) -> dict[str, str] | None:
+    """The files of a recorded folder and their hashes; None where DVC's cache does not hold the list."""
+    try:
+        return {entry["relpath"]: entry["md5"] for entry in json.loads(object_path(root, digest).read_bytes())}
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return None
+
+
+def record_text(digest: str, files: int, size: int) -> str:
+    """data.dvc as DVC writes it: the hash, and the number of files and of bytes."""
+    return f"outs:\n- md5: {digest}\n  size: {size}\n  nfiles: {files}\n  hash: md5\n  path: {DATA}\n"
+
+
+def restore(root: Path, text: str) -> None:
+    """Makes data.dvc this text, and data/ what it records, from DVC's cache or its default remote.
+
+    data.dvc is put back if that fails, or is interrupted.
+    """
+    root = Path(root).resolve()
+    path = root / RECORD
+    before = path.read_bytes() if path.is_file() else None
+    write_bytes(path, text.encode())
+    try:
+        _check_out(root)
+    except BaseException as error:
+        if before is None:
+            path.unlink()
+        else:
+            write_bytes(path, before)
+        from dvc.exceptions import DvcException
+
+        if not isinstance(error, DvcException):
+            raise
+        said = " ".join(str(error).split())
+        raise UserError(f"DVC cannot bring version {digest_in(text)} back: {said}") from error
+
+
+def matches(manifest: Manifest, params: DataParams) -> None:
+    """Raises UserError where the data section of params.yaml is not what the manifest was built from."""
+    asked, built = params.recipe(), manifest.params
+    with suppress(ValidationError, UserError):  # of a siloflow with other keys
+        asked, built = params.in_full(), DataParams.model_validate(built).in_full()
+    if asked == built:
+        return
+    key, now, before = _first_difference("data", asked, built)
+    raise UserError(
+        f"params.yaml: {key} is {now}, and data/{manifest.name} was made with {before}; "
+        "`siloflow partition` makes the data anew, or set the value back."
+    )
+
+
+def _check_out(root: Path) -> None:
+    """data/ as data.dvc records it, whatever lies there."""
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        import dvc.repo  # noqa: F401 - sets the level
+
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        repo = _repository(root)
+        try:
+            has_remote = bool(repo.config["core"].get("remote"))
+            (repo.pull if has_remote else repo.checkout)([str(root / RECORD)], force=True)
+        finally:
+            repo.close()
+
+
+def _add(root: Path) -> str:
+    repo = _repository(root)
+    try:
+        before = recorded(root)
+        if before is not None and not repo.status([str(root / RECORD)]):
+            return before
+        (stage,) = repo.add(str(root / DATA))
+        return stage.outs[0].hash_info.value
+    finally:
+        repo.close()
+
+
+def _repository(root: Path) -> Any:
+    from dvc.exceptions import NotDvcRepoError
+    from dvc.repo import Repo
+
+    try:
+        return Repo(str(root), config=_config(root))
+    except NotDvcRepoError:
+        above = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
+        new = Repo.init(str(root), no_scm=not above, subdir=bool(above) and above[0] != root)
+        with new.config.edit() as config:
+            config["core"] |= {"analytics": False, "check_update": False}
+        if above:
+            new.scm.add([new.config.files["repo"]])  # `init` staged it as it was before the edit
+        new.close()
+        return Repo(str(root), config=_config(root))
+
+
+def _config(root: Path) -> dict[str, Any]:
+    """DVC without its own habits, and without git where the copy has none, as one that was downloaded."""
+    config = {"analytics": False, "check_update": False, "autostage": False}
+    home = next((folder for folder in (root, *root.parents) if (folder / ".dvc").is_dir()), root)
+    has_git = any((folder / ".git").exists() for folder in (home, *home.parents))
+    return {"core": config if has_git else {**config, "no_scm": True}}
+
+
+@lru_cache
+def _cache(root: Path) -> Path:
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        from dvc.exceptions import NotDvcRepoError
+        from dvc.repo import Repo
+
+        try:
+            repo = Repo(str(root), config=_config(root))
+        except NotDvcRepoError:
+            raise UserError(f"{root} is in no DVC repository; `siloflow partition` makes and records data.") from None
+        try:
+            return Path(repo.cache.local.path)
+        finally:
+            repo.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drops what DVC draws on a terminal; its import belongs in here too: it wraps the standard streams."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
+
+
+def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
+    """Which files differ from the recorded ones, where DVC's cache holds their list."""
+    known = listed(root, expected)
+    if known is None:
+        return f"its hash is {listing_digest(hashes)} and the recorded one {expected}"
+    changed = sorted(path for path in known.keys() & hashes.keys() if known[path] != hashes[path])
+    said = [
+        f"{_some(paths)} {verb}"
+        for paths, verb in (
+            (changed, "changed"),
+            (sorted(hashes.keys() - known.keys()), "was added"),
+            (sorted(known.keys() - hashes.keys()), "is missing"),
+        )
+        if paths
+    ]
+    return ", ".join(said)
+
+
+def _some(paths: list[str]) -> str:
+    shown = ", ".join(f"data/{path}" for path in paths[:3])
+    return shown if len(paths) <= 3 else f"{shown} and {len(paths) - 3} more"
+
+
+def _first_difference(key: str, asked: Any, built: Any) -> tuple[str, str, str]:
+    """The first key at which two plain JSON values differ, and both values there as text."""
+    if isinstance(asked, dict) and isinstance(built, dict):
+        for name in [*asked, *(name for name in built if name not in asked)]:
+            if name not in asked or name not in built:
+                return f"{key}.{name}", _shown(asked, name), _shown(built, name)
+            if asked[name] != built[name]:
+                return _first_difference(f"{key}.{name}", asked[name], built[name])
+    if isinstance(asked, list) and isinstance(built, list) and len(asked) == len(built):
+        for index, (one, other) in enumerate(zip(asked, built, strict=True)):
+            if one != other:
+                return _first_difference(f"{key}[{index}]", one, other)
+    return key, json.dumps(asked), json.dumps(built)
+
+
+def _shown(held: dict, name: str) -> str:
+    return json.dumps(held[name]) if name in held else "not given"

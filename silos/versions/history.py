@@ -1,0 +1,216 @@
+"""Versions of the data: which there were, what changed between two, and how to come back to one.
+
+A version is named by a git revision of data.dvc, or by a hash: of data/ as in data.dvc, or of data/<name> as on every run.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from silos.errors import UserError
+from silos.files import write_bytes
+from silos.heterogeneity import overview
+from silos.store import MANIFEST, ClientEntry, open_client, read_manifest
+from silos.versions.digest import file_hashes, listing_digest
+from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
+
+SPLITS = ("train", "validation", "test")
+_UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
+_UNFINISHED = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names a file that it is writing
+_EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True)
+class Version:
+    """One recorded state of data/: the commit that recorded it, and the hash of every partition in it."""
+
+    revision: str
+    date: str
+    words: str
+    digest: str
+    partitions: dict[str, str]  # name to data version; empty where DVC's cache does not hold it
+
+
+def log(root: Path) -> list[Version]:
+    """The versions that git knows, newest first."""
+    told = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
+    versions = []
+    for line in filter(None, told.split("\n")):  # words may hold other ends of lines
+        revision, date, words = line.split("\t", 2)
+        digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
+        versions.append(Version(revision, date, words, digest, partitions(root, digest)))
+    return versions
+
+
+def partitions(root: Path, digest: str) -> dict[str, str]:
+    """The data version of every partition in a version of data/."""
+    files = listed(root, digest) or {}
+    names = sorted({path.split("/", 1)[0] for path in files if "/" in path})
+    return {name: listing_digest(_inside(files, name)) for name in names}
+
+
+def find(root: Path, revision: str) -> str:
+    """The hash of data/ that a revision, or the start of a hash, stands for; UserError if there is none."""
+    text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
+    if text:
+        return digest_in(text)
+    prefix = revision.removesuffix(".dir")
+    known = {digest: {digest, *partitions(root, digest).values()} for digest in listed_digests(root)}
+    found = [digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)]
+    if recorded(root) in found:
+        return str(recorded(root))
+    if not found:
+        raise UserError(
+            f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that DVC's cache knows; "
+            "`siloflow data log` lists versions."
+        )
+    return found[0]
+
+
+def listed_digests(root: Path) -> list[str]:
+    """Every version of a folder that DVC's cache holds, newest first."""
+    found = sorted(object_path(root, "").glob("??/*.dir"), key=lambda path: -path.stat().st_mtime_ns)
+    return [path.parent.name + path.name for path in found]
+
+
+def diff(root: Path, before: str, after: str) -> list[dict[str, Any]]:
+    """A record for every silo that differs between two versions of data/, ready for JSON.
+
+    name of the partition, client, change (added, removed, changed), and rows and label shares before and after.
+    """
+    old, new = _files(root, before), _files(root, after)
+    names = sorted({path.split("/", 1)[0] for path in {*old, *new} if old.get(path) != new.get(path)})
+    return [record for name in names for record in _partition_diff(root, name, old, new)]
+
+
+def use(root: Path, revision: str) -> str:
+    """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
+
+    UserError if data/ holds something that is not recorded. A process killed here leaves data/ between two versions;
+    any call after it goes on.
+    """
+    there = file_hashes(root / "data", None) if (root / "data").is_dir() else {}
+    if there and listing_digest(there) != recorded(root) and not _left_by_a_kill(root, there):
+        raise UserError(
+            f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
+            "`dvc checkout --force` throws it away."
+        )
+    text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
+    if not text:
+        digest = find(root, revision)
+        files = _files(root, digest)
+        size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
+        text = record_text(digest, len(files), size)
+    digest = digest_in(text)
+    write_bytes(root / _UNDER_WAY, json.dumps({"from": there, "to": digest}).encode())
+    restore(root, text)
+    (root / _UNDER_WAY).unlink()
+    return digest
+
+
+def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
+    """Whether data/ holds nothing but files of the two versions between which `use` was ended, and DVC's unfinished ones."""
+    try:
+        under_way = json.loads((root / _UNDER_WAY).read_bytes())
+        before, after = dict(under_way["from"]), listed(root, under_way["to"]) or {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # what cannot be read excuses nothing
+    return all(
+        md5 in (before.get(path), after.get(path))
+        or (path in after and md5 == _EMPTY)
+        or _UNFINISHED.fullmatch(path.rpartition("/")[2])
+        for path, md5 in there.items()
+    )
+
+
+def _files(root: Path, digest: str) -> dict[str, str]:
+    files = listed(root, digest)
+    if files is None:
+        raise UserError(
+            f"DVC's cache does not hold version {digest}; `siloflow data use` brings a git revision back from a remote."
+        )
+    return files
+
+
+def _partition_diff(root: Path, name: str, old: dict[str, str], new: dict[str, str]) -> list[dict[str, Any]]:
+    with _opened(root, name, old) as before, _opened(root, name, new) as after:
+        records = []
+        for client in sorted({*before.entries, *after.entries}):
+            was, now = before.describe(client), after.describe(client)
+            change = "added" if was is None else "removed" if now is None else "changed"
+            if was and now and not before.differs(client, after):
+                continue
+            records.append({"name": name, "client": client, "change": change, "before": was, "after": now})
+    return records
+
+
+class _Opened:
+    """A partition of some version, as files that the store can read."""
+
+    def __init__(self, folder: Path, files: dict[str, str]) -> None:
+        self.folder, self.files = folder, files
+        there = (folder / MANIFEST).exists()
+        self.manifest = read_manifest(folder) if there else None
+        self.entries: dict[str, ClientEntry] = {c.name: c for c in self.manifest.clients} if self.manifest else {}
+        self._overview: dict[str, Any] = {}
+
+    def describe(self, client: str) -> dict[str, Any] | None:
+        """Rows, domain and label shares of a client, None if it is not there."""
+        if client not in self.entries or self.manifest is None:
+            return None
+        if not self._overview:
+            self._overview = {c["name"]: c for c in overview(self.manifest, self.folder)["clients"]}
+        return {key: self._overview[client][key] for key in ("domain", "rows", "label_shares", "mean")}
+
+    def differs(self, client: str, other: "_Opened") -> bool:
+        """Whether the client's rows differ; files first, rows where a file holds several clients."""
+        mine, theirs = self.entries[client], other.entries[client]
+        if self.files.get(mine.file) == other.files.get(theirs.file):
+            return False
+        pairs = [(open_client(self.folder, mine, s), open_client(other.folder, theirs, s)) for s in SPLITS]
+        return any(not np.array_equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+
+
+@contextmanager
+def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
+    """Links to DVC's objects under their names of that version."""
+    with TemporaryDirectory() as temporary:
+        own = _inside(files, name)
+        for path, md5 in own.items():
+            source = object_path(root, md5)
+            if not source.is_file():
+                raise UserError(
+                    f"DVC's cache misses data/{name}/{path} of that version; `siloflow data use` brings it back."
+                )
+            (Path(temporary) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(temporary) / path).symlink_to(source)
+        yield _Opened(Path(temporary), own)
+
+
+def _inside(files: dict[str, str], name: str) -> dict[str, str]:
+    return {path.split("/", 1)[1]: md5 for path, md5 in files.items() if path.startswith(f"{name}/")}
+
+
+def _git(root: Path, *words: str, check: bool = True) -> str:
+    told: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **told)
+    except FileNotFoundError:
+        code, out, said = 1, "", "it is not installed"
+    else:
+        code, out, said = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
+    if code and check:
+        raise UserError(
+            f"the versions of data/ are read from git, and that fails ({said}); a clone of the repository knows them, "
+            "and a version's hash is a name everywhere."
+        )
+    return "" if code else out

@@ -1,0 +1,1 @@
+"""What is written down: checkpoints, files, figures, and what MLflow is told."""

@@ -1,0 +1,314 @@
+"""What MLflow is told, by a thread that training never waits for.
+
+Rounds are delivered from the journal, each once: MLflow drops a metric that is equal in key, step, time and value, and the
+stored times make a repeated delivery equal. What cannot be delivered stays in the run's folder for the next `--resume`.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from models.assessment.quantities import QUANTITIES, Quantity
+from silos.errors import UserError
+from tasks.recording.addresses import masked
+from tasks.recording.checkpoint import Journal
+from tasks.recording.json_files import plain_path, read_json, write_json
+from tasks.recording.mlflow_names import parts
+
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+    "MLFLOW_UV_AUTO_DETECT": "false",
+    "MLFLOW_LOG_UV_FILES": "false",
+    "MLFLOW_MODEL_CATALOG_URI": "",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
+}
+
+
+RETRY = 15.0  # seconds after which a delivery that failed is tried again, also if no round ended meanwhile
+GATHER = 1.0  # seconds in which rounds are gathered into one delivery: MLflow takes 5 ms for each
+_BATCH = 900  # metrics; MLflow takes 1000 at most
+VIEW = "siloflow"
+
+
+def _view(quantity: Quantity) -> dict[str, Any]:
+    """How MLflow's page shows the runs of an experiment when its address names this view: the best first."""
+    return {
+        "orderByKey": f"metrics.`{quantity.headline}`",
+        "orderByAsc": not quantity.higher_is_better,
+        "selectedColumns": [
+            "attributes.`Created`",
+            *(f"metrics.`{name}`" for name in (*quantity.columns, "loss/train")),
+            "tags.`model tested`",
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What MLflow should call this run, and where it is kept."""
+
+    uri: str
+    artifacts: str
+    experiment: str
+    name: str
+    tag: str  # random; written to disk before the MLflow run exists, so that a killed process finds its run again
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    about: str = ""  # the experiment's note, shown above its runs
+    quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is logged once, when the run is done."""
+
+    files: tuple[Path, ...] = ()
+    model: Mapping[str, Any] | None = None  # arguments of tasks.recording.served.log
+    data: Mapping[str, Any] | None = None  # name, version, source, profile
+    metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
+
+
+def tracking_uri(root: Path, configured: str | None) -> str:
+    """params.yaml first, then MLflow's own variable, then a database beside the runs."""
+    return configured or os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+
+
+def own_store(root: Path) -> str:
+    """The database beside the runs of this folder."""
+    return f"sqlite:///{plain_path(root / 'runs' / 'mlflow.db')}"
+
+
+class Delivery:
+    """Brings one run's rounds to MLflow, in the background."""
+
+    def __init__(self, folder: Path, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.run_id: str | None = None
+        self._began = int(time.time() * 1000)
+        self._failed: str | None = None  # what the last try of the thread ended with, which only the thread says
+        self._late: str | None = None  # and what whoever waited for it was told
+        self._whole = False
+        self._folder, self._journal = folder, Journal(folder / "journal")
+        self._wanted = 0
+        self._finish: Finish | None = None
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mlflow delivery", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why MLflow has not heard of everything; None as long as nothing is known to be amiss."""
+        return self._late or self._failed
+
+    def round_done(self, round: int) -> None:
+        """The checkpoint of this round is on disk: it may be delivered."""
+        self._wanted = round
+        self._wake.set()
+
+    def finish(self, finish: Finish, patience: float = 60.0) -> str | None:
+        """Deliver the rest and what is logged once; the MLflow run's id, or None if MLflow could not be reached."""
+        self._finish = finish
+        self._close(patience)
+        if self._whole:
+            return self.run_id
+        self._late = self._failed or f"MLflow at {masked(self.ticket.uri)} did not answer for {patience:g} s"
+        return None
+
+    def abandon(self) -> None:
+        """The run failed: deliver what there is, mark it FAILED."""
+        self._close(10.0, status="FAILED")
+
+    def _close(self, patience: float, status: str = "FINISHED") -> None:
+        self._status = status
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(patience)
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait(RETRY if self._failed else None)
+            self._stop.wait(GATHER if self.run_id else 0)
+            self._wake.clear()
+            last = self._stop.is_set()
+            try:
+                self._deliver()
+                if last:
+                    self._conclude()
+                    self._whole = True
+                self._failed = None
+            except Exception as error:
+                said = masked((str(error).splitlines() or [""])[0])[:200]
+                self._failed = f"MLflow at {masked(self.ticket.uri)}: {type(error).__name__}: {said}"
+            if last:
+                return
+
+    def _deliver(self) -> None:
+        """Every checkpointed round that has no delivered mark yet."""
+        client = self._client()
+        mark = self._folder / "delivered.json"
+        store = sha256(masked(self.ticket.uri).encode()).hexdigest()[:16]  # a password could be guessed from its hash
+        try:
+            known = read_json(mark, keys=("round", "store", "run")) or {}
+        except UserError:
+            known = {}  # it only saves time: what is delivered twice is there once
+        same = known.get("store") == store and known.get("run") == self.run_id
+        done = known["round"] if same else 0  # the run is new there, and knows no round
+        wanted = self._wanted
+        if done >= wanted:
+            return
+        metrics = [m for number in range(done + 1, wanted + 1) for m in _metrics(self._journal.read(number))]
+        for at in range(0, len(metrics), _BATCH):
+            client.log_batch(self.run_id, metrics=metrics[at : at + _BATCH])
+        write_json(mark, {"round": wanted, "store": store, "run": self.run_id})
+
+    def _conclude(self) -> None:
+        """Artifacts, model and dataset, once each; then the run's end."""
+        client = self._client()
+        assert self.run_id is not None
+        if self._finish is not None:
+            if self._finish.data:
+                _log_data(client, self.run_id, self._finish.data)
+            if self._finish.metrics:
+                client.log_batch(self.run_id, metrics=_metrics(self._finish.metrics))
+            for file in self._finish.files:
+                client.log_artifact(self.run_id, str(file))
+            if self._finish.model:
+                from tasks.recording.served import log_once
+
+                log_once(client, self.run_id, self._finish.model)
+        client.set_terminated(self.run_id, self._status)
+
+    def _client(self) -> Any:
+        client = connect(self.ticket.uri)
+        if self.run_id is None:
+            self.run_id = self._find(client) or self._create(client)
+            client.update_run(self.run_id, status="RUNNING")
+            self._log_params(client)
+        return client
+
+    def _find(self, client: Any) -> str | None:
+        experiment = client.get_experiment_by_name(self.ticket.experiment)
+        if experiment is None:
+            return None
+        found = client.search_runs([experiment.experiment_id], f"tags.`siloflow.run` = '{self.ticket.tag}'")
+        return found[0].info.run_id if found else None
+
+    def _create(self, client: Any) -> str:
+        ticket = self.ticket
+        experiment = client.get_experiment_by_name(ticket.experiment)
+        number = experiment.experiment_id if experiment else None
+        if number is None:
+            about = {
+                "mlflow.experimentKind": "custom_model_development",
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(ticket.quantity)),
+                **({"mlflow.note.content": ticket.about} if ticket.about else {}),
+            }
+            place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
+            number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
+        tags = {**ticket.tags, "siloflow.run": ticket.tag}
+        run = client.create_run(number, start_time=self._began, tags=tags, run_name=ticket.name)
+        return str(run.info.run_id)
+
+    def _log_params(self, client: Any) -> None:
+        """Also for a run that was found: its process may have been killed before this."""
+        from mlflow.entities import Param
+
+        keys = parts(self.ticket.params)  # a client's name may be in one
+        params = [Param(keys[key], str(value)[:6000]) for key, value in self.ticket.params.items()]
+        for at in range(0, len(params), 100):
+            client.log_batch(self.run_id, params=params[at : at + 100])
+
+
+def _metrics(record: Mapping[str, Any]) -> list[Any]:
+    """A round's numbers as MLflow takes them, with the time that the journal gave them."""
+    from mlflow.entities import Metric
+
+    memory = {f"memory/{name}": value for name, value in record.get("memory", {}).items()}
+    values = {k: v for k, v in {**record["metrics"], **memory}.items() if v is not None}
+    return [Metric(k, v, record["time_ms"], record["round"]) for k, v in values.items()]
+
+
+_creating = threading.Lock()
+
+
+def import_mlflow() -> None:
+    """What a delivery to a database imports, quietly; for a moment at which there is nothing else to do."""
+    _be_quiet()
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+
+def connect(uri: str) -> Any:
+    """A quiet MLflow client of this store."""
+    _be_quiet()
+    import mlflow
+
+    for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    if uri.startswith("sqlite:///") and "?" not in uri:  # with options, it is a user's own
+        with _creating:
+            _create_whole(Path(uri.removeprefix("sqlite:///")))
+    return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def _be_quiet() -> None:
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+def _create_whole(path: Path) -> None:
+    """MLflow makes its tables one by one, and a process killed between two leaves a database that never opens again.
+
+    So they are made in a file of another name; a copy of it appears whole, unless another process was faster.
+    """
+    import mlflow
+
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{word}") for word in ("new", "copy"))
+    new.unlink(missing_ok=True)
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{new}").search_experiments(max_results=1)
+    shutil.copyfile(new, copy)
+    with contextlib.suppress(FileExistsError):
+        os.link(copy, path)
+    new.unlink()
+    copy.unlink()
+
+
+@contextlib.contextmanager
+def as_current(uri: str, run_id: str) -> Iterator[None]:
+    """For the parts of MLflow that only know a current run of this thread."""
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    with mlflow.start_run(run_id=run_id):
+        yield
+
+
+def _log_data(client: Any, run_id: str, data: Mapping[str, Any]) -> None:
+    """The dataset input, named and with the data version as its digest."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    dataset = Dataset(
+        name=data["name"],
+        digest=data["version"][:36],
+        source_type="local",
+        source=data["source"],
+        profile=data["profile"],
+    )
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])

@@ -1,0 +1,1 @@
+"""How steps are made, and where they run."""

@@ -1,0 +1,93 @@
+"""Where tasks run: the one place that submits, wraps and gathers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tasks.running.step import ClientStep, Sealed, ServerStep
+from tasks.running.workers import Workers
+
+
+class Runner(Protocol):
+    """Runs a client's step on cohorts at the same time, or a server's once; TypeError for one in the other's place."""
+
+    @property
+    def workers(self) -> int:
+        """How many cohorts at the same time."""
+
+    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+        """The task on each cohort: a call is the cohort and what is its own, options are the same for all; in order."""
+
+    def once(self, task: ServerStep, *args: Any) -> Any:
+        """The task once, on the server's side."""
+
+
+started = 0
+"""How many task runs this process has started: what Prefect's server must have heard of before it is stopped."""
+
+
+@dataclass(frozen=True)
+class PrefectRunner:
+    """Through Prefect's task runners; one cohort in this process is a direct call, which costs half of a submit."""
+
+    there: Workers | None = None  # None: one cohort, in this process
+
+    @property
+    def workers(self) -> int:
+        """See Runner."""
+        return self.there.count if self.there else 1
+
+    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+        """See Runner."""
+        _must_be(task, ClientStep)
+        _count(len(calls))
+        same = {name: Sealed(value) for name, value in options.items()}
+        sealed = [tuple(map(Sealed, call)) for call in calls]
+        if self.there is None or (len(calls) == 1 and not self.there.far):
+            answers: list[Any] = [task(*call, **same) for call in sealed]
+        else:
+            answers = self.there.run(task, [(call, same) for call in sealed])
+        for argument in (*same.values(), *(a for call in sealed for a in call)):
+            argument.content = None
+        return [_taken(answer) for answer in answers]
+
+    def once(self, task: ServerStep, *args: Any) -> Any:
+        """See Runner."""
+        _must_be(task, ServerStep)
+        _count(1)
+        return task(*(Sealed(a) for a in args))
+
+
+def _must_be(task: Any, kind: type) -> None:
+    if not isinstance(task, kind):
+        raise TypeError(f"{getattr(task, 'name', task)} is no {kind.__name__}")
+
+
+def _taken(answer: list[Any]) -> list[Any]:
+    """The messages, in a list of our own: Prefect holds on to its list until its server has heard of the task."""
+    messages = list(answer)
+    answer.clear()
+    return messages
+
+
+def _count(tasks: int) -> None:
+    global started
+    started += tasks
+
+
+@dataclass(frozen=True)
+class PlainRunner:
+    """Tasks as plain functions, one after another, without Prefect: for tests and notebooks."""
+
+    workers: int = 1
+
+    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+        """See Runner."""
+        _must_be(task, ClientStep)
+        function: Callable = task.fn
+        return [function(*call, **options) for call in calls]
+
+    def once(self, task: ServerStep, *args: Any) -> Any:
+        """See Runner."""
+        _must_be(task, ServerStep)
+        return task.fn(*args)

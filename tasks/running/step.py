@@ -1,0 +1,160 @@
+"""What makes a function a step: a Prefect task that is retried, keeps no result and is not cached.
+
+Steps are pure, so running one twice gives the same message; a user's mistake is not retried. A client's step is given a
+cohort, where rows and what clients keep can be opened; a server's is given what clients sent, and cannot be given more.
+"""
+
+import functools
+import inspect
+import multiprocessing
+import time
+import traceback
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+
+from silos.cohort import Cohort, Silos
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.running.process_memory import tidy
+
+DOORS = (Cohort, Silos, PrivateStore)
+"""What rows, and what clients keep, are opened with."""
+
+
+class ClientStep(Task):
+    """A step that runs beside clients' rows: `Runner.each` takes no other."""
+
+
+class ServerStep(Task):
+    """A step that sees what clients sent, and nothing else: `Runner.once` takes no other."""
+
+
+def step(function: Callable) -> ClientStep:
+    """A client's step: the function, which takes a Cohort first, as a Prefect task of the same name."""
+    hints = typing.get_type_hints(function)
+    first = next(iter(inspect.signature(function).parameters), "")
+    if hints.get(first) is not Cohort:
+        raise TypeError(
+            f"{function.__name__} takes no Cohort first, as a client's step does; a server's is a server_step"
+        )
+    return ClientStep(_anywhere(function), **_SETTINGS)
+
+
+def server_step(function: Callable) -> ServerStep:
+    """A server's step; TypeError for one that could be given rows, and whenever it is given a way to open them."""
+    hints = typing.get_type_hints(function)
+    for name in inspect.signature(function).parameters:
+        if name not in hints:
+            raise TypeError(f"{function.__name__} does not say what its {name} is; a server's step does")
+        if _opens(hints[name], set()):
+            raise TypeError(f"{function.__name__} is a server's step, and its {name} could open clients' rows")
+
+    @functools.wraps(function)
+    def refusing(*args: Any, **options: Any) -> Any:
+        if _holds([*args, *options.values()]):
+            raise TypeError(f"{function.__name__} is a server's step, and was given a way to open clients' rows")
+        return function(*args, **options)
+
+    return ServerStep(_anywhere(refusing), **_SETTINGS)
+
+
+class Sealed:
+    """An argument of a step that is nobody's business on its way.
+
+    Prefect would look for futures in it, at 6 µs for every element of a container; Dask would take it apart and hash it.
+    """
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __dask_tokenize__(self) -> str:
+        return uuid4().hex
+
+
+def _opens(kind: Any, seen: set[Any]) -> bool:
+    """Whether a value of this type may hold one of DOORS."""
+    if kind in DOORS or kind is Any:
+        return True
+    if is_dataclass(kind) and kind not in seen:
+        seen.add(kind)
+        return any(_opens(inner, seen) for inner in typing.get_type_hints(kind).values())
+    return any(_opens(inner, seen) for inner in typing.get_args(kind) if not isinstance(inner, str))
+
+
+def _holds(value: Any) -> bool:
+    if isinstance(value, str | bytes | np.ndarray | torch.Tensor):
+        return False
+    if isinstance(value, DOORS):
+        return True
+    if isinstance(value, Mapping):
+        return any(map(_holds, value.values()))
+    if is_dataclass(value):
+        return any(_holds(getattr(value, field.name)) for field in fields(value))
+    return isinstance(value, Collection) and any(map(_holds, value))
+
+
+def _anywhere(function: Callable) -> Callable:
+    """The function, fit to run in any thread of any process."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # bits must not depend on how many threads share a sum
+        if multiprocessing.parent_process() is not None:
+            tidy()  # a worker process: what its task before this one left
+        args, options = tuple(map(_opened, args)), {name: _opened(value) for name, value in options.items()}
+        start = time.perf_counter()
+        try:
+            return _timed(function(*args, **options), start)
+        except UserError:
+            raise
+        except Exception as error:
+            error.add_note(_where(function.__name__, args, error))
+            raise
+
+    return run
+
+
+def _timed(answer: Any, start: float) -> Any:
+    """A step's messages, the first of which says how long all of them took."""
+    if isinstance(answer, list) and answer and hasattr(answer[0], "seconds"):
+        answer[0] = replace(answer[0], seconds=time.perf_counter() - start)
+    return answer
+
+
+def _opened(argument: Any) -> Any:
+    return argument.content if isinstance(argument, Sealed) else argument
+
+
+def _where(name: str, args: tuple, error: Exception) -> str:
+    """Which step, whose, and the line: a traceback does not travel between processes."""
+    clients = getattr(args[0], "clients", ()) if args else ()
+    some = ", ".join(clients[:3]) + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
+    of = f" of {'client' if len(clients) == 1 else 'clients'} {some}" if clients else ""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {name}{of} ({Path(line.filename).name}, line {line.lineno})"
+
+
+def _worth_a_retry(task: Any, run: Any, state: Any) -> bool:
+    error = state.data if isinstance(state.data, BaseException) else state.result(raise_on_failure=False)
+    return not isinstance(error, UserError | ValueError | TypeError)
+
+
+_SETTINGS: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": 0.5,
+    "retry_condition_fn": _worth_a_retry,
+    "cache_policy": NO_CACHE,
+    "persist_result": False,
+}

@@ -1,0 +1,218 @@
+"""The bench on workloads so small that only its mechanics show; its figures decide no test."""
+
+import os
+import sys
+import venv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flows.bench import codebook_cost as overhead
+from flows.bench import workloads as bench
+from flows.bench.contestants import authors, plain
+from flows.bench.peers import PYTHON, interpreter
+from flows.bench.tuning import tune
+from flows.bench.workloads import WORKLOADS, Workload, chosen_workloads
+from flows.experiment.project import Project
+from flows.methods.fedavg import FedAvg
+from flows.methods.uefl import UEFL
+from models.method_networks.codebook import SHARED
+from models.networks.convolution import CNN
+from models.networks.dense import MLP
+from models.training.optimisers import Adam
+from silos.errors import UserError
+
+TINY = Workload(
+    "W0",
+    3,
+    12,
+    "a trifle",
+    {"kind": "cnn", "channels": [2], "kernel": 3, "hidden": [4]},
+    4,
+    {"kind": "sgd", "learning_rate": 0.05},
+    rounds=5,
+    shape=(8, 8),
+    workers=1,
+)
+
+
+def test_every_contestant_does_the_rounds_and_says_what_they_took(tmp_path):
+    said: list[str] = []
+    found = bench._contest(tmp_path, TINY, ["plain 1", "siloflow"], 1, said.append)
+    assert set(found["seconds_per_round"]) == {"plain 1", "siloflow"}
+    assert found["better_plain"] == "plain 1"
+    seconds = found["seconds_per_round"]
+    assert found["ratio"] == pytest.approx(seconds["plain 1"] / seconds["siloflow"])
+    assert 0 < found["local_train"] < seconds["siloflow"]
+    assert 0 < found["orchestration_share"] < 1
+    assert found["peak_bytes"]["siloflow"] > 50 * 2**20
+    assert found["peak_bytes"]["siloflow"] > found["resident_bytes"][5] > 50 * 2**20
+    assert said[1:3] == ["W0: plain 1, 1 of 1", "W0: siloflow, 1 of 1"]
+    assert said[3].startswith(
+        f"W0: plain 1 {seconds['plain 1']:.3f} s, siloflow {seconds['siloflow']:.3f} s a round; ratio"
+    )
+
+
+MODELS = {
+    "mlp": ({"kind": "mlp", "hidden": [7]}, MLP(256, (7,), 10)),
+    "cnn": ({"kind": "cnn", "channels": [3, 4], "kernel": 3, "hidden": [6]}, CNN((16, 16), (3, 4), (6,), 10, kernel=3)),
+}
+UNEQUAL = {"a": 13, "b": 5, "c": 1, "d": 10}
+
+
+def pixels(client, rows):
+    draw = np.random.default_rng(list(client.encode()))
+    return draw.normal(size=(rows, 16, 16)), draw.integers(0, 3, rows)
+
+
+def layers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Our names to the tensors of a plain network that stand for them, its dense weights turned round."""
+    found, count = {}, {"conv": 0, "dense": 0}
+    for layer in module.modules():
+        kind = {torch.nn.Conv2d: "conv", torch.nn.Linear: "dense"}.get(type(layer))
+        if kind:
+            found[f"{kind}{count[kind]}.weight"] = layer.weight.data.T if kind == "dense" else layer.weight.data
+            found[f"{kind}{count[kind]}.bias"] = layer.bias.data
+            count[kind] += 1
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_contestants_have_the_same_weights_after_the_same_rounds(name, make_problem, play):
+    """In full batches the order of rows is nothing, and the plain loop shares nothing with us but the start."""
+    model, network = MODELS[name]
+    problem = make_problem(UNEQUAL, network=network, epochs=1, batch=100, silos={"rows_of": pixels})
+    training = {
+        "batch": 100,
+        "optimiser": {"kind": "sgd", "learning_rate": 0.1},
+        "objective": {"kind": "cross_entropy"},
+    }
+    server = plain.network(model, (16, 16), {"training": training})
+    start = FedAvg().init(problem).tensors["weights"]
+    for at, w in layers(server).items():
+        w.copy_(start[at])
+    clients = plain.open_rows(problem.silos.folder, "train")
+    assert sorted(len(y) for _, y in clients) == sorted(UNEQUAL.values())
+    for _ in range(3):
+        plain._round(server, clients, training)
+    ours = play(FedAvg(), problem, [1, 2, 3]).state.tensors["weights"]
+    assert ours.keys() == layers(server).keys()
+    for at, w in layers(server).items():
+        torch.testing.assert_close(ours[at], w, rtol=0, atol=1e-5)
+        assert (ours[at] - start[at]).abs().max() > 1e-3, "they have moved"
+
+
+def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem, play):
+    """The authors' average counts clients, which is that by rows where all have as many, as in the workload."""
+    model, network = MODELS["cnn"]
+    rows = {"a": 12, "b": 12, "c": 12}
+    problem = make_problem(rows, network=network, epochs=1, batch=100, optimiser=Adam(0.001), silos={"rows_of": pixels})
+    training = {"batch": 100, "optimiser": {"learning_rate": 0.001}, "objective": {"kind": "cross_entropy"}}
+    server = authors.VectorQuantised(plain.network(model, (16, 16), {"training": training}), 5, 4)
+    page = UEFL(arm="paper", words=5, first_rounds=2)
+    start = page.init(problem)
+    for at, w in layers(server).items():
+        w.copy_(start.tensors["weights"][at])
+    server.words.data.copy_(start.tensors["weights"][SHARED])
+    clients, checks = (plain.open_rows(problem.silos.folder, split) for split in ("train", "validation"))
+    authors._round(server, clients, checks, training, {"words": 5, "passes": 2})
+    ours = play(page, problem, [1]).state.tensors["weights"]
+    for at, w in [*layers(server).items(), (SHARED, server.words.data)]:
+        torch.testing.assert_close(ours[at], w, rtol=0, atol=2e-5)
+
+
+def test_a_contestant_that_fails_is_an_error_with_its_own_words(tmp_path):
+    (tmp_path / "params.yaml").write_text("data: nothing")
+    with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):
+        bench._command(tmp_path, "partition", "--json")
+
+
+def test_workloads_are_chosen_by_name():
+    assert [w.name for w in chosen_workloads(["W4"])] == ["W4-1000", "W4-3000", "W4-10000"]
+    assert [w.name for w in chosen_workloads([])] == list(WORKLOADS)
+    with pytest.raises(UserError, match="no workload 'W9'; there are W1"):
+        chosen_workloads(["W9"])
+
+
+def test_an_unknown_peer_is_refused_before_anything_is_run():
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"^there is no peer 'plain'; there is flower\.$"):
+        bench.bench(["W3"], 1, ["plain"], said.append)
+    assert said == []
+
+
+def test_a_peer_that_is_not_installed_is_refused_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setenv(PYTHON, _bare_python(tmp_path))
+    install = r"flower/bin/pip install 'flwr\[simulation\]' torch==\d+\.\d+\.\d+ numpy pydantic safetensors && export "
+    with pytest.raises(UserError, match=rf"^flower needs flwr, ray, torch, .* not installed for /.*{install}{PYTHON}="):
+        bench.bench(["W3"], 1, ["flower"], said.append)
+    monkeypatch.setenv(PYTHON, str(tmp_path / "none"))
+    with pytest.raises(UserError, match=rf"^{PYTHON} is '/.*none', which is no interpreter; make one with .*{install}"):
+        bench.bench(["W3"], 1, ["flower"], said.append)
+    assert said == []
+
+
+def test_flower_alone_runs_with_the_interpreter_that_the_environment_names(monkeypatch):
+    monkeypatch.setenv(PYTHON, "/elsewhere/python")
+    assert (interpreter("flower"), interpreter("plain")) == ("/elsewhere/python", sys.executable)
+    monkeypatch.delenv(PYTHON)
+    assert interpreter("flower") == sys.executable
+
+
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no environment with Flower")
+def test_flower_does_the_rounds_and_leaves_the_first_out(tmp_path):
+    bench.check_peers(["flower"])
+    bench._prepare(tmp_path, TINY)
+    rounds = bench._other(tmp_path, TINY, "flower", "1")["rounds"]
+    assert len(rounds) == TINY.rounds - 1
+    assert min(rounds) > 0
+
+
+def test_the_workloads_are_those_of_the_docs():
+    page = (Path(__file__).parents[3] / "docs" / "speed.md").read_text(encoding="utf-8")
+    for workload in WORKLOADS.values():
+        name = workload.name.partition("-")[0]
+        line = next(line for line in page.splitlines() if line.startswith(f"| {name} "))
+        assert f"{workload.rows:,}" in line
+        assert f"{workload.clients:,}" in line
+
+
+def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):
+    monkeypatch.setattr(overhead, "_ENCODERS", {"residual": ((8, 8), {"widths": (4, 6)})})
+    (line,) = overhead.overhead(2, lambda _: None)["encoders"]
+    learned = line["parameters"]
+    assert learned["uefl"] - learned["fedavg"] == overhead.WORDS * 6
+    assert len(line["ratio_by_turn"]) == 2
+    assert min(line["milliseconds"].values()) > 0
+
+
+def test_peers_take_part_where_the_method_is_fedavg():
+    assert WORKLOADS["W1"].contestants(["flower"]) == ["plain 1", "plain 2", "siloflow", "flower"]
+    assert WORKLOADS["W5"].contestants(["flower"]) == ["authors 1", "authors 2", "siloflow"]
+
+
+def test_the_authors_way_does_the_rounds(tmp_path):
+    small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
+    found = bench._contest(tmp_path, small, ["authors 1", "siloflow"], 1, lambda _: None)
+    assert found["better_plain"] == "authors 1"
+    assert {"local_train", "uncertainty_check", "codebook_extend"} <= found["task_shares"].keys()
+
+
+def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(project):
+    found = tune(Project.open([], project, derived=True), lambda _: None)
+    assert {m["kind"] for m in found["measured"]} == {"batched", "vmap", "sequential"}
+    best = min(found["measured"], key=lambda m: m["milliseconds"])
+    chosen = [m for m in found["measured"] if {k: m[k] for k in ("kind", "stack")} == found["engine"]]
+    assert chosen[0]["milliseconds"] <= 1.05 * best["milliseconds"]
+    block = [f"engine.{key}={value}" for key, value in found["engine"].items()]
+    assert Project.open(block, project).params.engine.stack == found["engine"]["stack"]
+
+
+def _bare_python(folder: Path) -> str:
+    """An environment with nothing installed in it."""
+    venv.create(folder / "bare", with_pip=False)
+    return str(folder / "bare" / "bin" / "python")

@@ -1,0 +1,249 @@
+"""What is printed shows every name as it is written, on any terminal, and obeys none."""
+
+import inspect
+import io
+from typing import Any
+
+import pytest
+from rich.progress import Task
+
+from flows.console import printing as words
+from flows.console.literal_text import PlainConsole, say
+from flows.console.progress_bar import Terminal
+from flows.console.session import Session
+from models.assessment.quantities import QUANTITIES
+from silos.errors import UserError
+
+EVIL = "[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+
+QUANTITY = QUANTITIES["classification"]
+ROWS = {"train": 1, "validation": 2, "test": 3}
+SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
+NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
+# what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
+SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
+    "partition": ({"folder": EVIL, "clients": 1, "rows": ROWS, "changed": True, "data_version": EVIL}, 2),
+    "run": (
+        {
+            "method": EVIL,
+            "task": "classification",
+            "seed": 0,
+            "reported_round": 1,
+            "rounds": 1,
+            "model": "global",
+            "metrics": {},
+            "data_version": EVIL,
+            "weights_sha256": "ab",
+            "folder": EVIL,
+        },
+        3,
+    ),
+    "compare": (
+        {
+            "task": "classification",
+            "table": [
+                {"method": EVIL, "model": "global", "seeds": 1, "seconds": 1.0, **dict.fromkeys(QUANTITY.columns)}
+            ],
+            "runs": [{"seed": 0}],
+            "paired": [{"words": EVIL}],
+            "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
+            "data_version": EVIL,
+            "figure": EVIL,
+            "experiment": EVIL,
+        },
+        7,
+    ),
+    "show": (
+        {
+            "classes": [EVIL],
+            "clients": [
+                {
+                    "name": EVIL,
+                    "domain": EVIL,
+                    "rows": ROWS,
+                    "target": None,
+                    "label_shares": {EVIL: 1.0},
+                    "mean": 0.0,
+                    "standard_deviation": 1.0,
+                }
+            ],
+            "feature_spread": 0.0,
+            "label_spread": 0.0,
+            "target_spread": None,
+            "data_version": EVIL,
+            "figure": EVIL,
+        },
+        5,
+    ),
+    "methods": (
+        {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
+        4,
+    ),
+    "stats": (
+        {
+            "client": EVIL,
+            "rows": 1,
+            "kinds": [{"kind": EVIL, "length": 1, "ok": True, "gap": None}],
+            "statistics": [0.5],
+            "notes": [EVIL],
+            "written": EVIL,
+        },
+        4,
+    ),
+    "bench": (
+        {
+            "workloads": [
+                {
+                    "workload": EVIL,
+                    "about": EVIL,
+                    "seconds_per_round": {"plain 1": 1.0, "siloflow": 1.0, EVIL: 1.0},
+                    "better_plain": "plain 1",
+                    "ratio": 1.0,
+                    "ratio_by_turn": [1.0],
+                    "local_train_ratio": 1.0,
+                    "orchestration_share": 0.1,
+                    "peak_bytes": {"siloflow": 1},
+                }
+            ],
+            "repeats": 1,
+            "cores": 1,
+        },
+        4,
+    ),
+    "overhead": (
+        {
+            "encoders": [
+                {
+                    "encoder": EVIL,
+                    "parameters": {"fedavg": 1, "uefl": 2},
+                    "milliseconds": {"fedavg": 1.0, "uefl": 2.0},
+                    "ratio": 2.0,
+                    "ratio_by_turn": [2.0],
+                }
+            ],
+            "rows": 1,
+            "words": 1,
+            "repeats": 1,
+        },
+        1,
+    ),
+    "tune": (
+        {
+            "measured": [{"kind": EVIL, "stack": 1, "milliseconds": 1.0}],
+            "now": {"kind": EVIL, "stack": 1},
+            "engine": {"kind": EVIL, "stack": 1},
+        },
+        3,
+    ),
+    "data_log": (
+        {
+            "now": "ab",
+            "versions": [{"revision": EVIL, "date": EVIL, "words": EVIL, "digest": EVIL, "partitions": {EVIL: "ab"}}],
+        },
+        4,
+    ),
+    "data_diff": (
+        {"silos": [{"name": EVIL, "client": EVIL, "change": "changed", "before": SIDE, "after": SIDE}]},
+        3,
+    ),
+    "data_use": ({"partitions": {EVIL: EVIL}, "params_differ": EVIL}, 3),
+    "reproduce": (
+        {
+            "title": EVIL,
+            "source": EVIL,
+            "rows": [
+                {
+                    "cell": EVIL,
+                    "words": EVIL,
+                    "missed": 0,
+                    "values": [0.5],
+                    "seconds": 1.0,
+                    "seeds": [0],
+                    "floor": None,
+                    "fresh": None,
+                    "unseen": None,
+                    **NUMBERS,
+                }
+            ],
+            "seeds_are": "data",
+            "unit": EVIL,
+            "scale": EVIL,
+            "by_class": {EVIL: {EVIL: NUMBERS}},
+            "also": {EVIL: {EVIL: NUMBERS}},
+            "ensembles": {EVIL: {EVIL: 0.5}},
+            "paired": [{"words": EVIL}],
+            "known_errors": EVIL,
+            "results": EVIL,
+            "figures": [EVIL],
+            "experiment": EVIL,
+        },
+        17,
+    ),
+    "estimate": ({"seconds": {EVIL: 60.0}}, 1),
+}
+
+
+def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
+    """A console that writes to a stream of this encoding, as wide as anything."""
+    stream = io.BytesIO()
+    wrapped = io.TextIOWrapper(stream, encoding=encoding, write_through=True)
+    return stream, PlainConsole(file=wrapped, width=10_000, **options)
+
+
+def printing() -> list[str]:
+    """Every function of flows/console/printing.py that prints."""
+    found = inspect.getmembers(words, inspect.isfunction)
+    public = [name for name, f in found if f.__module__ == words.__name__ and not name.startswith("_")]
+    return [name for name in public if "console" in inspect.signature(getattr(words, name)).parameters]
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])
+@pytest.mark.parametrize("name", printing())
+def test_every_name_that_is_printed_is_text_on_any_terminal(name: str, encoding: str, shown: str) -> None:
+    found, count = SAMPLES[name]
+    stream, console = terminal(encoding)
+    getattr(words, name)(found, console)
+    said = stream.getvalue().decode(encoding)
+    assert said.count(shown) == count
+    rest = said.replace(shown, "")
+    assert "\\" not in rest  # nor is a line of our own escaped
+    assert {c for c in rest if not c.isprintable()} <= {"\n"}
+
+
+def test_the_bar_of_a_run_and_what_is_said_beside_it_are_text() -> None:
+    stream, console = terminal("ascii", force_terminal=True, no_color=True, legacy_windows=False)
+    screen = Terminal(console)
+    screen.begin(EVIL, 1, 5)
+    screen.round(2, EVIL)
+    screen.end(EVIL, None, 1.0)
+    screen.fail(EVIL, EVIL)
+    (bar,) = screen._bar.tasks
+    assert isinstance(bar, Task)
+    console.print(screen._bar)
+    assert stream.getvalue().decode("ascii").count(ASCII) == 1 + 1 + 2 + 2
+
+
+def test_an_error_shows_its_names_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = EVIL.replace("\n", "")  # a message may have several lines
+    with pytest.raises(SystemExit) as end, Session(json=False, timings=False):
+        raise UserError(f"there is no client {evil}.\nparams.yaml: {evil}")
+    shown = SHOWN.replace("\\n", "")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"error: there is no client {shown}.\nerror: params.yaml: {shown}\n"
+
+
+def test_a_schedule_says_names_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(stream, encoding="ascii", write_through=True))
+    say(f"compare: {EVIL}" + " done" * 50)
+    assert stream.getvalue().decode() == f"compare: {ASCII}" + " done" * 50 + "\n"
+
+
+def test_a_run_s_numbers_stand_on_lines_of_their_own():
+    sample = {**SAMPLES["run"][0], "metrics": {"accuracy/mean": 0.5}}
+    out = io.StringIO()
+    words.run(sample, PlainConsole(file=out, width=200))
+    assert "\\nloss" not in out.getvalue()
+    assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]

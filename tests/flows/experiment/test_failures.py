@@ -1,0 +1,317 @@
+"""What goes wrong in a run is told in a sentence, spoils nothing, and `resume` ends with the bits of an undisturbed run."""
+
+import json
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import app
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+from flows.method import MethodError
+from flows.run import check_resume
+from models.assessment.quantities import QUANTITIES
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.recording.checkpoint import load_state
+from tasks.recording.json_files import unwritable, write_json
+from tasks.recording.track import Delivery
+from tasks.running.workers import check
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+
+PLACES = [("threads", 2), ("processes", 2)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, str]:
+    """The weights of runs that nobody disturbed, by method."""
+    return {}
+
+
+@pytest.fixture
+def fails(play_run: Callable, undisturbed: dict[str, str], folder: Path, told: Any) -> Callable[..., BaseException]:
+    """A run that must fail after its first round, which `spoil` may see to; then `mend` is called, and `resume` goes on."""
+
+    def run(
+        mend: Callable[[], object],
+        *more: str,
+        spoil: Callable[[], object] | None = None,
+        method: str = "fedavg",
+        kind: str = "threads",
+        workers: int = 1,
+    ) -> BaseException:
+        same = "fedavg" if method == "own" else method
+        if same not in undisturbed:
+            undisturbed[same] = play_run(same, "threads", 1)["weights_sha256"]
+        if spoil is not None:
+            told.after[1] = spoil
+        with pytest.raises((UserError, OSError)) as error:
+            play_run(method, kind, workers, *more)
+        mend()
+        found = play_run(method, kind, workers, *more, resume=True)
+        assert found["resumed_from_round"] == 1
+        assert found["weights_sha256"] == undisturbed[same]
+        left = [p for p in (folder / found["folder"]).rglob(".*") if p.name != ".lock"]
+        assert left == []
+        return error.value
+
+    return run
+
+
+@pytest.mark.parametrize(("kind", "workers"), PLACES)
+def test_an_error_in_a_page_of_the_users_own_names_the_step_the_clients_and_the_line(
+    kind, workers, fails, pools, folder
+):
+    pools(kind)
+    page = (folder / "own.py").read_text()
+    line = page.splitlines().index('        raise ZeroDivisionError("no rows left")') + 1
+
+    def mend():
+        (folder / "own.py").write_text(page.replace('"c03" in', "None in"))
+
+    error = fails(mend, "method.own.does=raises", method="own", kind=kind, workers=workers)
+    (folder / "own.py").write_text(page)
+    assert isinstance(error, MethodError)
+    start, clients = str(error).split(" in train of ")
+    assert start == "own failed: ZeroDivisionError: no rows left"
+    named, _, rest = clients.partition(" (")
+    assert "c03" in named
+    assert rest == f"own.py, line {line}); mend own.py, and --resume goes on after the last whole round."
+
+
+def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder):
+    page = (folder / "own.py").read_text()
+    line = page.splitlines().index('            raise KeyError("between two steps")') + 1
+    mended = page.replace("round.number == 2", "round.number == 0")
+    error = fails(lambda: (folder / "own.py").write_text(mended), "method.own.does=stumbles", method="own")
+    (folder / "own.py").write_text(page)
+    said = f"own failed: KeyError: 'between two steps' (own.py, line {line}); mend own.py, and --resume goes on"
+    assert str(error).startswith(said)
+
+
+def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(prefect, folder, told, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
+    monkeypatch.setattr(Project, "silos", data)
+    settings = ["training.rounds=2", "extra_methods.own=own.py", "method.own.does=raises"]
+    typed = ["compare", "own", "fedavg", "--seeds", "0", "--reference", "fedavg", "--json"]
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended:
+        app([*typed, *(word for setting in settings for word in ("--set", setting))])
+    signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [run["method"] for run in found["runs"]] == ["fedavg"]
+    (failed,) = found["failed"]
+    assert (failed["method"], failed["seed"]) == ("own", 0)
+    assert failed["error"].startswith("own failed: ZeroDivisionError: no rows left in train of clients ")
+
+
+@pytest.mark.parametrize(("kind", "workers"), PLACES)
+def test_a_broken_rows_file_is_named_with_its_client(kind, workers, play_run, pools, folder, told):
+    pools(kind)
+    silos = Project.open(["data.seed=5"], root=folder, derived=True).silos
+    broken = Path(silos.folder) / "c03.safetensors"
+    whole = broken.read_bytes()
+    told.after[1] = lambda: broken.write_bytes(whole[:-40])
+    with pytest.raises(UserError) as error:
+        play_run("fedavg", kind, workers, "data.seed=5")
+    assert str(error.value).startswith(
+        f"{broken}, with the rows of client c03, is not what data version {silos.version} "
+    )
+    assert play_run("fedavg", kind, workers, "data.seed=5")["data_version"] == silos.version  # it was made again
+    assert broken.read_bytes() == whole
+
+
+def test_a_damaged_file_of_a_run_is_told_with_the_way_out_and_whole_rounds_are_used(
+    play_run, folder, told, undisturbed
+):
+    """Of a round that no checkpoint counts it is written anew; of one that counts, nothing goes on before it is mended."""
+    told.after[2] = lambda: (_ for _ in ()).throw(OSError("stop"))
+    with pytest.raises(OSError, match="stop"):
+        play_run("fedavg", "threads", 1)
+    path = max(folder.glob("runs/*/fedavg-seed0"), key=lambda p: p.stat().st_mtime_ns)
+    half(path / "journal" / "000002.json", path / "journal" / "000003.json")  # as if round 3 had begun
+    for name in ("journal/000001.json", "run.json", "../experiment.json"):
+        whole = half(path / name)
+        with pytest.raises(UserError, match=r"json is damaged \(.+\); bring it back from a copy, or start anew"):
+            play_run("fedavg", "threads", 1, resume=True)
+        (path / name).write_bytes(whole)
+    found = play_run("fedavg", "threads", 1, resume=True)
+    assert found["resumed_from_round"] == 2
+    undisturbed.setdefault("fedavg", found["weights_sha256"])
+    assert found["weights_sha256"] == undisturbed["fedavg"]
+    half(path / "result.json")
+    with pytest.raises(UserError, match=r"result\.json is damaged .* delete it, and .* --resume writes it again\.$"):
+        play_run("fedavg", "threads", 1, resume=True)
+    (path / "result.json").unlink()
+    again = play_run("fedavg", "threads", 1, resume=True)
+    assert (again["weights_sha256"], again["metrics"]) == (found["weights_sha256"], found["metrics"])
+    half(path / "outcomes.json")
+    with pytest.raises(
+        UserError, match=r"outcomes\.json is damaged .* delete .*result\.json, and .* writes both again"
+    ):
+        RunFolder(path).kept()
+
+
+def half(path: Path, into: Path | None = None) -> bytes:
+    """What was in the file, of which half is left, or of which half is in another."""
+    whole = path.read_bytes()
+    (into or path).write_bytes(whole[: len(whole) // 2])
+    return whole
+
+
+def test_a_folder_in_place_of_the_checkpoint_is_told(fails, folder):
+    places = []
+
+    def put():
+        checkpoint = max(folder.glob("runs/*/*/checkpoint.safetensors"), key=lambda p: p.stat().st_mtime_ns)
+        checkpoint.rename(checkpoint.with_name("aside"))
+        checkpoint.mkdir()
+        places.append(checkpoint)
+
+    def mend():
+        places[0].rmdir()
+        places[0].with_name("aside").rename(places[0])
+
+    error = fails(mend, spoil=put)
+    assert unwritable(error) == f"cannot write {places[0]}: a folder is where a file should be; move it away."
+
+
+def test_a_file_that_may_not_grow_is_told(fails, folder):
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> Callable[[], None]:
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    try:
+        error = fails(limit(hard), spoil=limit(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert unwritable(error).endswith(": files may not grow that large; raise the limit (`ulimit -f`).")
+    assert str(folder / "runs") in unwritable(error)
+
+
+@pytest.mark.parametrize(
+    ("place", "method", "kind", "workers"),
+    [("runs", "fedavg", "threads", 1), ("private", "local_only", "processes", 2)],
+)
+def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder):
+    pools(kind)
+    with small_disk(folder / place):
+        ballast = folder / place / "ballast"
+        words = unwritable(
+            fails(ballast.unlink, spoil=lambda: fill(ballast), method=method, kind=kind, workers=workers)
+        )
+    assert words.startswith(f"cannot write {folder / place}/")
+    assert words.endswith(": the disk is full; free some space.")
+
+
+def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):
+    found = play_run("fedavg", "threads", 1, "training.rounds=1")
+    experiment = Path(found["folder"]).parent.name
+    small = ["engine.stack=2", "extra_methods.own=own.py", f"method.own.marker={folder}/marker", "runner.workers=2"]
+    check_resume(Project.open([*small, "training.rounds=1"], derived=True), "fedavg", 0, experiment)
+    with pytest.raises(UserError, match=r"other settings \(params\.training\.rounds: 1 → 3\); put them back"):
+        check_resume(Project.open([*small, "training.rounds=3"], derived=True), "fedavg", 0, experiment)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local_only"])
+def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(method, play_run, folder, monkeypatch):
+    """Files come by a rename and go by an unlink: after each of those is every moment that a kill can leave behind."""
+    seen, told, missing = [], [], []
+    changes = {"replace": Path.replace, "unlink": Path.unlink}
+    hear = Delivery.round_done
+
+    def look(change: str) -> Callable[..., Any]:
+        def changed(path: Path, *more: Any, **options: Any) -> Any:
+            done = changes[change](path, *more, **options)
+            if threading.current_thread() is threading.main_thread() and path.is_relative_to(folder):
+                try:
+                    seen.append(counted(folder, method))
+                except (UserError, AssertionError) as error:
+                    missing.append(f"after {change} of {path.name}: {error}")
+            return done
+
+        return changed
+
+    def is_told(delivery: Delivery, number: int) -> None:
+        told.append((number, counted(folder, method)))
+        hear(delivery, number)
+
+    write_json(folder / "runs" / "killed" / "experiment.json", {"kind": "run", "name": "killed"})
+    for change in changes:
+        monkeypatch.setattr(Path, change, look(change))
+    monkeypatch.setattr(Delivery, "round_done", is_told)
+    settings = ["evaluation.report=best", "training.optimiser.learning_rate=0.02"]
+    play_run(method, "threads", 1, *settings, experiment="killed")
+    assert missing == []
+    assert set(seen) == {0, 1, 2, 3}
+    assert told == [(number, number) for number in range(4)], "MLflow hears of a round when its checkpoint is there"
+
+
+def counted(folder: Path, method: str) -> int:
+    """The round that the run's checkpoint counts, once all that it needs was found."""
+    run = RunFolder(folder / "runs" / "killed" / f"{method}-seed0")
+    found = load_state(run.checkpoint)
+    if found is None:
+        return 0
+    quantity = QUANTITIES["classification"]
+    private = PrivateStore(str(folder / "private" / "digits" / "killed" / run.name))
+    assert len(list(run.journal.each(found[1]))) == found[1]
+    best = run.load_best(found[1], quantity)
+    assert best is not None, "the best state is missing"
+    assert best[1] == run.best_round(found[1], quantity)[1]
+    for state, _ in (found, best):
+        for section, refs in state.private.items():
+            assert len(private.load_stack(section, refs, sorted(refs))) > 0
+    return found[1]
+
+
+def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
+    check("dask")
+    monkeypatch.setattr("tasks.running.workers._installed", lambda _: False)
+    with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
+        check("dask")
+    check("processes")
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A disk of a megabyte in this place, with what was there; a skip where none may be mounted."""
+    aside = folder.with_name("aside")
+    if folder.exists():
+        folder.rename(aside)
+    folder.mkdir()
+    try:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+    finally:
+        folder.rmdir()
+        if aside.exists():
+            aside.rename(folder)
+
+
+def fill(path: Path) -> None:
+    """Until nothing more goes onto its disk."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * 4096):
+                pass
+        except OSError:
+            return

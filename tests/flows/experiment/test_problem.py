@@ -1,0 +1,94 @@
+"""What params say of model and clients is the network and the clients that methods are given."""
+
+import pytest
+
+from flows.experiment.project import Project
+from flows.round import draw
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.dense import MLP
+from silos.errors import UserError
+
+
+@pytest.fixture
+def opened(project):
+    return lambda *overrides: Project.open(list(overrides), project, derived=True)
+
+
+def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
+    network = MLP(64, (8,), 10)
+    for override, expected in (
+        ([], network),
+        (["model.members=1"], network),
+        (["model.members=3"], DeepEnsemble(network, 3)),
+    ):
+        problem = opened(*override).problem(0)
+        assert problem.network == expected
+        assert problem.training.engine == "batched"
+
+
+def test_clients_may_join_later(opened):
+    project = opened("clients.join={c05: 3, c00: 2}")
+    join = project.params.clients.join
+    there = [set(draw(project.problem(0), number, 1.0, 0.0, join)[0]) for number in (1, 2, 3)]
+    assert [len(clients) for clients in there] == [4, 5, 6]
+    assert there[2] - there[1] == {"c05"}
+
+
+@pytest.mark.parametrize(
+    ("join", "said"),
+    [
+        ("{c5: 3}", r"clients\.join: data/digits has no client 'c5' that takes part in training; did you mean c05\?"),
+        ("{oslo: 3}", r"clients\.join: data/digits has no client 'oslo' .*; did you mean c05\?"),
+        ("{c05: 4}", r"clients\.join\.c05 is 4, and training\.rounds is 3: it would never take part"),
+        (str({f"c0{i}": 2 for i in range(6)}), r"clients\.join: nobody is there in round 1"),
+    ],
+)
+def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
+    with pytest.raises(UserError, match=said):
+        opened(f"clients.join={join}").problem(0)
+
+
+def test_a_client_that_is_never_trained_joins_nothing(opened):
+    scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 1}]"
+    with pytest.raises(UserError, match=r"has no client 'c05' that takes part in training"):
+        opened(scheme, "clients.join={c05: 3}").problem(0)
+
+
+def test_the_first_round_of_a_client_is_a_number(opened):
+    with pytest.raises(UserError, match=r"clients\.join\.c05 is 0; it must be at least 1"):
+        opened("clients.join={c05: 0}")
+
+
+def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_made(opened):
+    with pytest.raises(UserError) as told:
+        opened("model.hidden=[10000000, 10000000]", "model.members=1000").problem(0)
+    assert str(told.value).startswith(
+        "params.yaml: model has 100,000,760,000,010,000 parameters of 1,000 members, and training a stack of 1 clients "
+        "(16 bytes for each parameter: weight, gradient and optimiser) takes 1,600,012.2 TB, and "
+    )
+    assert str(told.value).endswith(" are free here; make the model smaller, or its members fewer.")
+
+
+def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypatch):
+    monkeypatch.setattr("silos.free_memory.free_bytes", lambda: 10**9)
+    large = ["model.hidden=[100000]", "model.members=4"]  # 0.48 GB for each client
+    with pytest.raises(UserError, match=r"training a stack of 6 clients .* are free here; set engine\.stack to 1\."):
+        opened(*large, "engine.stack=8").problem(0)
+    assert opened(*large, "engine.stack=1").problem(0).stack == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ifca", "{clusters: 1000, restarts: 1000}"),
+        ("conditional", "{statistics: [{kind: loadings, components: 10000}]}"),
+        ("uefl", "{words: 100000}"),
+        ("vq_oracle", "{words: 100000}"),
+        ("fedsr", "{width: 100000}"),
+    ],
+)
+def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made(method, options, opened, monkeypatch):
+    monkeypatch.setattr("silos.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
+    project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
+    with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
+        project.params.page(method, project.root).init(project.problem(0))

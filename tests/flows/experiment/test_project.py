@@ -1,0 +1,94 @@
+"""A sweep's partitions follow the files that they are made from, and are made by one process at a time."""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from flows.experiment.project import Project, alone
+from silos import locks
+from silos.errors import UserError
+
+OPEN = """
+from flows.console import screen
+from flows.experiment.project import Project
+class Told(screen.Screen):
+    def say(self, words):
+        print(words, flush=True)
+screen.use(Told())
+print(Project.open(derived=True).silos.version, flush=True)
+"""
+
+
+def archive(project: Path, value: float) -> list[str]:
+    """Six clients in an archive of the user's own, with numbers that depend on `value`."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(120, 4)) + value, rng.integers(0, 3, 120)
+    np.savez(project / "own.npz", x=x, y=y, client=np.repeat(np.arange(6), 20))
+    return ["data.source={kind: npz, path: own.npz}", "data.scheme=[{kind: column, column: client}]"]
+
+
+def pictures(project: Path, value: float) -> list[str]:
+    """Two domains of pictures, of which one depends on `value`."""
+    for domain, shade in (("north", 10), ("south", int(100 * value))):
+        for label in ("cat", "dog"):
+            folder = project / "pictures" / domain / label
+            folder.mkdir(parents=True, exist_ok=True)
+            for number in range(5):
+                Image.new("RGB", (4, 4), (shade, number, 0)).save(folder / f"{number}.png")
+    return ["data.source={kind: folder, path: pictures, size: 4}", "data.scheme=[{kind: equal, clients: 2}]"]
+
+
+@pytest.mark.parametrize("write", [archive, pictures])
+def test_another_source_file_is_another_partition(write, project):
+    versions = []
+    for value in (1.0, 2.0, 1.0):
+        versions.append(Project.open(write(project, value), project, derived=True).silos.version)
+    assert versions[0] == versions[2] != versions[1]
+
+
+def test_a_partition_that_is_no_more_as_it_was_made_is_made_again(project):
+    silos = Project.open(root=project, derived=True).silos
+    file = Path(silos.folder) / "c03.safetensors"
+    whole = file.read_bytes()
+    for spoil in (lambda: file.write_bytes(whole[:-1] + b"?"), file.unlink, lambda: (file.parent / "more").touch()):
+        spoil()
+        again = Project.open(root=project, derived=True).silos
+        assert (again.folder, again.version) == (silos.folder, silos.version)
+        assert file.read_bytes() == whole
+    before = file.stat()
+    assert Project.open(root=project, derived=True).silos == silos
+    assert file.stat() == before
+
+
+def test_who_needs_a_partition_that_another_process_makes_waits_for_it(project):
+    own = Project.open(root=project, derived=True)
+    expected = own.silos
+    name = Path(expected.folder).name
+    with locks.changing(Path(expected.folder).with_name(f"{name}.lock"), "the first", pytest.fail):
+        second = subprocess.Popen([sys.executable, "-c", OPEN], cwd=project, stdout=subprocess.PIPE, text=True)
+        assert second.stdout is not None
+        assert second.stdout.readline() == "waiting for the first to end\n"
+    assert second.communicate()[0] == f"{expected.version}\n"
+    assert second.returncode == 0
+
+
+def test_a_lock_that_was_thrown_away_with_its_folder_is_taken_anew(tmp_path, monkeypatch):
+    """Its last holder removes the folder between our opening of the lock and our taking it."""
+    folder, take, taken = tmp_path / "estimate", fcntl.flock, []
+
+    def removed_meanwhile(file, kind):
+        if not taken:
+            shutil.rmtree(folder)
+        taken.append(kind)
+        take(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with alone(folder), pytest.raises(UserError, match="another process is working on"), alone(folder):
+        pass
+    assert len(taken) == 3

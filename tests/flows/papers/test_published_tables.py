@@ -1,0 +1,146 @@
+"""Pages of published tables: every one that there is can be run, and what is wrong with one is said."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from flows.experiment.project import Project
+from flows.papers.published_tables import PAPERS, Table, names, table_of, tables
+from models.client_statistics.noise_floor import covariance_floor, least_squares_floor
+from silos.errors import UserError
+from silos.sources.source_params import Synthetic
+from silos.sources.synthetic import coefficients
+
+CHECKOUT = Path(__file__).parents[3]
+EVERY = [
+    (paper, str(table), scale)
+    for paper in names()
+    for table, written in tables(paper).items()
+    for scale in written["scales"]
+]
+TINY = {
+    "title": "t",
+    "source": "s",
+    "known_errors": "none",
+    "cells": {"a": {"words": "w", "method": "fedavg"}, "b": {"words": "w", "method": "pooled"}},
+    "scales": {"cpu": {"seeds": [0]}},
+}
+
+
+@pytest.mark.parametrize(("paper", "table", "scale"), EVERY)
+def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, scale):
+    found = table_of(paper, table, scale)
+    for cell in found.cells:
+        for choice in found.choices(cell, scale):
+            params = Project.open(found.settings(cell, scale, choice, 7), CHECKOUT).params
+            params.page(found.method_of(cell), CHECKOUT)
+            assert (params.data.seed == 7) == (found.seeds_are == "data")
+
+
+@pytest.mark.parametrize("metric", ["accuracy/mean@", "accuracy/mean@0", "accuracy/mean@last"])
+def test_after_an_at_stands_the_number_of_a_round(metric):
+    about = {"title": "t", "source": "s", "known_errors": "none", "method": "fedavg", "scales": {"cpu": {"seeds": [0]}}}
+    table = {**about, "cells": {"one": {"words": "w"}}}
+    assert Table.model_validate({**table, "also": {"accuracy/mean@3": "third"}})
+    for bad in ({"also": {metric: "t"}}, {"measure": {"metric": metric}}):
+        with pytest.raises(ValidationError, match="after @ stands the number of a round"):
+            Table.model_validate({**table, **bad})
+
+
+@pytest.mark.parametrize(("paper", "table", "scale"), EVERY)
+def test_a_table_of_other_tables_runs_has_their_cells(paper, table, scale):
+    found = table_of(paper, table, scale)
+    if found.runs_of:
+        owner = table_of(paper, found.runs_of, scale)
+        assert found.cells.keys() <= owner.cells.keys()
+        assert owner.by_class or not found.by_class  # so that its records count by class
+        assert owner.also or not found.also  # and hold the other metrics
+        for cell in found.cells:
+            assert owner.settings(cell, scale, None, 0) == found.settings(cell, scale, None, 0)
+
+
+def test_paired_cells_have_the_same_data():
+    for paper, table, scale in EVERY:
+        found = table_of(paper, table, scale)
+        pairs = [(p.first, p.second) for p in found.paired] + [(c[0], other) for c in found.contests for other in c]
+        for pair in pairs:
+            data = [Project.open(found.settings(cell, scale, None, 0), CHECKOUT).params.data for cell in pair]
+            assert data[0] == data[1], (table, pair)
+
+
+def test_printed_floors_are_those_of_the_formula():
+    for table, clusters in (("2", 3), ("3", 8)):
+        cells = table_of("conditioning", table, "cpu").cells
+        source = Synthetic(kind="synthetic", task="linear", clusters=clusters)
+        for name, constant in (("linear-bilinear", False), ("linear-bilinear-constant", True)):
+            found = [covariance_floor(coefficients(source, seed), 100, 0.1, constant) for seed in range(40)]
+            error = np.std(found) / len(found) ** 0.5
+            assert cells[name].floor == pytest.approx(np.mean(found), abs=3 * error)
+        assert cells["linear-bilinear-least-squares"].floor == pytest.approx(
+            least_squares_floor(10, 100, 0.1), abs=5e-4
+        )
+
+
+def test_lists_in_lists_are_one_list_of_settings():
+    found = Table.model_validate({**TINY, "base": [["a=1", ["b=2"]], "c=3"]})
+    assert found.base == ("a=1", "b=2", "c=3")
+
+
+def test_a_grid_is_for_all_cells_or_for_those_that_it_names():
+    grids = {"cpu": {"seeds": [0], "grid": [1, 2]}, "paper": {"seeds": [0], "grid": {"a": [3]}}}
+    found = Table.model_validate({**TINY, "grid": "x={}", "scales": grids})
+    assert [found.choices(c, "cpu") for c in "ab"] == [["x=1", "x=2"]] * 2
+    assert [found.choices(c, "paper") for c in "ab"] == [["x=3"], [None]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"paired": [{"first": "a", "second": "z"}]}, "there is no cell 'z'; there are a, b"),
+        ({"by_class": {"o": {"z": 0.5}}}, "there is no cell 'z'"),
+        ({"cells": {"a": {"words": "w"}}}, "the cell a names no method"),
+        ({"scales": {"cpu": {"seeds": [0], "grid": [0.1]}}}, "add `grid`"),
+        ({"seeds_are": "weather"}, "seeds_are"),
+        ({"seeds_are": "data", "paired": [{"first": "a", "second": "b", "classes": ["1"]}]}, "same rows in every seed"),
+    ],
+)
+def test_what_is_wrong_with_a_page_is_said(change, words, tmp_path):
+    page = tmp_path / "mine.yaml"
+    page.write_text(yaml.safe_dump({"tables": {"1": {**TINY, **change}}}))
+    with pytest.raises(UserError, match="table 1") as error:
+        table_of(str(page), "1", "cpu")
+    assert words in str(error.value)
+
+
+def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
+    assert PAPERS.is_dir()
+    with pytest.raises(UserError, match="--table takes 2NN"):
+        table_of("mcmahan", "9", "cpu")
+    with pytest.raises(UserError, match="there are cpu, paper"):
+        table_of("mcmahan", "2NN", "moon")
+    with pytest.raises(UserError, match="there are conditioning, mcmahan"):
+        table_of("nobody", "1", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "tables:\n  1: !!python/name:os.system\n",
+            r"mine\.yaml is not valid YAML: line 2, column 6: the tag !!python/",
+        ),
+        ("tables: [1,\n", r"mine\.yaml is not valid YAML: line 2, column 1: "),
+        ("tables: 0b_\n", r"mine\.yaml is not valid YAML: line 1, column 9: 0b_ cannot be read as a whole number\."),
+        ("- a\n", r"mine\.yaml holds no tables; "),
+        ("tables: 5\n", r"mine\.yaml holds no tables; "),
+        ("table: {}\n", r"mine\.yaml holds no tables; "),
+        ("", r"mine\.yaml holds no tables; "),
+    ],
+)
+def test_a_page_that_is_no_yaml_or_holds_no_tables_is_told_with_its_file(text, words, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match=words):
+        table_of(str(tmp_path / "mine.yaml"), "1", "cpu")

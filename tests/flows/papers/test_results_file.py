@@ -1,0 +1,64 @@
+"""The file that sweeps share."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from flows.papers.results_file import Results
+
+WRITER = """
+import sys
+from pathlib import Path
+from flows.papers.results_file import Results
+folder, table = Path(sys.argv[1]), sys.argv[2]
+results = Results(folder / "paper.json", folder / "lock")
+print("ready", flush=True)
+sys.stdin.readline()
+for seed in range(30):
+    results.keep((table, "cpu", "cell"), {"seed": seed}, {"seed": seed, "value": table})
+"""
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path / "paper.json", tmp_path / "lock")
+
+
+def test_two_processes_that_write_at_once_lose_no_record(tmp_path):
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([*command, table], **pipes) for table in ("1", "2")]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=60)
+    written = json.loads((tmp_path / "paper.json").read_text())
+    for table in ("1", "2"):
+        expected = [{"seed": seed, "value": table} for seed in range(30)]
+        assert sorted(written[table]["cpu"]["cell"], key=lambda record: record["seed"]) == expected
+
+
+def test_a_record_that_is_kept_twice_is_there_once(results):
+    for value in (1, 2):
+        results.keep(("1", "cpu"), {"seed": 0}, {"seed": 0, "value": value})
+        results.keep(("1", "cpu"), {"seed": 1}, {"seed": 1, "value": value})
+    assert json.loads(results.file.read_text())["1"]["cpu"] == [{"seed": 0, "value": 2}, {"seed": 1, "value": 2}]
+
+
+def test_what_is_not_there_is_not_found_and_looking_writes_nothing(results):
+    assert results.find(("1", "cpu"), {"seed": 0}) is None
+    assert not results.file.exists()
+
+
+def test_what_is_found_anew_replaces_what_was_kept_and_what_is_not_found_is_read(results):
+    place, asked = ("1", "paired", "cpu"), {"first": "a"}
+    assert results.latest(place, asked, None) is None
+    for difference in (1, 2):
+        assert results.latest(place, asked, {"difference": difference}) == {"first": "a", "difference": difference}
+    assert results.latest(place, asked, None) == {"first": "a", "difference": 2}
+    assert json.loads(results.file.read_text())["1"]["paired"]["cpu"] == [{"first": "a", "difference": 2}]

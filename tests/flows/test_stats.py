@@ -1,0 +1,60 @@
+"""`siloflow stats`: one client's numbers, and a sentence for what is odd about its rows."""
+
+import numpy as np
+import pytest
+
+from flows.experiment.project import Project
+from flows.stats import client_statistics
+from silos.errors import UserError
+from silos.store import open_client
+
+FEW = ["method.conditional.statistics=[{kind: mean}, {kind: loadings, components: 400}]"]
+SOME = "there is no client c99 in data/digits; it has c00"
+
+
+@pytest.fixture
+def ask(project):
+    return lambda client="c03", method="conditional", overrides=(), output=None: client_statistics(
+        Project.open(list(overrides), project, derived=True), client, method, output
+    )
+
+
+def test_the_numbers_are_of_the_clients_training_rows(ask, project):
+    silos = Project.open([], project, derived=True).silos
+    x, y = open_client(silos.folder, silos.manifest.client("c03"), "train")
+    joint = np.cov(np.column_stack([x.reshape(len(x), -1) / 255, np.eye(10)[y]]).T)
+    np.testing.assert_allclose(ask()["statistics"], joint[64:, :64].flatten(), atol=1e-6)
+
+
+def test_few_rows_and_constant_features_are_said_by_client(ask):
+    found = ask(overrides=FEW)
+    rows = found["rows"]
+    assert [kind["ok"] for kind in found["kinds"]] == [True, False]
+    assert found["notes"][0].startswith(f"client c03 has {rows} training rows, and the statistic loadings needs 401; ")
+    assert found["notes"][1].endswith("of the 64 features of client c03 are constant: nothing varies with them.")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"client": "c99"}, SOME),
+        ({"method": "fedavg"}, "method fedavg reads no statistics of a client"),
+        ({"overrides": ["method.conditional.source=zeros"]}, "method conditional reads no statistics of a client"),
+        (
+            {"overrides": [*FEW, "method.conditional.few_rows=refuse"]},
+            "client c03 of .* loadings needs 401; give it more",
+        ),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(ask, asked, said):
+    with pytest.raises(UserError, match=said):
+        ask(**asked)
+
+
+def test_nothing_is_written_unless_a_file_is_named(ask, project, tmp_path):
+    ask()
+    before = set(project.rglob("*"))
+    found = ask(output=str(tmp_path / "own.json"))
+    assert set(project.rglob("*")) == before
+    assert (tmp_path / "own.json").is_file()
+    assert found["written"] == str(tmp_path / "own.json")

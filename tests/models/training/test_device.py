@@ -1,0 +1,82 @@
+"""The engine on the device of its inputs: a GPU where there is one, and everywhere no tensor made on another device."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from models.assessment.uncertainty import doubts, predictive
+from models.method_networks.codebook import COUNT, OWN, Quantised, habits
+from models.method_networks.conditional_network import Bilinear, Ensemble
+from models.method_networks.distrans_network import Transformed
+from models.method_networks.fedsr_network import Represented
+from models.networks.convolution import CNN
+from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.dense import MLP
+from models.networks.residual import Residual
+from models.streams import client_streams, server_stream
+from models.training.engine import Rows, Training, outcomes, stacked, train
+from models.training.objectives import CrossEntropy, Focal
+from models.training.optimisers import SGD, Adam
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+NETWORKS = {
+    "mlp": MLP(64, (6,), 3, dropout=0.2, statistics=4),
+    "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.2, statistics=4),
+    "bilinear": Bilinear(64, 3, 4, constant=True),
+    "ensemble": Ensemble(64, 3, 4, experts=2),
+    "residual": Residual((8, 8), 3, (6,), 0.2, True, (3, 4)),
+    "quantised": Quantised(CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.2), 5, room=3, segments=2),
+    "transformed": Transformed(MLP(64, (6,), 3), (8, 8)),
+    "represented": Represented(MLP(64, (6,), 3)),
+    "deep_ensemble": DeepEnsemble(Quantised(MLP(64, (6,), 3, dropout=0.2), 5, room=3), 2),
+}
+OPTIMISERS = {"sgd": SGD(0.1, weight_decay=0.01), "momentum": SGD(0.1, 0.9), "adamw": Adam(0.01, 0.1, decoupled=True)}
+
+
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, engine):
+    """What is made without a device lands on `meta` here, and then meets the others in an error."""
+    if engine == "vmap" and hasattr(network, "cost_stack"):
+        pytest.skip("has no form to map")
+    rows, weights, context, streams = stack(network, device)
+    plan = Training(Focal(2.0), optimiser, 2, 4, engine)
+    with torch.device("meta"):
+        trained, loss = train(network, weights, context, rows, plan, streams, proximal=0.1)
+        found = outcomes(network, trained, context, rows, CrossEntropy(), engine)
+        found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
+        for one in members_of(network):
+            if isinstance(one.network, Quantised):
+                found |= habits(one.network, one.of(trained), one.of(context), rows.x, rows.counts)
+    for tensor in (*trained.values(), loss, *found.values()):
+        assert tensor.device.type == device
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_device_learns_what_the_reference_on_the_cpu_learns(device, network):
+    plan = Training(CrossEntropy(), SGD(0.1), 2, 4, "sequential")
+    rows, weights, context, streams = stack(network, "cpu")
+    expected, _ = train(network, weights, context, rows, plan, streams)
+    rows, weights, context, streams = stack(network, device)
+    found, _ = train(network, weights, context, rows, replace(plan, engine="batched"), streams)
+    for name, w in expected.items():
+        torch.testing.assert_close(found[name].cpu(), w, rtol=0, atol=1e-5)
+
+
+def stack(network, device):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(3, 9, 8, 8, generator=draw)
+    y = torch.randint(0, 3, (3, 9), generator=draw)
+    rows = Rows(x.to(device), y.to(device), torch.tensor([9, 0, 5], device=device))
+    weights = stacked({n: w.to(device) for n, w in network.init(server_stream(0, 0, "init")).items()}, 3)
+    context = {"statistics": torch.rand(3, 4, generator=draw).to(device)}
+    for one in members_of(network):
+        if isinstance(one.network, Quantised):
+            own = torch.rand(3, one.network.room, one.network.length, generator=draw)
+            weights[one.prefix + OWN] = own.to(device)
+            context[one.prefix + COUNT] = torch.tensor([3, 0, 1], device=device)
+    return rows, weights, context, client_streams(0, ["a", "", "c"], 1, "local_train").to(device)

@@ -1,0 +1,24 @@
+"""torchvision can be imported beside any build of torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_torchvision_imports_and_imports_again():
+    program = (
+        "from silos.vision import torchvision\n"
+        "first = torchvision()\n"
+        "assert torchvision() is first\n"
+        "from torchvision.datasets import MNIST\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=True)
+
+
+def test_the_room_imports_without_torch():
+    program = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "import silos.store, silos.cohort, silos.show, silos.version\n"
+        "assert 'torch' not in sys.modules and 'PIL' not in sys.modules and 'dvc' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=True)

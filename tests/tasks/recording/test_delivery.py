@@ -1,0 +1,280 @@
+"""MLflow hears of every round once, whatever its server does meanwhile, and nobody waits for it."""
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.networks.dense import MLP
+from models.networks.registry import to_json
+from models.streams import server_stream
+from tasks.recording import track
+from tasks.recording.checkpoint import Journal
+from tasks.recording.json_files import read_json
+from tasks.recording.track import Delivery, Finish, Ticket, connect
+
+AT_ONCE = 1.0  # seconds; ten rounds are handed over in less, also on a busy machine
+PARAMS = {"a": 1, "clients.join.|": 2}  # a client's name may be anything
+METRICS = {"accuracy/mean", "loss/train", "memory/resident"}
+
+
+class Server:
+    """A real `mlflow server` on loopback, which can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Answers when it answers."""
+        store = f"sqlite:///{self._folder}/mlflow.db"
+        connect(store)
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--workers", "1", "--backend-store-uri", store, "--artifacts-destination", str(self._folder)]
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, (self._folder / "server.log").read_text()
+                time.sleep(0.1)
+        raise AssertionError("the server does not answer")
+
+    def stop(self) -> None:
+        """With its workers."""
+        if self._process is not None:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Not started yet."""
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Delivery]:
+    """A delivery from this test's run folder; tests of one run call it again, as `--resume` does."""
+    monkeypatch.setattr(track, "RETRY", 0.3)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    def build(uri: str, name: str) -> Delivery:
+        ticket = Ticket(
+            uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS
+        )
+        return Delivery(tmp_path, ticket)
+
+    return build
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Delivery, range], None]:
+    """Rounds as the loop plays them: journal, then the delivery is told. It must not wait."""
+
+    def rounds(delivery: Delivery, numbers: range) -> None:
+        start = time.monotonic()
+        for number in numbers:
+            metrics = {"accuracy/mean": number / 100, "loss/train": None if number == 2 else 1 / number}
+            record = {
+                "round": number,
+                "time_ms": 1_000_000 + number,
+                "metrics": metrics,
+                "memory": {"resident": number},
+            }
+            Journal(tmp_path / "journal").write(record)
+            delivery.round_done(number)
+        assert time.monotonic() - start < AT_ONCE
+
+    return rounds
+
+
+def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(server, deliver, play):
+    away = deliver(server.url, "away")
+    play(away, range(1, 6))
+    assert away.finish(Finish(), patience=60) is None
+    assert away.problem.startswith(f"MLflow at {server.url}: ")
+    server.start()
+    resumed = deliver(server.url, "away")
+    resumed.round_done(5)
+    assert resumed.finish(Finish()) is not None
+    assert_whole(server.url, "away", resumed.run_id, 5, without={("loss/train", 2)})
+
+
+def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(server, deliver, play, tmp_path):
+    server.stop()
+    server.start()
+    delivery = deliver(server.url, "stopped")
+    play(delivery, range(1, 6))
+    wait_for(lambda: (read_json(tmp_path / "delivered.json") or {}).get("round") == 5)
+    server.stop()
+    play(delivery, range(6, 16))
+    wait_for(lambda: delivery.problem is not None)
+    server.start()
+    wait_for(lambda: read_json(tmp_path / "delivered.json")["round"] == 15)  # without another round
+    play(delivery, range(16, 21))
+    assert delivery.finish(Finish()) is not None
+    assert_whole(server.url, "stopped", delivery.run_id, 20, without={("loss/train", 2)})
+
+
+def test_a_store_that_was_made_anew_hears_of_the_rounds_that_the_old_one_knew(deliver, play, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    first = deliver(uri, "anew")
+    play(first, range(1, 4))
+    assert first.finish(Finish()) is not None
+    connect(uri).delete_run(first.run_id)
+    mark = tmp_path / "delivered.json"
+    mark.write_text(mark.read_text()[:9])  # and half of what was written down is no obstacle
+    second = deliver(uri, "anew")
+    second.round_done(3)
+    assert second.finish(Finish()) not in (None, first.run_id)
+    assert_whole(uri, "anew", second.run_id, 3, without={("loss/train", 2)})
+
+
+def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, play, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    connect(uri)
+    lock = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    lock.execute("begin exclusive")
+    locked = deliver(uri, "locked")
+    play(locked, range(1, 11))
+    assert locked.finish(Finish(), patience=1) is None
+    assert locked.problem == f"MLflow at {uri} did not answer for 1 s"
+    lock.execute("rollback")
+    lock.close()
+    locked._thread.join()  # it still tried; a run's folder has one process at a time, and so one delivery
+    (tmp_path / "delivered.json").unlink(missing_ok=True)  # as if it had been killed before it wrote that down
+    resumed = deliver(uri, "locked")
+    resumed.round_done(10)
+    assert resumed.finish(Finish()) is not None
+    assert_whole(uri, "locked", resumed.run_id, 10, without={("loss/train", 2)})
+
+
+def test_a_store_that_never_answers_stops_nobody(deliver, play):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        delivery = deliver(uri, "silent")
+        play(delivery, range(1, 11))
+        assert delivery.finish(Finish(), patience=1) is None
+        assert delivery.problem == f"MLflow at {uri} did not answer for 1 s"
+        wait_for(lambda: silent.accept() is not None)  # it was asked
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+def test_what_is_logged_at_the_end_is_there_whole_after_it_was_cut_and_once(deliver, play, tmp_path):
+    """The model's place is a file at first, so that its upload breaks off half way."""
+    uri, finish = f"sqlite:///{tmp_path}/mlflow.db", everything(tmp_path)
+    (tmp_path / "artifacts").mkdir()
+    in_the_way = tmp_path / "artifacts" / "models"
+    in_the_way.touch()
+    cut = deliver(uri, "cut")
+    play(cut, range(1, 4))
+    assert cut.finish(finish) is None
+    assert "models" in cut.problem
+    in_the_way.unlink()
+    for _ in range(2):  # and whoever asks once more changes nothing
+        resumed = deliver(uri, "cut")
+        resumed.round_done(3)
+        assert resumed.finish(finish) == cut.run_id
+    client = connect(uri)
+    run = client.get_run(cut.run_id)
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert model.status == "READY"
+    assert (Path(model.artifact_location.removeprefix("file://")) / "artifacts" / "weights.safetensors").is_file()
+    assert [a.path for a in client.list_artifacts(cut.run_id)] == ["clients.csv"]
+    assert len(run.inputs.dataset_inputs) == 1
+    assert [m.step for m in client.get_metric_history(cut.run_id, "uncertainty/entropy")] == [3]
+    assert_whole(uri, "cut", cut.run_id, 3, without={("loss/train", 2)}, also={"uncertainty/entropy"})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+def test_an_upload_that_outlasts_patience_is_not_taken_for_a_done_one(deliver, play, tmp_path):
+    """What was said stands, also if the upload ends well after it: the next resume finds nothing left to do."""
+    uri, gate = f"sqlite:///{tmp_path}/mlflow.db", threading.Event()
+    slow = deliver(uri, "slow")
+    play(slow, range(1, 4))
+    wait_for(lambda: (tmp_path / "delivered.json").is_file())
+    assert slow.finish(Waiting(everything(tmp_path), gate), patience=1) is None
+    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
+    gate.set()
+    slow._thread.join()
+    assert slow.problem == f"MLflow at {uri} did not answer for 1 s"
+    resumed = deliver(uri, "slow")
+    resumed.round_done(3)
+    assert resumed.finish(everything(tmp_path)) == slow.run_id
+    experiment = connect(uri).get_run(slow.run_id).info.experiment_id
+    assert len(connect(uri).search_logged_models([experiment])) == 1
+    assert_whole(uri, "slow", slow.run_id, 3, without={("loss/train", 2)}, also={"uncertainty/entropy"})
+
+
+class Waiting(Finish):
+    """What is logged once, whose model is not there before the gate opens."""
+
+    def __init__(self, whole: Finish, gate: threading.Event) -> None:
+        self.__dict__.update(whole.__dict__)
+        self.__dict__["gate"] = gate
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "model":
+            assert super().__getattribute__("gate").wait(60)
+        return super().__getattribute__(name)
+
+
+def everything(folder: Path) -> Finish:
+    """A table, a model, a dataset and a last metric."""
+    (folder / "clients.csv").write_text("round,client,dropped\n")
+    network = MLP(5, (), 3)
+    card = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": list("abc")}
+    card |= {"shape": [5], "personal": False, "clients": [], "statistics": None}
+    weights = network.init(server_stream(0, 0, "init"))
+    model = {"uri": f"sqlite:///{folder}/mlflow.db", "card": card, "shared": weights, "personal": {}}
+    return Finish(
+        (folder / "clients.csv",),
+        {**model, "example": np.zeros((1, 5), np.float32)},
+        {"name": "small", "version": "0" * 32, "source": "{}", "profile": "{}"},
+        {"round": 3, "time_ms": 2_000_000, "metrics": {"uncertainty/entropy": 0.5}},
+    )
+
+
+def assert_whole(
+    uri: str, name: str, run_id: Any, rounds: int, without: set[tuple[str, int]], also: Set[str] = frozenset()
+) -> None:
+    """One finished run with every step of every metric once, but for those that had no number."""
+    client = connect(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name(name).experiment_id])
+    assert (run.info.run_id, run.info.status, run.data.params) == (
+        run_id,
+        "FINISHED",
+        {"a": "1", "clients.join._": "2"},
+    )
+    assert set(run.data.metrics) == METRICS | also
+    for metric in METRICS:
+        found = [m.step for m in client.get_metric_history(run_id, metric)]
+        assert found == [n for n in range(1, rounds + 1) if (metric, n) not in without], metric
+
+
+def wait_for(true: Callable[[], bool], patience: float = 60.0) -> None:
+    end = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

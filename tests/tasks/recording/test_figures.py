@@ -1,0 +1,166 @@
+"""Tables."""
+
+import csv
+import math
+import statistics
+import warnings
+
+import numpy as np
+import pytest
+
+from models.assessment.quantities import QUANTITIES
+from tasks.recording import figures as report
+from tasks.recording.figures import (
+    draw_codebook,
+    draw_comparison,
+    draw_curves,
+    draw_silos,
+    table_rows,
+    write_client_table,
+)
+
+RMSE = QUANTITIES["regression"]
+
+
+def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) -> dict:
+    metrics = {"accuracy/mean": accuracy, "accuracy/worst": accuracy / 2, "loss/mean": loss, "entropy/mean": 0.5}
+    by_client = [{"client": "a", "accuracy": accuracy}, {"client": "b", "accuracy": None}]
+    return {
+        "method": method,
+        "seed": seed,
+        "model": "global",
+        "metrics": {
+            **metrics,
+            "accuracy/by_client": by_client,
+        },
+        "seconds": {"total": 2.0 * seed},
+        "bytes": {"up": 10, "down": 20},
+    }
+
+
+def test_a_method_is_one_row_of_means_and_spreads_over_seeds():
+    runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75), result("fedavg", 2, 0.75)]
+    fedavg, pooled = table_rows(runs)
+    assert (fedavg["method"], fedavg["seeds"], fedavg["accuracy/mean"]) == ("fedavg", 2, 0.625)
+    assert fedavg["accuracy/mean/sd"] == pytest.approx(statistics.stdev([0.5, 0.75]))
+    assert (fedavg["seconds"], fedavg["bytes/up"]) == (3.0, 10)
+    assert (pooled["seeds"], pooled["accuracy/mean/sd"]) == (1, 0.0)
+
+
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf])
+def test_a_run_that_diverged_does_not_break_the_table(loss):
+    """Its loss is null on disk, and no number in memory."""
+    (row,) = table_rows([result("fedavg", 1, 0.5, loss), result("fedavg", 2, 0.75, 3.0)])
+    assert (row["loss/mean"], row["loss/mean/sd"]) == (3.0, 0.0)
+    (row,) = table_rows([result("fedavg", 1, 0.5, loss)])
+    assert row["loss/mean"] is None
+
+
+def test_the_clients_table_has_a_row_for_each_client_and_round(tmp_path):
+    records = [
+        {"round": 1, "clients": {"a": {"train_loss": 0.5}, "b": {}}, "dropped": ["b"]},
+        {"round": 2, "clients": {"a": {"test/accuracy": None}, "b": {"train_loss": 0.25}}, "dropped": []},
+    ]
+    with write_client_table(tmp_path / "clients.csv", lambda: records).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["round"], r["client"], r["dropped"], r["train_loss"]) for r in rows] == [
+        ("1", "a", "0", "0.5"),
+        ("1", "b", "1", ""),
+        ("2", "a", "0", ""),
+        ("2", "b", "0", "0.25"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "paired", [[], [{"method": "pooled", "reference": "fedavg", "difference": 0.1, "low": 0, "high": 0.2}]]
+)
+def test_the_figure_is_a_png_also_if_there_is_nothing_to_compare(tmp_path, paired):
+    runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75)]
+    curves = {"fedavg": [[(1, 0.25), (2, 0.5)]], "pooled": [[(1, 0.5), (2, 0.75)]]}
+    draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves)
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def rmse_result(method: str, value: float) -> dict:
+    found = result(method, 1, 0.0)
+    names = ("rmse/pooled", "rmse/worst", "rmse/median", "loss/mean")
+    by_client = [{"client": "a", "rmse": value}, {"client": "b", "rmse": None}]
+    return {**found, "metrics": {**dict.fromkeys(names, value), "rmse/by_client": by_client}}
+
+
+def test_the_table_of_a_regression_has_rmse_and_no_accuracy():
+    (row,) = table_rows([rmse_result("fedavg", 2.0), rmse_result("fedavg", 4.0)], RMSE)
+    assert (row["rmse/pooled"], row["rmse/worst"], row["rmse/median"]) == (3.0, 3.0, 3.0)
+    assert not [name for name in row if "accuracy" in name or "entropy" in name]
+
+
+@pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
+def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
+    runs = [rmse_result("fedavg", 2.0), rmse_result("pooled", end)]
+    paired = [{"method": "pooled", "reference": "fedavg", "difference": end, "low": -end, "high": end}]
+    curves = {"fedavg": [[(1, 4.0), (2, 2.0)]], "pooled": [[(1, end)]]}
+    draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves, RMSE)
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+EVIL = {
+    "$\\frac$": "$\\frac$",
+    "a\\$b$c": "a\\$b$c",
+    "_hidden": "_hidden",
+    "_child1": "_child1",
+    "\x1b[2J\n日é": r"\x1b[2J\n\u65e5é",
+    "\ud800": r"\ud800",
+    "7" * 5000: "7" * 39 + "…",
+    "%s {0} \\N{DASH}": "%s {0} \\N{DASH}",
+}
+
+
+def curves_of_evil() -> dict:
+    return {name: [[(1, 0.25), (20, 0.5)], [(1, 0.5), (20, 0.25)]] for name in EVIL}
+
+
+def comparison_of_evil(path) -> None:
+    runs = [result(name, 1, 0.5) for name in EVIL]
+    paired = [{"method": n, "reference": "$\\frac$", "difference": 0.1, "low": 0, "high": 0.2} for n in EVIL]
+    draw_comparison(path, {"runs": runs, "paired": paired}, curves_of_evil())
+
+
+def codebook_of_evil(path) -> None:
+    points = [(0.0, 1.0), (1.0, 0.0)]
+    draw_codebook(path, points, dict.fromkeys(EVIL, (points, points)), {name: name for name in EVIL})
+
+
+def silos_of_evil(path) -> None:
+    rows = {"train": 1, "validation": 1, "test": 1}
+    clients = [{"name": n, "domain": "", "rows": rows, "label_shares": dict.fromkeys(EVIL, 0.1)} for n in EVIL]
+    images = {name: [np.zeros((4, 4), np.uint8)] * len(EVIL) for name in EVIL}
+    draw_silos(path, {"clients": clients, "classes": list(EVIL)}, images)
+
+
+# each picture, and how often it shows a name
+DRAWN = {
+    "draw_comparison": (comparison_of_evil, 3),
+    "draw_codebook": (codebook_of_evil, 1),
+    "draw_silos": (silos_of_evil, 3),
+    "draw_curves": (lambda path: draw_curves(path, curves_of_evil(), 0.5, "$\\frac$"), 1),
+}
+
+
+@pytest.mark.parametrize(("draw", "times"), DRAWN.values(), ids=DRAWN)
+def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path, monkeypatch):
+    figures = []
+    write = report._write
+    monkeypatch.setattr(report, "_write", lambda figure, path: (figures.append(figure), write(figure, path)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(tmp_path / "figure.png")
+    shown = [
+        text.get_text() for text in figures[0].findobj(lambda a: hasattr(a, "get_parse_math")) if text.get_visible()
+    ]
+    for name in EVIL.values():
+        assert shown.count(name) >= times, name
+    assert not any("mathdefault" in text for text in shown)
+
+
+def test_every_picture_that_shows_names_is_drawn_with_such_names():
+    assert {name for name in vars(report) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)

@@ -1,0 +1,76 @@
+"""MLflow's database is there whole, or not at all."""
+
+import multiprocessing
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from silos.errors import UserError
+from tasks.recording.track import connect, tracking_uri
+
+
+def test_a_process_killed_while_it_makes_the_database_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "mlflow.db"
+    maker = multiprocessing.get_context("spawn").Process(target=connect, args=(f"sqlite:///{path}",))
+    maker.start()
+    while maker.is_alive() and not list(path.parent.glob(".mlflow.db.*.new")):
+        maker.join(0.01)
+    maker.join(0.3)  # MLflow makes its tables now
+    maker.kill()
+    maker.join()
+    tables = _tables(path)
+    assert tables == set() or "runs" in tables
+    connect(f"sqlite:///{path}").search_experiments()
+    assert "runs" in _tables(path)
+
+
+def test_two_that_make_the_database_at_once_end_with_one(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    threads = [threading.Thread(target=connect, args=(f"sqlite:///{path}",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert connect(f"sqlite:///{path}").create_experiment("first")
+    assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+def _tables(path: Path) -> set[str]:
+    if not path.exists():
+        return set()
+    with sqlite3.connect(path) as database:
+        return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
+
+
+def test_in_a_folder_whose_name_means_something_in_an_address_the_database_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "50%41 more? #1; it's new"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = connect(tracking_uri(folder, None))
+    number = client.create_experiment("e", artifact_location=(folder / "runs" / "artifacts").as_uri())
+    run = client.create_run(number).info.run_id
+    client.log_text(run, "hello", "words.txt")
+    assert "runs" in _tables(folder / "runs" / "mlflow.db")
+    assert client.list_artifacts(run)[0].path == "words.txt"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert {path.name for path in folder.rglob("*")} == {"runs", "mlflow.db", "artifacts", run, "words.txt"}
+
+
+def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = tmp_path / "why?"
+    with pytest.raises(UserError, match=r"why\?.*: no database can be named there, because of \?, # or %"):
+        tracking_uri(folder, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_with_options_of_the_users_own_is_opened_where_it_is(tmp_path: Path) -> None:
+    connect(f"sqlite:///{tmp_path}/own.db?timeout=30").search_experiments()
+    assert [path.name for path in tmp_path.iterdir()] == ["own.db"]

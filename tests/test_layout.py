@@ -1,0 +1,36 @@
+"""The house keeps its shape: a file can be found by its name."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+ROOMS = ("flows", "tasks", "models", "silos")
+MOST = 18  # files of one folder that a reader still takes in at a glance
+
+
+def modules() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", *ROOMS], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    paths = (Path(line) for line in listed.stdout.splitlines() if line.endswith(".py"))
+    return [p for p in paths if p.name != "__init__.py" and (CHECKOUT / p).exists()]
+
+
+def test_no_file_is_called_as_a_module_of_pythons_library_or_as_another_file():
+    """Prefect loads a flow by its path, with its folder first in the search: such a name would hide the other."""
+    names = Counter(path.stem for path in modules())
+    assert not names.keys() & sys.stdlib_module_names
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_folder_is_crowded():
+    folders = Counter(str(path.parent) for path in modules())
+    assert {folder: count for folder, count in folders.items() if count > MOST} == {}
+
+
+def test_every_test_of_a_room_lies_where_its_module_does():
+    """Or beside it, under the name of a sentence that is about several."""
+    rooms = {str(path.parent) for path in modules()}
+    listed = (p.relative_to(CHECKOUT / "tests").parent for p in (CHECKOUT / "tests").rglob("test_*.py"))
+    placed = {str(folder) for folder in listed if folder.parts and folder.parts[0] in ROOMS}
+    assert placed <= rooms
