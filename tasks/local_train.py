@@ -39,9 +39,9 @@ def local_train(
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
         streams = open_streams(stack, seed, round, "local_train", device)
         held = None if anchor is None else stacked({n: t.to(device) for n, t in anchor.items()}, stack.size)
-        trained, loss = train(model.network, weights, context, rows, training, streams, proximal, held)
-        trained = {name: t.cpu() for name, t in trained.items()}
-        update = _update(stack, model, trained, rows.counts.cpu(), loss.cpu(), private)
+        found = train(model.network, weights, context, rows, training, streams, proximal, held)
+        trained = {name: t.cpu() for name, t in found.weights.items()}
+        update = _update(stack, model, trained, rows.counts.cpu(), found.loss.cpu(), private)
         own = {name: trained[name][: len(stack.clients)] for name in model.shared} if each else {}
         updates.append(replace(update, each=own))
     return updates

@@ -42,6 +42,6 @@ def pooled_train(
         network = RowWise(network, silos.manifest.shape, beside.shape[1])
     weights = {name: w[None].to(device) for name, w in model.shared.items()}
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
-    trained, loss = train(network, weights, {}, together, training, streams)
-    sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.items()}
-    return [Update(stack.clients, rows.counts.cpu(), loss.cpu(), sums)]
+    trained = train(network, weights, {}, together, training, streams)
+    sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
+    return [Update(stack.clients, rows.counts.cpu(), trained.loss.cpu(), sums)]

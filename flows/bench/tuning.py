@@ -62,6 +62,6 @@ def _seconds(problem: Problem, kind: Kind, size: int, device: str) -> float:
     streams = client_streams(0, [str(i) for i in range(size)], 1, "local_train").to(device)
     training = replace(problem.training, engine=kind, epochs=1)
     start = time.perf_counter()
-    trained, _ = train(problem.network, weights, {}, rows, training, streams)
-    float(next(iter(trained.values())).sum())  # a GPU answers before it has finished
+    trained = train(problem.network, weights, {}, rows, training, streams)
+    float(next(iter(trained.weights.values())).sum())  # a GPU answers before it has finished
     return (time.perf_counter() - start) / len(stack.clients)

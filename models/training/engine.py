@@ -30,7 +30,7 @@ Kind = Literal["batched", "vmap", "sequential"]
 
 @dataclass(frozen=True)
 class Training:
-    """How a client trains in one round; the optimiser's state starts fresh."""
+    """How a client trains in one round."""
 
     objective: Objective
     optimiser: Optimiser
@@ -48,6 +48,17 @@ class Rows(NamedTuple):
     counts: Tensor
 
 
+class Trained(NamedTuple):
+    """Weights (clients, ...), the mean loss over all rows seen (clients,), and the optimiser's state after the last step.
+
+    That state, names to (clients, ...), is what training may go on from.
+    """
+
+    weights: dict[str, Tensor]
+    loss: Tensor
+    optimiser: OptimiserState
+
+
 def train(
     network: Network,
     weights: Weights,
@@ -57,18 +68,19 @@ def train(
     streams: Tensor,
     proximal: float = 0.0,
     anchor: Weights | None = None,
-) -> tuple[dict[str, Tensor], Tensor]:
+    optimiser: OptimiserState | None = None,
+) -> Trained:
     """Local epochs of mini-batch training for every client of a stack.
 
     weights, context: names to (clients, ...); streams: (clients,) int64. `proximal` adds proximal/2 ||w - anchor||^2
-    (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given.
-    Returns trained weights (clients, ...) and the mean training loss over all rows seen (clients,), of a deep ensemble the
-    mean over its members besides.
+    (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given. `optimiser` is the
+    optimiser's state to start from, as an earlier call returned it, or fresh. The loss of a deep ensemble is the mean over
+    its members besides.
     """
     plan = _Plan(network, training, proximal)
-    stack = (weights, context, weights if anchor is None else anchor, rows, streams)
+    stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
     if training.engine == "sequential":
-        return _one_after_another(plan.run, rows.y.shape[0], *stack)
+        return cast(Trained, _one_after_another(plan.run, rows.y.shape[0], *stack))
     return plan.run(*stack)
 
 
@@ -83,7 +95,8 @@ def full_gradient(
     whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch))
     plan = _Plan(network, whole, 0.0)
     if training.engine == "sequential":
-        return _one_after_another(plan.gradient, rows.y.shape[0], weights, context, rows, streams)
+        gradient = _one_after_another(plan.gradient, rows.y.shape[0], weights, context, rows, streams)
+        return cast(tuple[dict[str, Tensor], Tensor], gradient)
     return plan.gradient(weights, context, rows, streams)
 
 
@@ -138,13 +151,21 @@ class _Plan:
     proximal: float
 
     def run(
-        self, weights: Weights, context: Weights, anchor: Weights, rows: Rows, streams: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
+        self,
+        weights: Weights,
+        context: Weights,
+        anchor: Weights,
+        rows: Rows,
+        streams: Tensor,
+        optimiser: OptimiserState | None,
+    ) -> Trained:
         """See `train`."""
         seen = torch.zeros(len(streams), device=rows.x.device)
         fused = self._fuses()
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
-        state = self.training.optimiser.init(learned(self.network, weights), len(streams))
+        state = optimiser
+        if state is None:
+            state = self.training.optimiser.init(learned(self.network, weights), len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
             if fused:
                 loss = self._descend(weights, context, anchor, batch)
@@ -152,7 +173,7 @@ class _Plan:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
             seen += loss * batch.rows
         members = len(members_of(self.network))  # what an ensemble minimises is their sum
-        return weights, seen / (rows.counts * self.training.epochs * members).clamp_min(1)
+        return Trained(weights, seen / (rows.counts * self.training.epochs * members).clamp_min(1), state)
 
     def gradient(
         self, weights: Weights, context: Weights, rows: Rows, streams: Tensor
@@ -283,13 +304,12 @@ def _as_one_client(network: Network) -> _Forward:
     return shared
 
 
-def _one_after_another(function: Callable, clients: int, *args: Any) -> tuple[dict[str, Tensor], Tensor]:
+def _one_after_another(function: Callable, clients: int, *args: Any) -> Any:
     """The function on each client as a stack of one, results joined along the client axis."""
     each = [function(*_pick(args, slice(i, i + 1))) for i in range(clients)]
-    joined: tuple[dict[str, Tensor], Tensor] = torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *each)
-    return joined
+    return torch.utils._pytree.tree_map(lambda *parts: torch.cat(parts), *each)
 
 
 def _pick(args: Any, index: int | slice) -> Any:
-    """The client, or the slice of clients, of everything that has a client axis."""
-    return torch.utils._pytree.tree_map(lambda t: t[index], args)
+    """The client, or the slice of clients, of everything that has a client axis; what is None stays so."""
+    return torch.utils._pytree.tree_map(lambda t: None if t is None else t[index], args)

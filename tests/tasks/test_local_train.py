@@ -38,7 +38,7 @@ def test_an_update_is_each_clients_own_training_weighed_by_its_rows(make_problem
         for client, loss in zip(update.clients, update.loss, strict=True):
             rows: Rows = open_rows(problem.silos, Stack((client,), 1), "train", "cpu")
             streams = client_streams(problem.seed, [client], 3, "local_train")
-            weights, seen = train(problem.network, stacked(model.shared, 1), {}, rows, problem.training, streams)
+            weights, seen, _ = train(problem.network, stacked(model.shared, 1), {}, rows, problem.training, streams)
             for name in expected:
                 expected[name] += NINE[client] * weights[name][0].double()
             assert float(loss) == pytest.approx(float(seen), abs=1e-5)
@@ -97,7 +97,7 @@ def test_a_client_takes_up_what_it_stored(make_problem, play, tmp_path):
         rows = open_rows(problem.silos, Stack((client,), 1), "train", "cpu")
         for number in (1, 2):
             streams = client_streams(0, [client], number, "local_train")
-            weights, _ = train(problem.network, weights, {}, rows, problem.training, streams)
+            weights, *_ = train(problem.network, weights, {}, rows, problem.training, streams)
         kept = store.load("weights", played.state.private["weights"], client)
         for name in kept:
             torch.testing.assert_close(torch.from_numpy(kept[name].copy()), weights[name][0], rtol=0, atol=1e-6)

@@ -98,8 +98,8 @@ def test_without_words_it_is_the_inner_network_bit_for_bit(inner):
     del weights[OWN]
     plain = {n: w for n, w in weights.items() if n != SHARED}
     plan = Training(CrossEntropy(), Adam(0.01), 2, 4, "batched")
-    ours, _ = train(network, weights, {}, rows, plan, streams)
-    theirs, _ = train(inner, plain, {}, rows, plan, streams)
+    ours, *_ = train(network, weights, {}, rows, plan, streams)
+    theirs, *_ = train(inner, plain, {}, rows, plan, streams)
     assert all(torch.equal(ours[n], w) for n, w in theirs.items())
 
 
@@ -165,12 +165,12 @@ def test_no_client_reads_another_clients_codewords():
     network = Quantised(INNER["residual"], words=4, room=3)
     weights, context, rows, streams = stack(network)
     plan = Training(CrossEntropy(), Adam(0.01), 2, 4, "batched")
-    expected, loss = train(network, weights, context, rows, plan, streams)
+    expected, loss, _ = train(network, weights, context, rows, plan, streams)
     for client in range(3):
         poisoned = weights[OWN].clone()
         poisoned[torch.arange(3) != client] = torch.nan
         poisoned[client, COUNTS[client] :] = torch.nan
-        found, own_loss = train(network, {**weights, OWN: poisoned}, context, rows, plan, streams)
+        found, own_loss, _ = train(network, {**weights, OWN: poisoned}, context, rows, plan, streams)
         for name, w in expected.items():
             size = COUNTS[client] if name == OWN else None
             assert torch.equal(found[name][client][:size], w[client][:size]), name
@@ -188,7 +188,7 @@ def test_a_word_that_nobody_chose_stays_bit_for_bit():
     network = Quantised(INNER["cnn"], words=40)
     weights, _, rows, streams = stack(network)
     del weights[OWN]
-    trained, _ = train(network, weights, {}, rows, Training(CrossEntropy(), Adam(0.01), 1, 4, "batched"), streams)
+    trained, *_ = train(network, weights, {}, rows, Training(CrossEntropy(), Adam(0.01), 1, 4, "batched"), streams)
     moved = (trained[SHARED] != weights[SHARED]).any(2)
     used = habits(network, weights, {}, rows.x, rows.counts)["words_used"]
     assert moved.any(1).all()
@@ -274,7 +274,7 @@ def test_plain_descent_moves_the_words_too():
     network = Quantised(INNER["mlp"], words=4)
     weights, _, rows, streams = stack(network)
     del weights[OWN]
-    trained, _ = train(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, "batched"), streams)
+    trained, *_ = train(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, "batched"), streams)
     assert not torch.equal(trained[SHARED], weights[SHARED])
 
 

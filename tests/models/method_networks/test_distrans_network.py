@@ -47,9 +47,9 @@ def test_at_mix_0_it_learns_as_the_plain_network_whose_last_layer_learns_twice_a
     """Each half gets the full gradient, and their sum moves by both."""
     network = Transformed(inner, SHAPE, mix=0)
     weights, rows, streams = images(network)
-    trained, loss = train(network, weights, {}, rows, plan(optimiser), streams)
+    trained, loss, _ = train(network, weights, {}, rows, plan(optimiser), streams)
     plain = with_rates(inner, {f"{network.head}.weight": 2.0})
-    expected, its = train(plain, halves_added(network, weights), {}, rows, plan(optimiser, "sequential"), streams)
+    expected, its, _ = train(plain, halves_added(network, weights), {}, rows, plan(optimiser, "sequential"), streams)
     torch.testing.assert_close(loss, its, rtol=0, atol=1e-9)
     for name, w in halves_added(network, trained).items():
         if not name.endswith(".variance"):  # twice the rows, so another correction for their number
@@ -90,7 +90,7 @@ def test_steps_are_those_of_plain_pytorch_with_two_optimisers(ours, theirs, imag
         loss.backward()
         for step in steps:
             step.step()
-    trained, _ = train(network, weights, {}, rows, plan(ours, epochs=4, batch=6), streams)
+    trained, *_ = train(network, weights, {}, rows, plan(ours, epochs=4, batch=6), streams)
     torch.testing.assert_close(trained[OFFSET][0], offset.detach(), rtol=0, atol=1e-6)  # Adam's 1 - beta is rounded
     torch.testing.assert_close(trained["dense1.weight"][0].T, head.weight.detach(), rtol=0, atol=1e-6)
     assert not torch.equal(trained[OFFSET], weights[OFFSET])
@@ -99,7 +99,7 @@ def test_steps_are_those_of_plain_pytorch_with_two_optimisers(ours, theirs, imag
 def test_with_offset_rate_0_the_offset_stays_to_the_bit_and_the_rest_learns(inner, images):
     network = Transformed(inner, SHAPE, offset_rate=0)
     weights, rows, streams = images(network)
-    trained, _ = train(network, weights, {}, rows, plan(Adam(0.01)), streams)
+    trained, *_ = train(network, weights, {}, rows, plan(Adam(0.01)), streams)
     assert torch.equal(trained[OFFSET], weights[OFFSET])
     assert not torch.equal(trained[f"{network.head}.weight"], weights[f"{network.head}.weight"])
 
@@ -107,11 +107,11 @@ def test_with_offset_rate_0_the_offset_stays_to_the_bit_and_the_rest_learns(inne
 def test_no_client_reads_another_clients_offset(inner, images):
     network = Transformed(inner, SHAPE)
     weights, rows, streams = images(network)
-    expected, _ = train(network, weights, {}, rows, plan(SGD(0.1)), streams)
+    expected, *_ = train(network, weights, {}, rows, plan(SGD(0.1)), streams)
     for client in range(3):
         poisoned = weights[OFFSET].clone()
         poisoned[torch.arange(3) != client] = torch.nan
-        found, _ = train(network, {**weights, OFFSET: poisoned}, {}, rows, plan(SGD(0.1)), streams)
+        found, *_ = train(network, {**weights, OFFSET: poisoned}, {}, rows, plan(SGD(0.1)), streams)
         assert all(torch.equal(found[name][client], w[client]) for name, w in expected.items())
 
 

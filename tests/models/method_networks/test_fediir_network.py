@@ -99,8 +99,8 @@ def test_with_penalty_0_it_learns_as_the_inner_network_bit_for_bit(inner, images
     network = Matched(inner, penalty=0)
     weights, rows, streams = images(network, dtype=torch.float32)
     for optimiser in (SGD(0.1, 0.9), Adam(0.01)):
-        ours, _ = train(network, weights, target_of(network, weights), rows, plan(optimiser), streams)
-        theirs, _ = train(inner, weights, {}, rows, plan(optimiser), streams)
+        ours, *_ = train(network, weights, target_of(network, weights), rows, plan(optimiser), streams)
+        theirs, *_ = train(inner, weights, {}, rows, plan(optimiser), streams)
         assert all(torch.equal(ours[name], w) for name, w in theirs.items())
 
 

@@ -53,8 +53,8 @@ def test_without_weights_and_draws_it_learns_as_the_inner_network_bit_for_bit(op
     network = Represented(inner, 0, 0, sampled=False)
     weights, rows, streams = images(network, dtype=torch.float32)
     plain = {n: w for n, w in weights.items() if n in inner.init(torch.tensor(0))}
-    ours, _ = train(network, weights, {}, rows, plan(optimiser), streams)
-    theirs, _ = train(inner, plain, {}, rows, plan(optimiser), streams)
+    ours, *_ = train(network, weights, {}, rows, plan(optimiser), streams)
+    theirs, *_ = train(inner, plain, {}, rows, plan(optimiser), streams)
     for name, w in theirs.items():
         assert torch.equal(ours[name], w), name
     assert torch.equal(network.apply_stack(ours, {}, rows.x, None), inner.apply_stack(theirs, {}, rows.x, None))
@@ -121,20 +121,20 @@ def test_references_move_with_a_conditional_weight_only(inner, images):
     for weight in (0.0, 0.1):
         network = Represented(inner, 0.1, weight)
         weights, rows, streams = images(network)
-        trained, _ = train(network, weights, {}, rows, plan(SGD(0.05)), streams)
+        trained, *_ = train(network, weights, {}, rows, plan(SGD(0.05)), streams)
         assert all(torch.equal(trained[n], weights[n]) == (not weight) for n in network.personal)
 
 
 def test_no_client_reads_another_clients_references(inner, images):
     network = Represented(inner)
     weights, rows, streams = images(network)
-    expected, _ = train(network, weights, {}, rows, plan(SGD(0.05)), streams)
+    expected, *_ = train(network, weights, {}, rows, plan(SGD(0.05)), streams)
     for client in range(3):
         others = torch.arange(3) != client
         poisoned = {n: weights[n].clone() for n in network.personal}
         for w in poisoned.values():
             w[others] = torch.nan
-        found, _ = train(network, {**weights, **poisoned}, {}, rows, plan(SGD(0.05)), streams)
+        found, *_ = train(network, {**weights, **poisoned}, {}, rows, plan(SGD(0.05)), streams)
         assert all(torch.equal(found[name][client], w[client]) for name, w in expected.items())
 
 
@@ -154,7 +154,7 @@ def test_rows_of_a_regression_have_one_reference(images):
     weights, rows, streams = images(network)
     assert weights[MEAN].shape == (3, 1, 4)
     rows = Rows(rows.x, rows.y.double(), rows.counts)
-    trained, _ = train(network, weights, {}, rows, replace(plan(SGD(0.01)), objective=SquaredError()), streams)
+    trained, *_ = train(network, weights, {}, rows, replace(plan(SGD(0.01)), objective=SquaredError()), streams)
     assert not torch.equal(trained[MEAN], weights[MEAN])
 
 

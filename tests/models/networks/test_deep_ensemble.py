@@ -49,11 +49,11 @@ def network(request) -> DeepEnsemble:
 def test_every_member_learns_what_it_learns_alone(optimiser, network, images):
     weights, context, rows, streams = at_work(network, images)
     plan = Training(CrossEntropy(), optimiser, 2, 3, "batched")
-    found, loss = train(network, weights, context, rows, plan, streams)
+    found, loss, _ = train(network, weights, context, rows, plan, streams)
     assert set(found) == set(weights)
     losses = []
     for one in members_of(network):
-        alone, own_loss = train(one.network, one.of(weights), one.of(context), rows, plan, streams)
+        alone, own_loss, _ = train(one.network, one.of(weights), one.of(context), rows, plan, streams)
         losses.append(own_loss)
         for name, w in alone.items():
             torch.testing.assert_close(found[one.prefix + name], w, rtol=0, atol=1e-9, msg=one.prefix + name)
@@ -64,9 +64,9 @@ def test_the_proximal_term_pulls_every_member_to_its_own_start(images):
     network = DeepEnsemble(MLP(64, (6,), 3), 2)
     weights, _, rows, streams = at_work(network, images)
     plan = Training(CrossEntropy(), Adam(0.01), 2, 3, "batched")
-    found, _ = train(network, weights, {}, rows, plan, streams, 0.5)
+    found, *_ = train(network, weights, {}, rows, plan, streams, 0.5)
     for one in members_of(network):
-        alone, _ = train(one.network, one.of(weights), {}, rows, plan, streams, 0.5)
+        alone, *_ = train(one.network, one.of(weights), {}, rows, plan, streams, 0.5)
         for name, w in alone.items():
             torch.testing.assert_close(found[one.prefix + name], w, rtol=0, atol=1e-9)
 
@@ -83,11 +83,11 @@ def test_every_member_drops_activations_of_its_own_and_the_first_those_of_the_ne
     network = DeepEnsemble(inner, 2)
     weights, _, rows, streams = at_work(network, images)
     plan = Training(CrossEntropy(), Adam(0.01), 2, 3, "batched")
-    found, _ = train(network, weights, {}, rows, plan, streams)
+    found, *_ = train(network, weights, {}, rows, plan, streams)
     first, second = members_of(network)
-    of_first, _ = train(inner, first.of(weights), {}, rows, plan, streams)
-    of_second, _ = train(Second(64, (20,), 3, dropout=0.5), second.of(weights), {}, rows, plan, streams)
-    other, _ = train(inner, second.of(weights), {}, rows, plan, streams)
+    of_first, *_ = train(inner, first.of(weights), {}, rows, plan, streams)
+    of_second, *_ = train(Second(64, (20,), 3, dropout=0.5), second.of(weights), {}, rows, plan, streams)
+    other, *_ = train(inner, second.of(weights), {}, rows, plan, streams)
     name = "dense0.weight"
     torch.testing.assert_close(found["0/" + name], of_first[name], rtol=0, atol=1e-9)
     torch.testing.assert_close(found["1/" + name], of_second[name], rtol=0, atol=1e-9)
@@ -137,10 +137,10 @@ def test_no_member_reads_another_ones_weights_or_words(images):
     network = DeepEnsemble(INNER["quantised"], 2)
     weights, context, rows, streams = at_work(network, images, torch.float32)
     plan = Training(CrossEntropy(), Adam(0.01), 1, 4, "batched")
-    expected, _ = train(network, weights, context, rows, plan, streams)
+    expected, *_ = train(network, weights, context, rows, plan, streams)
     first, second = members_of(network)
     poisoned = weights | second.named({n: w * torch.nan for n, w in second.of(weights).items()})
-    found, _ = train(network, poisoned, context, rows, plan, streams)
+    found, *_ = train(network, poisoned, context, rows, plan, streams)
     for name, w in first.of(expected).items():
         assert torch.equal(found[first.prefix + name], w), name
 
@@ -150,14 +150,14 @@ def test_in_no_member_a_client_reads_another_ones_words(images):
     network = DeepEnsemble(INNER["quantised"], 2)
     weights, context, rows, streams = at_work(network, images, torch.float32)
     plan = Training(CrossEntropy(), Adam(0.01), 1, 4, "batched")
-    expected, loss = train(network, weights, context, rows, plan, streams)
+    expected, loss, _ = train(network, weights, context, rows, plan, streams)
     for client in range(3):
         poisoned = dict(weights)
         for one in members_of(network):
             words = poisoned[one.prefix + OWN] = weights[one.prefix + OWN].clone()
             words[torch.arange(3) != client] = torch.nan
             words[client, context[one.prefix + COUNT][client] :] = torch.nan
-        found, own_loss = train(network, poisoned, context, rows, plan, streams)
+        found, own_loss, _ = train(network, poisoned, context, rows, plan, streams)
         assert own_loss[client] == loss[client]
         for name, w in expected.items():
             beyond = context[name.replace(OWN, COUNT)][client] if name.endswith(OWN) else None
@@ -169,7 +169,7 @@ def test_running_statistics_are_every_members_own_and_no_gradient_moves_them(ima
     assert set(network.buffers) == {f"{m}/{name}" for m in (0, 1) for name in network.inner.buffers}
     weights, _, rows, streams = at_work(network, images)
     plan = Training(CrossEntropy(), SGD(0.0), 1, 4, "batched")
-    found, _ = train(network, weights, {}, rows, plan, streams)
+    found, *_ = train(network, weights, {}, rows, plan, streams)
     moved = {name for name, w in weights.items() if not torch.equal(found[name], w)}
     assert moved == set(network.buffers)
 

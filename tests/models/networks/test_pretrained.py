@@ -99,7 +99,7 @@ def test_evaluation_and_a_training_step_are_torchvisions_with_the_same_weights(k
     optimiser.step()
     rows = Rows(x[None], y[None], torch.tensor([6]))
     plan = Training(CrossEntropy(), SGD(0.1), 1, 6, "batched")
-    trained, _ = train(network, stacked(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
+    trained, *_ = train(network, stacked(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
     found = reference.named({n: w[0] for n, w in trained.items()})
     for name, w in reference.state_dict().items():
         if not name.endswith("tracked"):

@@ -90,7 +90,7 @@ def test_a_training_step_moves_weights_and_running_statistics_as_torch_does(weig
         optimiser.step()
     rows = Rows(x[None], y[None], torch.tensor([6]))
     plan = Training(CrossEntropy(), SGD(0.1), 3, 6, "batched")
-    trained, _ = train(NETWORK, stacked(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
+    trained, *_ = train(NETWORK, stacked(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
     expected = Reference({n: w[0] for n, w in trained.items()})
     for name, w in reference.state_dict().items():
         if not name.endswith("tracked"):

@@ -45,7 +45,7 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
     rows, weights, context, streams = stack(network, device)
     plan = Training(Focal(2.0), optimiser, 2, 4, engine)
     with torch.device("meta"):
-        trained, loss = train(network, weights, context, rows, plan, streams, proximal=0.1)
+        trained, loss, _ = train(network, weights, context, rows, plan, streams, proximal=0.1)
         found = outcomes(network, trained, context, rows, CrossEntropy(), engine)
         found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
         for one in members_of(network):
@@ -60,9 +60,9 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
 def test_a_device_learns_what_the_reference_on_the_cpu_learns(device, network):
     plan = Training(CrossEntropy(), SGD(0.1), 2, 4, "sequential")
     rows, weights, context, streams = stack(network, "cpu")
-    expected, _ = train(network, weights, context, rows, plan, streams)
+    expected, *_ = train(network, weights, context, rows, plan, streams)
     rows, weights, context, streams = stack(network, device)
-    found, _ = train(network, weights, context, rows, replace(plan, engine="batched"), streams)
+    found, *_ = train(network, weights, context, rows, replace(plan, engine="batched"), streams)
     for name, w in expected.items():
         torch.testing.assert_close(found[name].cpu(), w, rtol=0, atol=1e-5)
 

@@ -81,11 +81,13 @@ def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dro
     rows = images(make_rows)
     rows = rows._replace(x=rows.x.double())
     context = {n: t.double() for n, t in statistics(network).items()}
-    expected, losses = train(
+    expected, losses, _ = train(
         network, weights, context, rows, training(optimiser, engine="sequential"), streams(), proximal
     )
     for engine in forms(network):
-        found, theirs = train(network, weights, context, rows, training(optimiser, engine=engine), streams(), proximal)
+        found, theirs, _ = train(
+            network, weights, context, rows, training(optimiser, engine=engine), streams(), proximal
+        )
         for name in weights:
             torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-10)
             assert not torch.equal(found[name][0], weights[name][0])
@@ -183,7 +185,7 @@ def test_a_client_is_trained_as_torch_would_train_it_alone(optimiser, engine, ne
         "adamw": lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),
     }[optimiser]
     rows = make_rows(SIZES)
-    trained, losses = train(network, start(5), {}, rows, training(optimiser, engine=engine), streams())
+    trained, losses, _ = train(network, start(5), {}, rows, training(optimiser, engine=engine), streams())
     for at, count in enumerate(SIZES):
         module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 3))
         begin = {n: w[at] for n, w in start(5).items()}
@@ -232,7 +234,7 @@ def test_momentum_is_frozen_too_between_epochs(network, make_rows, start):
 def test_a_client_without_rows_keeps_its_weights_and_has_no_loss(network, make_rows, start):
     for engine in ("batched", "vmap", "sequential"):
         plan = training("adamw", engine=engine)
-        trained, losses = train(network, start(5), {}, make_rows(SIZES), plan, streams(), 0.5)
+        trained, losses, _ = train(network, start(5), {}, make_rows(SIZES), plan, streams(), 0.5)
         assert all(torch.equal(trained[n][1], start(5)[n][1]) for n in trained)
         assert float(losses[1]) == 0
 
@@ -291,7 +293,7 @@ def test_an_epochs_batches_cover_each_row_exactly_once(engine, batch):
     plan = Training(as_mean, _Adder(), 1, batch, engine)
     start = {"seen": torch.zeros(3, 1, dtype=torch.float64)}
     names = ["a", "b", "c"]
-    trained, _ = train(Sum(), start, {}, rows, plan, streams(names))
+    trained, *_ = train(Sum(), start, {}, rows, plan, streams(names))
     steps = [-(-size // min(batch, 7)) for size in sizes]
     if batch == 1:  # a batch of one has the row itself for its gradient
         assert trained["seen"].ravel().tolist() == [2.0**size - 1 for size in sizes]
@@ -393,7 +395,7 @@ def test_a_regression_takes_the_step_of_the_mean_squared_errors_gradient(engine,
     rows = rows._replace(y=rows.x.sum(-1) + 0.5 * rows.y)
     weights = stacked(network.init(server_stream(0, 0, "init")), 5)
     once = training(objective=SquaredError(), epochs=1, batch=11, engine=engine)
-    trained, loss = train(network, weights, {}, rows, once, streams())
+    trained, loss, _ = train(network, weights, {}, rows, once, streams())
     for at, count in enumerate(SIZES):
         x, y, w = rows.x[at, :count], rows.y[at, :count, None], weights["dense0.weight"][at]
         error = x @ w + weights["dense0.bias"][at] - y
@@ -445,7 +447,7 @@ def test_training_with_dropout_is_plain_pytorchs_with_the_masks_of_those_streams
     """The one thing that is taken from the engine is how a stream is named: client, round, epoch, step, layer."""
     network, rows = MLP(5, (7, 7), 3, dropout=0.4), make_rows(SIZES)
     weights = stacked(network.init(server_stream(0, 0, "init")), 5)
-    trained, _ = train(network, weights, {}, rows, training(engine=engine), streams())
+    trained, *_ = train(network, weights, {}, rows, training(engine=engine), streams())
     for at, (count, stream) in enumerate(zip(SIZES, streams(), strict=True)):
         own = {name: w[at].clone().requires_grad_() for name, w in weights.items()}
         optimiser = torch.optim.SGD(own.values(), 0.1)
@@ -472,6 +474,25 @@ def test_the_training_loss_is_a_mean_over_rows_and_epochs(epochs, engine, networ
     rows = make_rows(SIZES)
     still = training(optimiser="sgd", epochs=epochs, engine=engine)
     still = replace(still, optimiser=SGD(0.0))
-    _, found = train(network, start(5), {}, rows, still, streams())
+    found = train(network, start(5), {}, rows, still, streams()).loss
     loss = outcomes(network, start(5), {}, rows, CrossEntropy())["loss"].sum(1) / rows.counts.clamp_min(1)
     torch.testing.assert_close(found, loss, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_training_goes_on_from_the_optimisers_state_as_if_it_had_not_stopped(
+    optimiser, engine, network, make_rows, start
+):
+    """Two epochs in one call and in two are the same bits; who has no rows keeps the state that was given."""
+    rows, whole = make_rows(SIZES), training(optimiser, batch=11, engine=engine)
+    expected = train(network, start(5), {}, rows, whole, streams())
+    half = train(network, start(5), {}, rows, replace(whole, epochs=1), streams())
+    found = train(network, half.weights, {}, rows, replace(whole, epochs=1), streams(), optimiser=half.optimiser)
+    assert set(found.optimiser) == set(expected.optimiser)
+    assert all(torch.equal(found.weights[name], w) for name, w in expected.weights.items())
+    assert all(torch.equal(found.optimiser[name], t) for name, t in expected.optimiser.items())
+    fresh = train(network, half.weights, {}, rows, replace(whole, epochs=1), streams())
+    forgets = optimiser != "sgd"
+    assert forgets != all(torch.equal(fresh.weights[name], w) for name, w in expected.weights.items())
+    assert all(not t[1].any() for t in expected.optimiser.values())
