@@ -11,11 +11,9 @@ from models.training.engine import Training
 from models.training.engine_choice import even
 from silos.cohort import Cohort, Silos, deal, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Centres, Choices, Doubts, Extended, Gradients, HeadGradients, StatsMessage, Update
+from tasks.messages import Message, Update
 from tasks.running.runner import Runner
 from tasks.running.step import ClientStep, ServerStep
-
-_COUNTED = Update | Gradients | HeadGradients | Choices | StatsMessage | Doubts | Extended | Centres
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,12 @@ class Round:
         """The task on every stack of the silos (those that take part, unless others are named), in stack order.
 
         Deals whole stacks to the runner's workers; every task gets the part of the model that is its clients' own.
-        `received`: the clients have the model from an earlier task of this round, so it is not counted again.
+        `received`: the clients have the model from an earlier task of this round, so it is not counted again. Nobody is
+        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages.
         """
         silos = silos or self.silos
+        if not silos.clients:
+            return []
         options |= {"private": self.private, "device": self.device}
         answers = on_cohorts(
             self.runner, task, silos, self.problem.stack, lambda cohort: (model.select(cohort.clients),), **options
@@ -94,13 +95,16 @@ class Round:
 
     def _count(self, name: str, bytes_down: int, answers: list[list[Any]], travels: bool) -> None:
         """Pooled rows are in one place, and no weights travel."""
+        messages: list[Message] = [m for cohort in answers for m in cohort]
+        if not all(isinstance(m, Message) for m in messages):
+            raise TypeError(
+                f"{name} answers with {type(messages[0]).__name__}, and a step on clients answers with messages"
+            )
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
-        for message in (m for cohort in answers for m in cohort if travels):
-            if isinstance(message, _COUNTED):
-                self.tally.bytes_up += message.bytes_up
-            if isinstance(message, Update | Gradients | Choices):
-                self.tally.bytes_down += len(message.clients) * bytes_down
+        for message in (m for m in messages if travels and m.travels):
+            self.tally.bytes_up += message.bytes_up
+            self.tally.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
 
 
 def on_cohorts(

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from models.state import Weights
-from tasks.messages import Gradients, HeadGradients, Update
+from tasks.messages import Summed
 from tasks.running.step import server_step
 
 
 @server_step
-def aggregate(
-    updates: Sequence[Update] | Sequence[Gradients] | Sequence[HeadGradients], current: Weights
-) -> dict[str, Tensor]:
-    """sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), stacks added in order in float64; `current` if nobody has rows."""
-    total = sum(int(u.rows.sum()) for u in updates)
+def aggregate(updates: Sequence[Summed], current: Weights) -> dict[str, Tensor]:
+    """sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), stacks added in order in float64; `current` if nobody has rows.
+
+    n_k are rows, or the shares that the updates were weighed with.
+    """
+    total = sum(u.total for u in updates)
     if not total:
         return dict(current)
     sums = {name: sum((u.sums[name] for u in updates[1:]), updates[0].sums[name]) for name in current}

@@ -32,5 +32,5 @@ def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
                 outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
                 rows += np.bincount(labels, minlength=classes)
                 right += np.bincount(labels[outcome], minlength=classes)
-        found.append(ClassCounts(torch.from_numpy(rows), torch.from_numpy(right)))
+        found.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(right)))
     return found

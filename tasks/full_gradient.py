@@ -28,5 +28,5 @@ def full_gradient(
         found, loss = gradient_of(model.network, weights, context, rows, training, streams)
         counts, own = rows.counts.cpu(), len(stack.clients)
         sums = {name: weighted_sum(found[name].cpu(), counts) for name in model.shared}
-        sent.append(Gradients(stack.clients, counts[:own], loss[:own].cpu(), sums))
+        sent.append(Gradients(stack.clients, counts[:own], sums, loss[:own].cpu()))
     return sent

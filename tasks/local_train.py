@@ -1,5 +1,6 @@
 """Each client of a cohort trains its copy of the model on its own rows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -7,11 +8,11 @@ from torch import Tensor
 
 from models.model import Model
 from models.state import Private, Weights
-from models.training.engine import Training, stacked, train
+from models.training.engine import Rows, Trained, Training, stacked, train
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Update
-from tasks.running.opening import open_stacks, open_streams
+from tasks.running.opening import open_private, open_stacks, open_streams
 from tasks.running.step import step
 
 _SMALL = 4096  # numbers of a client that are cheaper to convert for one product than to add client by client
@@ -29,43 +30,73 @@ def local_train(
     proximal: float = 0.0,
     anchor: Weights | None = None,
     each: bool = False,
+    shares: Mapping[str, float] | None = None,
+    optimiser: Private | None = None,
 ) -> list[Update]:
     """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client.
 
     The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
-    `each` the shared weights also leave client by client.
+    `each` the shared weights also leave client by client. `shares`: client to what its weights count in the sum, in place
+    of its rows. `optimiser`: where clients keep the optimiser's state from one round to the next; else it starts fresh.
     """
     updates = []
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
         streams = open_streams(stack, seed, round, "local_train", device)
         held = None if anchor is None else stacked({n: t.to(device) for n, t in anchor.items()}, stack.size)
-        found = train(model.network, weights, context, rows, training, streams, proximal, held)
-        trained = {name: t.cpu() for name, t in found.weights.items()}
-        update = _update(stack, model, trained, rows.counts.cpu(), found.loss.cpu(), private)
-        own = {name: trained[name][: len(stack.clients)] for name in model.shared} if each else {}
-        updates.append(replace(update, each=own))
+        before = None if optimiser is None else open_private(optimiser, stack, private, device)
+        trained = train(model.network, weights, context, rows, training, streams, proximal, held, before)
+        update = sent_and_kept(stack, model, trained, rows, private, shares, each)
+        if optimiser is not None:
+            update = also_kept(update, optimiser.section, trained.optimiser, private)
+        updates.append(update)
     return updates
 
 
-def weighted_sum(stack: Tensor, rows: Tensor) -> Tensor:
-    """Sum over clients of rows times weights, in float64 and in the stack's order."""
-    if stack[0].numel() <= _SMALL:
-        return torch.tensordot(rows.double(), stack.double(), 1)
-    total = torch.zeros(stack.shape[1:], dtype=torch.float64)
-    for weights, count in zip(stack, rows.tolist(), strict=True):
-        if count:
-            total.add_(weights, alpha=count)
-    return total
-
-
-def _update(
-    stack: Stack, model: Model, trained: dict[str, Tensor], rows: Tensor, loss: Tensor, private: PrivateStore
+def sent_and_kept(
+    stack: Stack,
+    model: Model,
+    trained: Trained,
+    rows: Rows,
+    private: PrivateStore,
+    shares: Mapping[str, float] | None = None,
+    each: bool = False,
 ) -> Update:
-    clients = stack.clients
-    kept = {}
-    if isinstance(model.personal, Private):
-        section = model.personal.section
-        own = {name: trained[name][: len(clients)].numpy() for name in trained if name not in model.shared}
-        kept[section] = private.save(section, clients, own)
-    sums = {name: weighted_sum(trained[name], rows) for name in model.shared}
-    return Update(clients, rows[: len(clients)], loss[: len(clients)], sums, kept)
+    """What is shared is summed over the stack and sent, what is personal and private stays with its client.
+
+    For a page with a training step of its own; `each` and `shares` as in `local_train`.
+    """
+    clients, counts = stack.clients, rows.counts.cpu()
+    own = slice(len(clients))
+    weights = {name: t.cpu() for name, t in trained.weights.items()}
+    share = None if shares is None else torch.tensor([float(shares[c]) for c in clients], dtype=torch.float64)
+    by = counts if share is None else torch.cat([share, share.new_zeros(len(counts) - len(share))])
+    update = Update(
+        clients,
+        counts[own],
+        {name: weighted_sum(weights[name], by) for name in model.shared},
+        trained.loss.cpu()[own],
+        each={name: weights[name][own] for name in model.shared} if each else {},
+        shares=share,
+    )
+    if not isinstance(model.personal, Private):
+        return update
+    return also_kept(
+        update, model.personal.section, {n: w for n, w in weights.items() if n not in model.shared}, private
+    )
+
+
+def also_kept(update: Update, section: str, tensors: Weights, private: PrivateStore) -> Update:
+    """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them."""
+    own = {name: t[: len(update.clients)].cpu().numpy() for name, t in tensors.items()}
+    return replace(update, private={**update.private, section: private.save(section, update.clients, own)})
+
+
+def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
+    """Sum over clients of tensors (clients, ...) times weights (clients,), in float64 and in the stack's order."""
+    if stack[0].numel() <= _SMALL:
+        return torch.tensordot(weights.double(), stack.double(), 1)
+    total = torch.zeros(stack.shape[1:], dtype=torch.float64)
+    for tensor, weight in zip(stack, weights.tolist(), strict=True):
+        if weight:
+            total.add_(tensor, alpha=weight)
+    return total

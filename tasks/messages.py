@@ -1,12 +1,14 @@
 """What may leave a client: the fields of these records, and nothing else.
 
 No record here can hold a row, a private weight or a private statistic; private state is named by hash only. Every field
-that has numbers says how many of them there are of a client, and how many of its rows each stands for at least.
+that has numbers says how many of them there are of a client, and how many of its rows each stands for at least. A page
+with a message of its own extends `Message`, and is held to the same.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -25,124 +27,175 @@ class Numbers:
     """What a field has of each client.
 
     few: one number, or one for each measure, model, seed or statistic, whatever the size of a row; several: as many as a
-    row, or more; learned: weights, which can tell of the rows that they were trained on, however they are sent.
+    row, or more; learned: weights, which can tell of the rows that they were trained on, however they are sent. `added`:
+    the field is a sum over the stack's clients, each of which sends as many numbers; `again`: they are sent in another
+    field already.
     """
 
     size: Literal["few", "several", "learned"]
     least: int = 1  # different rows of the client that each stands for; a client that has fewer tells none
+    added: bool = False
+    again: bool = False
 
 
-_FEW, _LEARNED, _MANY_ROWS = Numbers("few"), Numbers("learned"), Numbers("several", LEAST_ROWS)
+FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
+SEVERAL_ADDED, LEARNED_ADDED = Numbers("several", LEAST_ROWS, added=True), Numbers("learned", added=True)
+LEARNED = Numbers("learned")
 
 _FLOAT_BYTES = 4
 
+_WORDS = {str, float, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
+
 
 @dataclass(frozen=True)
-class Update:
-    """What the clients of one stack send back after local training.
+class Message:
+    """What a step answers of one stack of clients; the fields that a subclass adds are the list of what leaves them.
 
-    `sums` is each client's shared weights times its rows, added over the stack in float64: sums are enough for an average,
-    and added in stack order they do not depend on how stacks were dealt to workers.
+    A field is names, hashes, or numbers (tensors, arrays, a mapping or a tuple of such) whose type is
+    `Annotated[..., Numbers(...)]`.
     """
 
+    travels: ClassVar[bool] = True
+    """Whether it is traffic of training; what is asked for scores and pictures is not."""
+    with_model: ClassVar[bool] = True
+    """Whether the clients were sent the model for it; not where another message of the round has counted that."""
+
     clients: tuple[str, ...]
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    loss: Annotated[Tensor, _FEW]  # (clients,) mean training loss, in the units of the objective
-    sums: Annotated[Weights, _LEARNED]
-    private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
-    seconds: float = 0.0  # inside the task, for the whole cohort; on its first stack only
-    # (clients, ...), where the method asks for every client's own weights
-    each: Annotated[Weights, _LEARNED] = field(default_factory=dict)
+    seconds: float = field(default=0.0, kw_only=True)  # inside the task, for the whole cohort; on its first stack only
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own: float32 weights, its row count and its loss.
+        """Bytes that these clients send if each sends its own, every number as four bytes."""
+        count = 0
+        for name, about in numbers_of(type(self)).items():
+            if not about.again:
+                count += _count(getattr(self, name)) * (len(self.clients) if about.added else 1)
+        return _FLOAT_BYTES * count
 
-        `each` are those weights, before they are added; they cost nothing more.
-        """
-        weights = sum(t.numel() for t in self.sums.values())
-        return len(self.clients) * _FLOAT_BYTES * (weights + 2)
+
+def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
+    """What each field of a message that has numbers says of them.
+
+    TypeError for a message that could tell more than it says: fields of other types, numbers as large as a row of which one
+    stands for fewer than LEAST_ROWS different rows, or a record that can be changed.
+    """
+    if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+        raise TypeError(f"{kind.__name__} is a message, and must be a frozen dataclass")
+    found = {}
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Numbers)]
+        if notes:
+            found[name] = notes[0]
+        elif hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
+            raise TypeError(f"{kind.__name__}.{name} does not say what numbers it has: Annotated[..., Numbers(...)]")
+    for name, about in found.items():
+        if about.size == "several" and about.least < LEAST_ROWS:
+            raise TypeError(
+                f"{kind.__name__}.{name} has numbers as large as a row, which stand for {LEAST_ROWS} rows at least"
+            )
+    return found
+
+
+def _count(numbers: Any) -> int:
+    """How many numbers a field's value holds."""
+    if numbers is None:
+        return 0
+    if isinstance(numbers, Mapping):
+        return sum(map(_count, numbers.values()))
+    if isinstance(numbers, Tensor):
+        return numbers.numel()
+    if isinstance(numbers, np.ndarray):
+        return numbers.size
+    return sum(map(_count, numbers)) if isinstance(numbers, Iterable) else 1
 
 
 @dataclass(frozen=True)
-class Gradients:
+class Summed(Message):
+    """A message that `aggregate` makes a mean of: each client's tensors times its rows, added over the stack in float64.
+
+    Sums are enough for an average, and added in stack order they do not depend on how stacks were dealt to workers.
+    """
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    sums: Annotated[Weights, LEARNED_ADDED]
+
+    @property
+    def total(self) -> float:
+        """What `sums` is divided by for a mean."""
+        return float(self.rows.sum())
+
+
+@dataclass(frozen=True)
+class Update(Summed):
+    """What the clients of one stack send back after local training: `sums` are of their shared weights.
+
+    They are times `shares` instead of rows where the page gave some.
+    """
+
+    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
+    private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
+    # (clients, ...), where the method asks for every client's own weights
+    each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
+    shares: Annotated[Tensor | None, FEW] = None  # (clients,) float64, what counted in place of rows
+
+    @property
+    def total(self) -> float:
+        """Rows, or shares in their place."""
+        return super().total if self.shares is None else float(self.shares.sum())
+
+
+@dataclass(frozen=True)
+class Gradients(Summed):
     """The gradient of the clients' losses in all weights, summed over their training rows and over the stack.
 
     In place of a gradient, `sums` has of running statistics and the like, which learn nothing, what the rows made of them,
-    times rows. In float64, as in an `Update`.
+    times rows.
     """
 
-    clients: tuple[str, ...]
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    loss: Annotated[Tensor, _FEW]  # (clients,) mean training loss, in the units of the objective
-    sums: Annotated[Weights, _LEARNED]
-    seconds: float = 0.0
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own: a float32 gradient, its row count and its loss."""
-        return len(self.clients) * _FLOAT_BYTES * (2 + sum(t.numel() for t in self.sums.values()))
+    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
 
 
 @dataclass(frozen=True)
-class HeadGradients:
+class HeadGradients(Summed):
     """The gradient of the clients' losses in the last layer's weights, summed over their training rows and over the stack.
 
-    Like an `Update`, it is a sum in float64, which is enough for a mean. Of one row it is that row's features, times a
-    number for each output.
+    Of one row it is that row's features, times a number for each output: `rows` is 0 of a client that has too few and
+    tells none.
     """
 
-    clients: tuple[str, ...]
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64, those in the sums: 0 of a client that tells none
-    sums: Annotated[Weights, _MANY_ROWS]
-    seconds: float = 0.0
+    with_model = False  # local training of the same round counts it
 
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own: a float32 gradient and its row count."""
-        return len(self.clients) * _FLOAT_BYTES * (1 + sum(t.numel() for t in self.sums.values()))
+    sums: Annotated[Weights, SEVERAL_ADDED]
 
 
 @dataclass(frozen=True)
-class Choices:
+class Choices(Message):
     """Which model each client of one stack takes, out of every set of models that it was offered."""
 
-    clients: tuple[str, ...]
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    choice: Annotated[Tensor, _FEW]  # (clients, sets) int64, the model's place in its set
-    loss: Annotated[Tensor, _FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
-    seconds: float = 0.0
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that these clients send: a row count, and a number and a loss for each set."""
-        return len(self.clients) * _FLOAT_BYTES * (1 + 2 * self.choice.shape[1])
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    choice: Annotated[Tensor, FEW]  # (clients, sets) int64, the model's place in its set
+    loss: Annotated[Tensor, FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
 
 
 @dataclass(frozen=True)
-class Doubts:
+class Doubts(Message):
     """How unsure a model is of the rows of one split: numbers of each client of one stack, and none of a row."""
 
-    clients: tuple[str, ...]
-    split: str
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    numbers: Annotated[Mapping[str, Tensor], _FEW]  # (clients,) float64; NaN without rows
-    seconds: float = 0.0
+    with_model = False  # what was just averaged is sent for the next round
 
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own."""
-        return len(self.clients) * _FLOAT_BYTES * (1 + len(self.numbers))
+    split: str
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    numbers: Annotated[Mapping[str, Tensor], FEW]  # (clients,) float64; NaN without rows
 
 
 @dataclass(frozen=True)
-class Extended:
+class Extended(Message):
     """That the clients of one stack stored words of their own, and how many each has now in one member of an ensemble."""
 
-    clients: tuple[str, ...]
-    words: Annotated[Tensor, _FEW]  # (clients,) int64
+    with_model = False  # as of Doubts
+
+    words: Annotated[Tensor, FEW]  # (clients,) int64
     refs: Mapping[str, str]  # client, hash; the same in the records of all members
-    seconds: float = 0.0
     prefix: str = ""  # the member's; empty where there is no ensemble
 
     @property
@@ -150,54 +203,44 @@ class Extended:
         """How many, by the client's name behind the prefix."""
         return {self.prefix + c: n for c, n in zip(self.clients, self.words.tolist(), strict=True)}
 
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that these clients send: a number each."""
-        return len(self.clients) * _FLOAT_BYTES
-
 
 @dataclass(frozen=True)
-class Centres:
+class Centres(Message):
     """What clients tell so that a common book can start where their features are: centres, and what each stands for.
 
     Of one member of an ensemble, since each has features of its own. A client of too few rows has no centres here.
     """
 
-    clients: tuple[str, ...]
-    centres: Annotated[tuple[np.ndarray, ...], _MANY_ROWS]  # (words, d) float32 of each client
-    weights: Annotated[tuple[np.ndarray, ...], _MANY_ROWS]  # (words,) tokens
-    seconds: float = 0.0
+    with_model = False  # local training of the same round counts it
+
+    centres: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words, d) float32 of each client
+    weights: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words,) tokens
     prefix: str = ""  # the member's; empty where there is no ensemble
 
-    @property
-    def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own."""
-        return _FLOAT_BYTES * sum(c.size + w.size for c, w in zip(self.centres, self.weights, strict=True))
-
 
 @dataclass(frozen=True)
-class Projected:
+class Projected(Message):
     """For a picture, and only where params allow it: where each client's tokens and its own words lie, two numbers each."""
 
-    clients: tuple[str, ...]
-    tokens: Annotated[tuple[Tensor, ...], _MANY_ROWS]  # (centres, 2) of each client's tokens
-    words: Annotated[tuple[Tensor, ...], _LEARNED]  # (words, 2)
-    seconds: float = 0.0
+    travels = False
+
+    tokens: Annotated[tuple[Tensor, ...], SEVERAL]  # (centres, 2) of each client's tokens
+    words: Annotated[tuple[Tensor, ...], LEARNED]  # (words, 2)
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Message):
     """What the clients of one stack report of a model on one split: counts and sums over that client's rows.
 
     `sums` are those of models.training.objectives.measures: right answers, loss and entropy, or squared error and loss.
     """
 
-    clients: tuple[str, ...]
+    travels = False
+
     split: str
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    sums: Annotated[Mapping[str, Tensor], _FEW]  # measure, (clients,); counts int64, the others float64
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    sums: Annotated[Mapping[str, Tensor], FEW]  # measure, (clients,); counts int64, the others float64
     outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it keeps
-    seconds: float = 0.0
 
     def for_all(self, clients: Sequence[str]) -> "Scores":
         """One client's scores on common rows, which are every client's where the model is the same for all."""
@@ -207,71 +250,72 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class PairedSums:
+class PairedSums(Message):
     """What the clients of one stack report of the row-by-row difference of two methods over the same seeds and rows.
 
     The difference on a row is +1, 0 or -1 in each seed: whether the first method was right less whether the second was;
     of a regression it is the first method's squared error less the second's. Clients without such rows are left out.
     """
 
-    clients: tuple[str, ...]
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
-    by_seed: Annotated[Tensor, _FEW]  # (clients, seeds) float64, sums over rows
-    mean_squares: Annotated[Tensor, _FEW]  # (clients,) float64, sums over rows of the squared mean over seeds
-    squares: Annotated[Tensor, _FEW]  # (clients,) float64, sums over rows and seeds of the squared difference
-    seconds: float = 0.0
+    travels = False
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    by_seed: Annotated[Tensor, FEW]  # (clients, seeds) float64, sums over rows
+    mean_squares: Annotated[Tensor, FEW]  # (clients,) float64, sums over rows of the squared mean over seeds
+    squares: Annotated[Tensor, FEW]  # (clients,) float64, sums over rows and seeds of the squared difference
 
 
 @dataclass(frozen=True)
-class CommonSums:
+class CommonSums(Message):
     """That difference on test rows that nobody owns, where clients are no strata: a sum over the clients of one stack."""
 
-    clients: tuple[str, ...]
-    sums: Annotated[Tensor, _FEW]  # (seeds, rows) float64: of each row one number a seed, and the row is no client's
-    seconds: float = 0.0
+    travels = False
+
+    sums: Annotated[Tensor, FEW]  # (seeds, rows) float64: of each row one number a seed, and the row is no client's
 
 
 @dataclass(frozen=True)
-class ClassCounts:
+class ClassCounts(Message):
     """How many test rows of each class the clients of one stack have, and on how many of them a run was right.
 
     Of one row they are its label; a client of too few rows is not counted.
     """
 
-    rows: Annotated[Tensor, _MANY_ROWS]  # (classes,) int64
-    right: Annotated[Tensor, _MANY_ROWS]  # (classes,) int64
-    seconds: float = 0.0
+    travels = False
+
+    rows: Annotated[Tensor, SEVERAL_ADDED]  # (classes,) int64
+    right: Annotated[Tensor, SEVERAL_ADDED]  # (classes,) int64
 
 
 @dataclass(frozen=True)
-class StatsKept:
+class StatsKept(Message):
     """What the server learns when the clients of one stack describe their rows: that they did, and how well.
 
     The statistics themselves stay with each client. Where they are one number, its norm would tell it, and is NaN.
     """
 
-    clients: tuple[str, ...]
+    travels = False  # a reference, and what a person may want to know of it
+
     refs: Mapping[str, str]  # client, hash
-    norm: Annotated[Tensor, _FEW]  # (clients,) float64, Euclidean, over all statistics
-    ok: Annotated[Tensor, _FEW]  # (clients, statistics) bool, whether the rows were enough
+    norm: Annotated[Tensor, FEW]  # (clients,) float64, Euclidean, over all statistics
+    ok: Annotated[Tensor, FEW]  # (clients, statistics) bool, whether the rows were enough
     # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
-    gap: Annotated[Tensor, _FEW]
-    seconds: float = 0.0
+    gap: Annotated[Tensor, FEW]
 
 
 @dataclass(frozen=True)
-class StatsMessage:
+class StatsMessage(Message):
     """What the clients of one stack tell of their rows because they were asked for it by name.
 
     A client that has too few rows tells none of it and has zeros here.
     """
 
-    clients: tuple[str, ...]
-    rows: Annotated[Tensor, _FEW]  # (clients,) int64
+    with_model = False  # it is of the rows alone
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
     # class_counts | mean | variance | eigenvalues to (clients, length) float32
-    told: Annotated[Mapping[str, Tensor], _MANY_ROWS]
+    told: Annotated[Mapping[str, Tensor], SEVERAL]
     silent: tuple[str, ...] = ()  # those with too few rows
-    seconds: float = 0.0
 
     @property
     def bytes_up(self) -> int:

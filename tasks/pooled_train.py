@@ -44,4 +44,4 @@ def pooled_train(
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
     trained = train(network, weights, {}, together, training, streams)
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
-    return [Update(stack.clients, rows.counts.cpu(), trained.loss.cpu(), sums)]
+    return [Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())]

@@ -75,15 +75,21 @@ def open_weights(
     return dict(sorted(weights.items())), {n: t.to(device) for n, t in context.items()}
 
 
+def open_private(part: Private, stack: Stack, private: PrivateStore, device: str) -> dict[str, Tensor]:
+    """What the stack's clients keep in a section, (stack size, ...); dummies repeat the first client."""
+    opened = _stored(part, stack.clients, private)
+    return {name: _fill(tensor, stack.size).to(device) for name, tensor in opened.items()}
+
+
 def _open(model: Model, part: Weights | Private, stack: Stack, private: PrivateStore) -> dict[str, Tensor]:
     mine = model.select(stack.clients)
     part = mine.personal if part is model.personal else mine.context
     if isinstance(part, Private):
-        part = _open_private(part, stack.clients, private)
+        part = _stored(part, stack.clients, private)
     return {name: _fill(tensor, stack.size) for name, tensor in part.items()}
 
 
-def _open_private(part: Private, clients: tuple[str, ...], private: PrivateStore) -> dict[str, Tensor]:
+def _stored(part: Private, clients: tuple[str, ...], private: PrivateStore) -> dict[str, Tensor]:
     """What these clients stored; those that stored nothing yet have the start."""
     stored = [c for c in clients if c in part.refs]
     opened = private.load_stack(part.section, part.refs, stored) if stored else {}

@@ -24,6 +24,7 @@ from prefect.cache_policies import NO_CACHE
 from silos.cohort import Cohort, Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
+from tasks.messages import Message, numbers_of
 from tasks.running.process_memory import tidy
 
 DOORS = (Cohort, Silos, PrivateStore)
@@ -46,6 +47,9 @@ def step(function: Callable) -> ClientStep:
         raise TypeError(
             f"{function.__name__} takes no Cohort first, as a client's step does; a server's is a server_step"
         )
+    for kind in typing.get_args(hints.get("return")):
+        if isinstance(kind, type) and issubclass(kind, Message):
+            numbers_of(kind)
     return ClientStep(_anywhere(function), **_SETTINGS)
 
 

@@ -70,7 +70,7 @@ def test_a_rebuild_elsewhere_gives_the_same_bytes(tmp_path, params):
     away.mkdir()
     program = (
         "import sys; from pathlib import Path\n"
-        "from silos.params import DataParams; from silos.store import write\n"
+        "from silos.data_params import DataParams; from silos.store import write\n"
         "write(Path('out/small'), DataParams.model_validate_json(sys.argv[1]), Path('.'))"
     )
     subprocess.run(

@@ -13,7 +13,7 @@ from tasks.messages import Update
 def update(rows: list[int], weights: np.ndarray) -> Update:
     """weights: (clients, 3)."""
     sums = {"w": torch.from_numpy((np.array(rows)[:, None] * weights.astype(np.float64)).sum(0))}
-    return Update(tuple(f"c{i}" for i in range(len(rows))), torch.tensor(rows), torch.zeros(len(rows)), sums)
+    return Update(tuple(f"c{i}" for i in range(len(rows))), torch.tensor(rows), sums, torch.zeros(len(rows)))
 
 
 def test_the_mean_is_weighed_by_rows():

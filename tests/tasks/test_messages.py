@@ -3,9 +3,8 @@
 import dataclasses
 import importlib
 import pkgutil
-import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -23,12 +22,13 @@ from models.model import Model
 from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
-from silos.cohort import Stack, open_stack
+from silos.cohort import Cohort, Stack, open_stack
+from silos.private import PrivateStore
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES
 from tasks.evaluate import evaluate as evaluate_task
-from tasks.messages import LEAST_ROWS, Numbers, Scores, Update
-from tasks.running.step import ClientStep
+from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, numbers_of
+from tasks.running.step import ClientStep, step
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -37,8 +37,6 @@ TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17}
 VALIDATION, TEST = 31, 37
 ROW_COUNTS = {*TRAIN.values(), VALIDATION, TEST}
 
-WORDS = {str, float, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
-
 # how many different rows each client has, in every split
 DIFFERENT = {"one": 1, "nine": LEAST_ROWS - 1, "echo": LEAST_ROWS - 1, "many": 40}
 SPLITS = {"one": 1, "nine": 9, "echo": 23, "many": 29}
@@ -46,13 +44,7 @@ SPLITS = {"one": 1, "nine": 9, "echo": 23, "many": 29}
 
 def message_types() -> list[type]:
     own = [c for c in vars(messages).values() if isinstance(c, type) and c.__module__ == messages.__name__]
-    return [c for c in own if dataclasses.is_dataclass(c) and c is not Numbers]
-
-
-def numbers_of(message: type) -> dict[str, Numbers]:
-    """What each field that has numbers says of them."""
-    hints = typing.get_type_hints(message, include_extras=True)
-    return {name: kind.__metadata__[0] for name, kind in hints.items() if hasattr(kind, "__metadata__")}
+    return [c for c in own if dataclasses.is_dataclass(c) and c not in {Message, Numbers, Summed}]
 
 
 def steps(kind: type) -> dict[str, Any]:
@@ -67,9 +59,68 @@ def test_every_field_with_numbers_says_how_many_rows_each_stands_for(message):
     declared = numbers_of(message)
     assert all(isinstance(about, Numbers) for about in declared.values())
     assert all(about.least >= LEAST_ROWS for about in declared.values() if about.size == "several")
-    for name, kind in typing.get_type_hints(message).items():
-        assert name in declared or kind in WORDS, f"{message.__name__}.{name} is {kind}"
-    assert message.__dataclass_params__.frozen
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsaid(Message):
+    means: Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows(Message):
+    means: Annotated[Tensor, Numbers("several", 1)]
+
+
+class Thawed(Message):
+    """No dataclass of its own: what it adds would be nobody's field."""
+
+    means: Tensor
+
+
+@pytest.mark.parametrize(
+    ("message", "match"),
+    [(Unsaid, "does not say"), (Rows, "stand for 10 rows"), (Thawed, "frozen dataclass|does not say")],
+)
+def test_a_message_that_could_tell_more_than_it_says_is_refused_where_its_step_is_made(message, match):
+    def tell(cohort: Cohort) -> list[message]: ...
+
+    tell.__annotations__ = {"cohort": Cohort, "return": list[message]}
+    with pytest.raises(TypeError, match=match):
+        step(tell)
+
+
+def test_a_message_of_a_page_counts_its_bytes_and_what_the_clients_were_sent(make_problem, make_round):
+    problem = make_problem(TRAIN)
+    round = make_round(problem, stack=3)
+    page = FedAvg()
+    model = page.model(page.init(problem), problem)
+    told = round.each(tell_one_number, model)
+    assert sorted(client for message in told for client in message.clients) == sorted(TRAIN)
+    assert round.tally.bytes_up == 4 * len(TRAIN)
+    assert round.tally.bytes_down == model.bytes_down * len(TRAIN)
+    assert round.each(tell_one_number, model, silos=problem.silos.select(())) == []
+    with pytest.raises(TypeError, match="answers with messages"):
+        round.each(tell_no_message, model)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneNumber(Message):
+    number: Annotated[Tensor, FEW]
+
+
+@step
+def tell_one_number(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list[OneNumber]:
+    return [OneNumber(stack.clients, torch.zeros(len(stack.clients))) for stack in cohort.stacks]
+
+
+@step
+def tell_no_message(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
+    return [Unsized() for _ in cohort.stacks]
+
+
+@dataclasses.dataclass
+class Unsized:
+    seconds: float = 0.0
 
 
 @pytest.fixture
@@ -212,9 +263,9 @@ def test_personal_weights_never_leave(make_problem, make_round):
 
 def test_bytes_up_are_the_hand_count():
     sums = {"w": torch.zeros(3, 4, dtype=torch.float64), "b": torch.zeros(4, dtype=torch.float64)}
-    update = Update(("a", "b"), torch.tensor([1, 2]), torch.zeros(2), sums)
+    update = Update(("a", "b"), torch.tensor([1, 2]), sums, torch.zeros(2))
     assert update.bytes_up == 2 * (16 + 1 + 1) * 4
-    assert Update(("a",), torch.tensor([1]), torch.zeros(1), {}).bytes_up == 8
+    assert Update(("a",), torch.tensor([1]), {}, torch.zeros(1)).bytes_up == 8
 
 
 def test_a_rounds_traffic_is_the_hand_count(make_problem, play):
@@ -261,7 +312,7 @@ def arrays(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         for at, inner in enumerate(value):
             yield from arrays(inner, f"{path}.{at}")
     else:
-        assert isinstance(value, str | int | float), path
+        assert value is None or isinstance(value, str | int | float), path
 
 
 def _stack(clients):

@@ -21,7 +21,7 @@ def update(*clients: str) -> Update:
     """The clients of one stack, moved from CURRENT."""
     moves = torch.tensor([MOVES[c] for c in clients])
     each = {"w": CURRENT["w"] + moves[:, :2, None], "b": CURRENT["b"] + moves[:, 2:]}
-    return Update(clients, torch.ones(len(clients)), torch.zeros(len(clients)), {}, each=each)
+    return Update(clients, torch.ones(len(clients)), {}, torch.zeros(len(clients)), each=each)
 
 
 def test_a_length_is_over_all_numbers_of_all_tensors():

@@ -78,7 +78,7 @@ def test_a_servers_step_that_could_be_given_rows_is_refused_when_it_is_made(kind
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: type(door).__name__)
 def test_a_servers_step_refuses_a_way_to_rows_however_deep_it_is_hidden(door):
-    for hidden in (door, [1, (door,)], {"more": {"deeper": [door]}}, {1: Update(("a",), torch.ones(1), door, {})}):
+    for hidden in (door, [1, (door,)], {"more": {"deeper": [door]}}, {1: Update(("a",), torch.ones(1), {}, door)}):
         with pytest.raises(TypeError, match="of_server is a server's step, and was given a way to open clients' rows"):
             of_server.fn([1], {"x": hidden})
         with pytest.raises(TypeError, match="was given a way"):
