@@ -65,7 +65,7 @@ def test_data_dvc_holds_no_path_of_this_machine(tmp_path):
 def test_recording_prints_nothing_not_even_on_a_terminal(data, tmp_path):
     program = (
         "import pty, sys\n"
-        "code = 'from pathlib import Path; from silos.version import record; record(Path(\".\"))'\n"
+        "code = 'from pathlib import Path; from silos.versions.dvc_version import record; record(Path(\".\"))'\n"
         "sys.exit(pty.spawn([sys.executable, '-c', code]))"
     )
     done = subprocess.run(
