@@ -208,7 +208,7 @@ def _tokens(
     parts = []
     with torch.no_grad():
         for at in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
-            z, _ = network.encode(weights, context, rows.x[:, at : at + _ROWS_AT_ONCE])
+            z, _ = network.encode_stack(weights, context, rows.x[:, at : at + _ROWS_AT_ONCE])
             parts.append(network.cut(z).cpu())
     tokens = torch.cat(parts, 1)
     counts = (rows.counts * network.tokens).tolist()

@@ -33,9 +33,10 @@ def evaluate(
     scores = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
+        same = not model.is_personal
         for split in splits:
             rows = open_rows(cohort.silos, stack, split, device)
-            found = outcomes(model.network, weights, context, rows, training.objective, training.engine)
+            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
             kept = _keep(stack, found, training.objective, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, found, kept))
     return scores

@@ -31,7 +31,9 @@ def regroup(
         loss = np.zeros((len(stack.clients), *offered))
         for place in np.ndindex(*offered):
             weights = stacked({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
-            per_row = outcomes(model.network, weights, context, rows, training.objective, training.engine)["loss"]
+            per_row = outcomes(
+                model.network, weights, context, rows, training.objective, training.engine, shared=not context
+            )["loss"]
             mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
             loss[(slice(None), *place)] = mean[: len(stack.clients)]
         loss = np.where(np.isnan(loss), np.inf, loss)

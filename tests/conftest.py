@@ -111,7 +111,7 @@ def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
     ) -> Problem:
         opened = write_silos(train, **(silos or {}))
         network = network or MLP(FEATURES, (6,), CLASSES)
-        engine = "batched" if hasattr(network, "apply_stack") else "vmap"
+        engine = "batched" if network.stacked else "vmap"
         usual = {"objective": CrossEntropy(), "optimiser": SGD(0.1), "epochs": 2, "batch": 4, "engine": engine}
         return Problem(opened, network, Training(**{**usual, **training}), seed)
 

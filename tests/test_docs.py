@@ -26,11 +26,8 @@ from flows.cli import app
 from flows.experiment.problem import problem
 from flows.methods.fedavg import FedAvg
 from flows.params import Params, read
-from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.registry import build
 from models.networks.residual import Residual
 from models.state import State
-from models.training.engine_choice import pick
 from silos.cohort import Silos
 from silos.store import write
 from tasks import messages
@@ -138,23 +135,6 @@ def test_the_records_that_leave_a_client_are_all_listed():
     assert sorted(listed) == sorted(
         kind.__name__ for kind in kinds if kind not in {*notes, messages.Message, messages.Summed}
     )
-
-
-def test_the_networks_that_vmap_refuses_are_all_listed():
-    (listed,) = re.findall(
-        r"it is refused for (.*?), and for `model.members` above 1", " ".join(HOW_IT_WORKS.read_text("utf-8").split())
-    )
-    refused = set()
-    for section in typing.get_args(Params.model_fields["model"].annotation):
-        (kind,) = typing.get_args(section.model_fields["kind"].annotation)
-        network = build(kind, (32, 32, 3), 2, section(kind=kind).model_dump(exclude={"kind", "members", "pretrained"}))
-        try:
-            pick(network, 4, "cpu", "vmap")
-        except ValueError:
-            refused.add(kind)
-        with pytest.raises(ValueError, match="no form to map"):
-            pick(DeepEnsemble(network, 2), 4, "cpu", "vmap")
-    assert set(re.findall(r"`(\w+)`", listed)) == refused
 
 
 def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_classes(folder, play):

@@ -4,15 +4,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from flows.experiment.project import Project
 from flows.round import Problem
 from models.streams import client_streams, server_stream
-from models.training.engine import Kind, stacked, train
+from models.training.engine import stacked, train
 from models.training.engine_choice import even
+from models.training.plan import Kind, forms
 from silos.cohort import make_stacks
 from tasks.running.opening import open_rows
 
@@ -30,9 +31,7 @@ def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
     problem = project.problem(0)
     torch.set_num_threads(1)
     measured: list[dict[str, Any]] = []
-    for kind in get_args(Kind):
-        if kind == "batched" and not hasattr(problem.network, "apply_stack"):
-            continue
+    for kind in forms(problem.network):
         say(f"{kind}: stacks of 1 to {len(problem.silos.clients)} clients")
         measured += _sizes(problem, kind, project.device)
     best = min(m["milliseconds"] for m in measured)

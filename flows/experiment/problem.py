@@ -13,8 +13,9 @@ from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.pretrained import Pretrained
 from models.networks.registry import Network, build, size
 from models.training import objectives, optimisers
-from models.training.engine import Kind, Training
+from models.training.engine import Training
 from models.training.engine_choice import pick
+from models.training.plan import Kind
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.free_memory import must_fit

@@ -6,11 +6,10 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..networks.deep_ensemble import members_of
-from ..networks.registry import Network, Parted
+from ..networks.network import Network
 from ..state import Weights
 from ..streams import fold
-from ..training.engine import Kind, forward
+from ..training.plan import Kind, Plan, resolve
 
 _ROWS_AT_ONCE = 256  # fixed, since each piece draws its own masks
 
@@ -38,15 +37,16 @@ def predictive(
     Of a deep ensemble every member makes so many. weights, context: (clients, ...); x: (clients, rows, *shape); streams:
     (clients,). A network in parts is run once up to its first dropout: the passes share what they would repeat.
     """
-    random = streams is not None and passes > 0 and (network.dropout > 0 or getattr(network, "random", False))
+    random = streams is not None and passes > 0 and network.random
+    plans = [(one, resolve(one.network, engine)) for one in network.singles]
     pieces = []
     with torch.no_grad():
         for number, at in enumerate(range(0, x.shape[1], _ROWS_AT_ONCE)):
             own = [fold(fold(cast(Tensor, streams), number), t) for t in range(passes)] if random else [None]
             said: list[Tensor] = []
-            for one in members_of(network):
+            for one, plan in plans:
                 rows = x[:, at : at + _ROWS_AT_ONCE]
-                logits = _passes(one.network, one.of(weights), one.of(context), rows, engine)
+                logits = _passes(plan, one.of(weights), one.of(context), rows)
                 said += [logits(None if stream is None else one.stream(stream)) for stream in own]
             pieces.append(together(said))
     return Predictive(*(torch.cat(part, 1) for part in zip(*pieces, strict=True)))
@@ -90,14 +90,11 @@ def _calibration(confidence: Tensor, right: Tensor, used: Tensor) -> Tensor:
     return gap.new_zeros(len(gap), BINS).scatter_add_(1, place, gap).abs().sum(1)
 
 
-def _passes(
-    network: Network, weights: Weights, context: Weights, x: Tensor, engine: Kind
-) -> Callable[[Tensor | None], Tensor]:
+def _passes(plan: Plan, weights: Weights, context: Weights, x: Tensor) -> Callable[[Tensor | None], Tensor]:
     """Logits by stream, everything before the first dropout computed once where the network has parts."""
-    if not (engine == "batched" and hasattr(network, "finish")):
-        whole = forward(network, engine)
-        return lambda streams: whole(weights, context, x, streams)
-    parts = cast(Parted, network)
-    z, _ = parts.encode(weights, context, x)
-    settled = parts.settle(weights, context, z)
+    parts = plan.parted
+    if parts is None:
+        return lambda streams: plan.logits(weights, context, x, streams)
+    z, _ = parts.encode_stack(weights, context, x)
+    settled = parts.settle_stack(weights, context, z)
     return lambda streams: parts.finish(weights, settled, streams)

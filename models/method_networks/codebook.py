@@ -1,6 +1,6 @@
 """Features replaced by the nearest words of a codebook (van den Oord et al. 2017), each client with words of its own.
 
-z (clients, rows, channels, places) is cut into tokens: at each place `segments` contiguous slices of the channels, of
+z (rows, channels, places) is cut into tokens: at each place `segments` contiguous slices of the channels, of
 d = channels / segments numbers. Every slice takes the nearest word of the one book that its client may use.
 """
 
@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..networks.network import register
 from ..networks.wrapped import Wrapped
 from ..state import Weights
 from ..streams import fold, normal
-from ..training.batch import Batch
+from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 
 SHARED, OWN, COUNT = "codes.shared", "codes.own", "codes.count"
@@ -25,12 +26,13 @@ _CODES = 2**20  # of the stream of fresh words; the layers' streams have small n
 
 
 class Words(NamedTuple):
-    """What stands in for features: `codes` as long as z, and the number of every token's word, (clients, tokens)."""
+    """What stands in for features: `codes` as long as z, and the number of every token's word, (..., tokens)."""
 
     codes: Tensor
     chosen: Tensor
 
 
+@register("quantised")
 @dataclass(frozen=True)
 class Quantised(Wrapped):
     """A network in parts whose features are words of a codebook; without any words it is that network itself.
@@ -91,24 +93,52 @@ class Quantised(Wrapped):
         codes = self.quantise(weights, context, z).codes if self.discrete else z
         return super().settle(weights, context, codes)
 
+    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """`settle` for a stack."""
+        codes = self.quantise_stack(weights, context, z).codes if self.discrete else z
+        return super().settle_stack(weights, context, codes)
+
+    def cost(
+        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective, and what words and features pay for their distance."""
+        if not self.discrete:
+            return super().cost(weights, context, batch, objective)
+        z, moved = self.encode(weights, context, batch.x, batch.used)
+        codes = self.quantise(weights, context, z).codes
+        settled = super().settle(weights, context, z + (codes - z).detach())
+        loss = batch.loss(objective, self.finish(weights, settled, batch.stream))
+        paid = (codes - z.detach()) ** 2 + self.commitment * (codes.detach() - z) ** 2
+        return loss + self.code_weight * batch.mean(paid.mean((1, 2))), moved
+
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective, and what words and features pay for their distance."""
-        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
+        """`cost` for a stack."""
         if not self.discrete:
-            settled = super().settle(weights, context, z)
-            return batch.loss(objective, self.finish(weights, settled, batch.streams)), moved
-        codes = self.quantise(weights, context, z).codes
+            return super().cost_stack(weights, context, batch, objective)
+        z, moved = self.encode_stack(weights, context, batch.x, batch.used, batch.whole)
+        codes = self.quantise_stack(weights, context, z).codes
         straight = z + (codes - z).detach()
-        logits = self.finish(weights, super().settle(weights, context, straight), batch.streams)
+        logits = self.finish(weights, super().settle_stack(weights, context, straight), batch.streams)
         towards_features = ((z.detach() - codes) ** 2).mean((2, 3))
         towards_words = ((z - codes.detach()) ** 2).mean((2, 3))
         distance = batch.mean(towards_features + self.commitment * towards_words)
         return batch.loss(objective, logits) + self.code_weight * distance, moved
 
     def quantise(self, weights: Weights, context: Weights, z: Tensor) -> Words:
-        """The nearest usable word of every token, the first of equals (equation 4)."""
+        """The nearest usable word of every token, the first of equals (equation 4); z (rows, channels, places)."""
+        tokens, book = self.cut(z), torch.cat([weights[SHARED], weights[OWN]]) if self.room else weights[SHARED]
+        with torch.no_grad():
+            far = (book * book).sum(1) - 2 * tokens @ book.T
+            if self.room:
+                beyond = torch.arange(len(book), device=book.device) >= self.words + context[COUNT]
+                far = torch.where(beyond, torch.inf, far)
+            index = far.argmin(1)
+        return Words(self.join(book[index], z), index)
+
+    def quantise_stack(self, weights: Weights, context: Weights, z: Tensor) -> Words:
+        """`quantise` for a stack."""
         tokens, book = self.cut(z), torch.cat([weights[SHARED], weights[OWN]], 1) if self.room else weights[SHARED]
         with torch.no_grad():
             index = nearest(tokens, book, self.words + context[COUNT] if self.room else None)
@@ -117,12 +147,12 @@ class Quantised(Wrapped):
         return Words(self.join(chosen.view(tokens.shape), z), index)
 
     def cut(self, z: Tensor) -> Tensor:
-        """Features to tokens (clients, rows * tokens, d), a row's places in order and a place's slices in order."""
-        return z.transpose(2, 3).reshape(len(z), -1, self.length)
+        """Features to tokens (..., rows * tokens, d), a row's places in order and a place's slices in order."""
+        return z.transpose(-2, -1).reshape(*z.shape[:-3], -1, self.length)
 
     def join(self, tokens: Tensor, like: Tensor) -> Tensor:
         """Tokens to features: the inverse of `cut`."""
-        return tokens.reshape(*like.shape[:2], like.shape[3], like.shape[2]).transpose(2, 3)
+        return tokens.reshape(*like.shape[:-2], like.shape[-1], like.shape[-2]).transpose(-2, -1)
 
 
 def most_segments(channels: int) -> int:
@@ -234,8 +264,8 @@ def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, co
     words, by_hundred, distance = [], [], []
     with torch.no_grad():
         for at in range(0, max(int(counts.max()), 1), _HUNDRED):
-            z, _ = network.encode(weights, context, x[:, at : at + _HUNDRED])
-            codes, index = network.quantise(weights, context, z)
+            z, _ = network.encode_stack(weights, context, x[:, at : at + _HUNDRED])
+            codes, index = network.quantise_stack(weights, context, z)
             used = torch.arange(at, at + z.shape[1], device=x.device) < counts[:, None]
             by_token = used.repeat_interleave(network.tokens, 1)
             found = z.new_zeros(len(z), network.words + network.room, dtype=torch.float64)

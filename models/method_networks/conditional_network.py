@@ -11,12 +11,14 @@ from torch import Tensor
 
 from ..networks.beside_rows import of_client
 from ..networks.dense import within
+from ..networks.network import Network, Stacked, register
 from ..state import Weights
 from ..streams import fold
 
 
+@register("bilinear")
 @dataclass(frozen=True)
-class Bilinear:
+class Bilinear(Stacked, Network):
     """The paper's conditional linear model: [x, 1]ᵀ W m, with W (n + 1, q, outputs).
 
     With `constant` m has a 1 at its end, which lowers the floor that noisy statistics set; it is not in the paper.
@@ -60,8 +62,9 @@ class Bilinear:
         return answer
 
 
+@register("ensemble")
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(Stacked, Network):
     """The paper's ensemble: linear experts of x, mixed by softmax(mᵀ W + b)."""
 
     inputs: int

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from ..networks.dense import dense, dense_weights
+from ..networks.network import register
 from ..networks.wrapped import Wrapped
 from ..state import Weights
 from ..streams import fold, uniform
-from ..training.batch import Batch
-from ..training.objectives import Objective
 
 OFFSET = "offset"
 """The client's own picture t, of a row's shape."""
@@ -19,6 +18,7 @@ OFFSET = "offset"
 _HEAD, _START = 2**20, 2**20 + 1  # of the stream of fresh weights; the layers' streams have small numbers
 
 
+@register("transformed")
 @dataclass(frozen=True)
 class Transformed(Wrapped):
     """logits = W [g(x1); g(x2)] + b with x1 = (1 - mix) x + mix t and x2 = (1 + mix) x - mix t; W is [outputs, 2 q].
@@ -55,24 +55,24 @@ class Transformed(Wrapped):
         return {**weights, OFFSET: uniform(fold(stream, _START), self.shape) * self.start_scale}
 
     def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Features of all x1, then of all x2: (2 rows, channels, places)."""
+        own = weights[OFFSET]
+        both = torch.cat([(1 - self.mix) * x + self.mix * own, (1 + self.mix) * x - self.mix * own])
+        return super().encode(weights, context, both, None if used is None else torch.cat([used, used]))
+
+    def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Features of all x1, then of all x2: (clients, 2 rows, channels, places)."""
+        """`encode` for a stack: (clients, 2 rows, channels, places)."""
         step = self.mix * (weights[OFFSET].unsqueeze(1) - x)
         both = torch.cat([x + step, x - step], 1)
-        return super().encode(weights, context, both, None if used is None else torch.cat([used, used], 1), whole)
+        return super().encode_stack(weights, context, both, None if used is None else torch.cat([used, used], 1), whole)
 
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
         """Both representations of a row side by side, and the last layer."""
-        first, second = self.inner.represent(weights, settled, streams).chunk(2, 1)
+        first, second = self.inner.represent(weights, settled, stream).chunk(2, -2)
         scores = dense(weights, self.inner.last, torch.cat([first, second], -1))
-        logits: Tensor = self.inner.conclude(scores, streams)
+        logits: Tensor = self.inner.conclude(scores, stream)
         return logits
-
-    def cost_stack(
-        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective alone."""
-        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
-        logits = self.finish(weights, self.settle(weights, context, z), batch.streams)
-        return batch.loss(objective, logits), moved

@@ -7,22 +7,24 @@ import torch
 from torch import Tensor
 
 from ..networks.dense import dense
+from ..networks.network import register
 from ..networks.wrapped import Wrapped
 from ..state import Weights
-from ..training.batch import Batch
+from ..training.batch import Batch, ClientBatch
 from ..training.engine import Rows
 from ..training.objectives import Objective, slopes
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer; activations of more leave the cache
 
 
+@register("matched")
 @dataclass(frozen=True)
 class Matched(Wrapped):
     """The inner network; training adds penalty ||grad_W loss - target||^2, W being its last dense layer with the bias.
 
-    The context holds the target under the names of that layer. The gradient is that of the batch, in closed form from what
-    the layer reads and the slope of its outputs (for cross-entropy (p - y) h^T / rows); the penalty's own gradient goes
-    through both.
+    The context holds the target under the names of that layer. The gradient is that of the batch, for a stack in closed form
+    from what the layer reads and the slope of its outputs (for cross-entropy (p - y) h^T / rows); the penalty's own gradient
+    goes through both.
     """
 
     penalty: float = 0.01
@@ -37,12 +39,29 @@ class Matched(Wrapped):
         weights: dict[str, Tensor] = self.inner.init(stream)
         return weights
 
+    def cost(
+        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective, and the squared distance of its gradient in the last layer from the target."""
+        z, moved = self.encode(weights, context, batch.x, batch.used)
+        read = self.inner.represent(weights, self.settle(weights, context, z), batch.stream)
+
+        def loss_of(head: Weights) -> Tensor:
+            return batch.loss(objective, self.inner.conclude(dense(head, self.inner.last, read), batch.stream))
+
+        head = {name: weights[name] for name in self.parts}
+        if not self.penalty:
+            return loss_of(head), moved
+        found = torch.func.grad(loss_of)(head)
+        distance = torch.stack([((found[name] - context[name]) ** 2).sum() for name in self.parts]).sum()
+        return loss_of(head) + self.penalty * distance, moved
+
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective, and the squared distance of its gradient in the last layer from the target."""
-        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
-        read = self.inner.represent(weights, self.settle(weights, context, z), batch.streams)
+        """`cost` for a stack, in closed form."""
+        z, moved = self.encode_stack(weights, context, batch.x, batch.used, batch.whole)
+        read = self.inner.represent(weights, self.settle_stack(weights, context, z), batch.streams)
         scores = dense(weights, self.inner.last, read)
         logits = self.inner.conclude(scores, batch.streams)
         if not self.penalty:
@@ -72,8 +91,8 @@ class Matched(Wrapped):
         self, weights: Weights, context: Weights, rows: Rows, used: Tensor, objective: Objective, at: slice
     ) -> "_Gradient":
         with torch.no_grad():
-            z, _ = self.encode(weights, context, rows.x[:, at])
-            read = self.inner.represent(weights, self.settle(weights, context, z), None)
+            z, _ = self.encode_stack(weights, context, rows.x[:, at])
+            read = self.inner.represent(weights, self.settle_stack(weights, context, z), None)
             logits = self.inner.conclude(dense(weights, self.inner.last, read), None)
         _, slope = slopes(objective, logits.flatten(0, 1), rows.y[:, at].flatten())
         return _gradient(read, slope.view(logits.shape) * used[:, at].unsqueeze(-1))

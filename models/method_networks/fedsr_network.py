@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
-from ..networks.dense import dense, dense_weights, within
+from ..networks.dense import dense, dense_weights, linear, within
+from ..networks.network import register
 from ..networks.wrapped import Wrapped
 from ..state import Weights
 from ..streams import fold, normal
-from ..training.batch import Batch
+from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 
 SPREAD, CENTRE = "spread", "centre"
@@ -24,6 +25,7 @@ _HEAD, _SPREAD, _CENTRE, _NOISE = (2**20 + number for number in range(4))  # the
 _LEAST = 1e-6  # standard deviation, so that its logarithm is finite
 
 
+@register("represented")
 @dataclass(frozen=True)
 class Represented(Wrapped):
     """logits = W z + b, z ~ N(mu, sigma^2), with sigma the softplus of a dense layer of what the inner network's last reads.
@@ -40,8 +42,8 @@ class Represented(Wrapped):
 
     @property
     def random(self) -> bool:
-        """Whether a stream changes the logits, also without dropout."""
-        return self.sampled
+        """Draws are, and so is dropout."""
+        return self.sampled or self.dropout > 0
 
     @property
     def personal(self) -> tuple[str, ...]:
@@ -60,16 +62,29 @@ class Represented(Wrapped):
         references = {MEAN: torch.zeros(outputs, width), DEVIATION: torch.ones(outputs, width), SCALE: torch.ones(1)}
         return {**weights, **references}
 
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
         """One draw of z for every row, and the last layer."""
-        return self._answer(weights, self._draw(*self._law(weights, settled, streams), streams), streams)
+        return self._answer(weights, self._draw(*self._law(weights, settled, stream), stream), stream)
+
+    def cost(
+        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective, z's length, and how far z's law is from the reference of the row's class."""
+        features, moved = self.encode(weights, context, batch.x, batch.used)
+        mean, deviation = self._law(weights, self.settle(weights, context, features), batch.stream)
+        z = self._draw(mean, deviation, batch.stream)
+        loss = batch.loss(objective, self._answer(weights, z, batch.stream))
+        scale, label = weights[SCALE], _label(batch.y)
+        of_class = weights[MEAN][label], softplus(weights[DEVIATION][label]) + _LEAST
+        distance = divergence(scale * mean, scale.abs() * deviation + _LEAST, *of_class)
+        return loss + batch.mean(self.norm_weight * vector_norm(z, dim=-1) + self.conditional_weight * distance), moved
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective, z's length, and how far z's law is from the reference of the row's class."""
-        features, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
-        mean, deviation = self._law(weights, self.settle(weights, context, features), batch.streams)
+        """`cost` for a stack."""
+        features, moved = self.encode_stack(weights, context, batch.x, batch.used, batch.whole)
+        mean, deviation = self._law(weights, self.settle_stack(weights, context, features), batch.streams)
         z = self._draw(mean, deviation, batch.streams)
         loss = batch.loss(objective, self._answer(weights, z, batch.streams))
         scale = weights[SCALE].unsqueeze(1)
@@ -78,19 +93,19 @@ class Represented(Wrapped):
         length = self.norm_weight * batch.mean(vector_norm(z, dim=-1))
         return loss + length + self.conditional_weight * batch.mean(distance), moved
 
-    def _law(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> tuple[Tensor, Tensor]:
-        """mu and sigma of every row."""
-        read = self.inner.represent(weights, settled, streams)
-        deviation = softplus(_through(weights, SPREAD, read)) + _LEAST
-        return _through(weights, CENTRE, read) if self.width else read, deviation
+    def _law(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> tuple[Tensor, Tensor]:
+        """mu and sigma of every row, of one client or of a stack."""
+        read = self.inner.represent(weights, settled, stream)
+        deviation = softplus(linear(weights, SPREAD, read)) + _LEAST
+        return linear(weights, CENTRE, read) if self.width else read, deviation
 
-    def _draw(self, mean: Tensor, deviation: Tensor, streams: Tensor | None) -> Tensor:
-        if streams is None or not self.sampled:
+    def _draw(self, mean: Tensor, deviation: Tensor, stream: Tensor | None) -> Tensor:
+        if stream is None or not self.sampled:
             return mean
-        return mean + deviation * normal(fold(streams, _NOISE), mean.shape[1:]).to(mean.dtype)
+        return mean + deviation * normal(fold(stream, _NOISE), mean.shape[stream.dim() :]).to(mean.dtype)
 
-    def _answer(self, weights: Weights, z: Tensor, streams: Tensor | None) -> Tensor:
-        logits: Tensor = self.inner.conclude(dense(weights, self.inner.last, z), streams)
+    def _answer(self, weights: Weights, z: Tensor, stream: Tensor | None) -> Tensor:
+        logits: Tensor = self.inner.conclude(dense(weights, self.inner.last, z), stream)
         return logits
 
 
@@ -105,11 +120,12 @@ def _layer(stream: Tensor, name: str, fan_in: int, fan_out: int) -> dict[str, Te
     return within(stream, fan_in**-0.5, {f"{name}.weight": (fan_in, fan_out), f"{name}.bias": (fan_out,)})
 
 
-def _through(weights: Weights, name: str, x: Tensor) -> Tensor:
-    return torch.baddbmm(weights[f"{name}.bias"].unsqueeze(1), x, weights[f"{name}.weight"])
-
-
 def _of_rows(table: Tensor, y: Tensor) -> Tensor:
     """Each row's line of its client's table: (clients, classes, numbers) to (clients, rows, numbers)."""
-    label = torch.zeros_like(y, dtype=torch.int64) if y.is_floating_point() else y
+    label = _label(y)
     return table.gather(1, label.unsqueeze(-1).expand(*label.shape, table.shape[-1]))
+
+
+def _label(y: Tensor) -> Tensor:
+    """Each row's class; of a regression all rows have one."""
+    return torch.zeros_like(y, dtype=torch.int64) if y.is_floating_point() else y

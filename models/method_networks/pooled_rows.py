@@ -1,29 +1,40 @@
 """A conditional network on rows of several clients: each row carries its own client's statistics behind its features."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from ..networks.beside_rows import STATISTICS
-from ..networks.registry import Network
+from ..networks.network import Network, Stacked, register
 from ..state import Weights
 
 
+@register("rowwise")
 @dataclass(frozen=True)
-class RowWise:
+class RowWise(Stacked, Network):
     """Rows (n + q,) of a network for rows of `shape`, n numbers, and q statistics."""
 
-    network: Network
+    network: Any
     shape: tuple[int, ...]
     statistics: int
+
+    def __post_init__(self) -> None:
+        if self.network.costed:
+            raise ValueError(
+                f"rows of several clients train no {self.network.kind}, which learns from a client's batch."
+            )
+
+    @property
+    def stacked(self) -> Stacked | None:
+        """Its own form, if the network has one."""
+        return self if self.network.stacked else None
 
     @property
     def dropout(self) -> float:
         """See Network."""
-        return self.network.dropout
+        return float(self.network.dropout)
 
     @property
     def widest(self) -> int:
@@ -32,23 +43,18 @@ class RowWise:
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The network's own."""
-        return self.network.init(stream)
+        weights: dict[str, Tensor] = self.network.init(stream)
+        return weights
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, n + q) to (rows, outputs)."""
-        return self.network.apply(weights, *self._apart(x), stream)
+        logits: Tensor = self.network.apply(weights, *self._apart(x), stream)
+        return logits
 
-    @property
-    def apply_stack(self) -> Callable[[Weights, Weights, Tensor, Tensor | None], Tensor]:
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """The network's own, if it has one; x: (clients, rows, n + q)."""
-        stacked: Any = self.network
-        forward = stacked.apply_stack
-
-        def apply(weights: Weights, _: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-            logits: Tensor = forward(weights, *self._apart(x), streams)
-            return logits
-
-        return apply
+        logits: Tensor = self.network.apply_stack(weights, *self._apart(x), streams)
+        return logits
 
     def _apart(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         features = math.prod(self.shape)

@@ -1,24 +1,26 @@
 """Convolutions with max pooling, then dense layers."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, max_pool2d
+from torch.nn.functional import max_pool2d
 
 from ..state import Weights
 from ..streams import fold
 from .beside_rows import join, of_rows
-from .dense import Ending, dense, dense_layers, dense_weights, within
-from .folded import convolve, fold_images
+from .dense import Ending, dense, dense_weights, within
+from .folded import Folded, fold_images
+from .layers import Layers
+from .network import Network, register
+from .plain_stack import Plain
 
 
+@register("cnn")
 @dataclass(frozen=True)
-class CNN(Ending):
+class CNN(Ending, Network):
     """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
 
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
@@ -44,11 +46,6 @@ class CNN(Ending):
                 f"{len(self.channels)} convolutions of {self.kernel} x {self.kernel}, each with pooling, leave nothing of "
                 f"an image of {self.shape[0]} x {self.shape[1]}; use fewer, a smaller kernel, or padding."
             )
-
-    @classmethod
-    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
-        """For rows of this shape."""
-        return cls(shape=tuple(shape), outputs=outputs, **options)
 
     @property
     def widest(self) -> int:
@@ -78,33 +75,35 @@ class CNN(Ending):
         """Channels and places of what `encode` gives."""
         return self.channels[-1], math.prod(self._sides()[-1])
 
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """Dropout acts on the hidden activations of the dense layers, each kept value scaled by 1 / (1 - rate)."""
-        x = self._image(x, context).movedim(-1, 1)
-        for layer in range(len(self.channels)):
-            x = conv2d(x, weights[f"conv{layer}.weight"], weights[f"conv{layer}.bias"], padding=self._margin)
-            x = torch.relu(max_pool2d(x, 2))
-        x = join(x.flatten(1), context, self._joined)
-        return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
-
-    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack, clients folded into channels from the image to the features."""
-        z, _ = self.encode(weights, context, x)
-        return self.finish(weights, self.settle(weights, context, z), streams)
-
     def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The convolutions: (rows, channels, places)."""
+        return self._convolve(Plain(weights), self._image(x, context).movedim(-1, 1)).flatten(2), {}
+
+    def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The convolutions: (clients, rows, channels, places)."""
+        """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
         clients, rows = x.shape[:2]
-        x = fold_images(self._image(x, context))
-        for layer in range(len(self.channels)):
-            x = torch.relu(max_pool2d(convolve(weights, f"conv{layer}", x, self._margin), 2))
-        return x.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1), {}
+        found = self._convolve(Folded(weights), fold_images(self._image(x, context)))
+        return found.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1), {}
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """The first dense layer with its ReLU, if there is a hidden one."""
-        features = join(z.flatten(2), context, self._joined)
+        return self._settled(weights, join(z.flatten(1), context, self._joined))
+
+    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """`settle` for a stack."""
+        return self._settled(weights, join(z.flatten(2), context, self._joined))
+
+    def _convolve(self, layers: Layers, x: Tensor) -> Tensor:
+        """Images to what the last pooling leaves of them."""
+        for layer in range(len(self.channels)):
+            x = torch.relu(max_pool2d(layers.convolve(f"conv{layer}", x, self._margin), 2))
+        return x
+
+    def _settled(self, weights: Weights, features: Tensor) -> Tensor:
         return torch.relu(dense(weights, 0, features)) if self.hidden else features
 
     @property

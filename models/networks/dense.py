@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,10 +12,11 @@ from torch import Tensor
 from ..state import Weights
 from ..streams import fold, uniform
 from .beside_rows import join
+from .network import Descent, Ended, Fused, Network, register
 
 
-class Ending:
-    """What networks share that end in dense layers: how their third part is made (see models.networks.registry.Parted).
+class Ending(Ended):
+    """What networks share that end in dense layers: how their third part is made, of one client or of a stack.
 
     `finish` is dense layer number `last` of what `represent` gives, then `conclude`.
     """
@@ -28,21 +29,22 @@ class Ending:
         """The number of the last dense layer."""
         return len(self.hidden)
 
-    def represent(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
         """What the last dense layer reads, from the first dropout on."""
-        return before_last(weights, self.last, settled, self.dropout, streams, self.last > 0)
+        return before_last(weights, self.last, settled, self.dropout, stream, self.last > 0)
 
-    def conclude(self, scores: Tensor, streams: Tensor | None) -> Tensor:
+    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
         """What the last dense layer gives, to logits: nothing is left to do."""
         return scores
 
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
         """The other dense layers, from the first dropout on."""
-        return self.conclude(dense(weights, self.last, self.represent(weights, settled, streams)), streams)
+        return self.conclude(dense(weights, self.last, self.represent(weights, settled, stream)), stream)
 
 
+@register("mlp")
 @dataclass(frozen=True)
-class MLP(Ending):
+class MLP(Ending, Fused, Network):
     """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
 
     `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.
@@ -86,20 +88,32 @@ class MLP(Ending):
         return self._layers(weights, join(x.flatten(2), context, self.statistics), streams)
 
     def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The first hidden layer with its ReLU, one place a row: (rows, units, 1)."""
+        return self._encoded(weights, join(x.flatten(1), context, self.statistics)), {}
+
+    def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The first hidden layer with its ReLU, one place a row: (clients, rows, units, 1)."""
-        z = join(x.flatten(2), context, self.statistics)
-        return (torch.relu(dense(weights, 0, z)) if self.hidden else z).unsqueeze(-1), {}
+        """`encode` for a stack: (clients, rows, units, 1)."""
+        return self._encoded(weights, join(x.flatten(2), context, self.statistics)), {}
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """Nothing: dropout acts on the first hidden layer."""
         return z.squeeze(-1)
 
+    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """Nothing either."""
+        return z.squeeze(-1)
+
+    def _encoded(self, weights: Weights, x: Tensor) -> Tensor:
+        return (torch.relu(dense(weights, 0, x)) if self.hidden else x).unsqueeze(-1)
+
     def _layers(self, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         return dense_layers(weights, len(self.hidden) + 1, x, self.dropout, stream)
 
-    def descend(self, weights: Weights, context: Weights, x: Tensor, step: "Descent") -> None:
+    def descend(self, weights: Weights, context: Weights, x: Tensor, step: Descent) -> None:
         """The step for a stack, in place; x: (clients, rows, *shape).
 
         The weights' gradient, as large as they are, is never written: its product is added to them as it is computed.
@@ -119,15 +133,6 @@ class MLP(Ending):
             weight.baddbmm_(inputs[layer].transpose(1, 2), slope, beta=step.keep, alpha=-step.rate)
             bias.mul_(step.keep).sub_(slope.sum(1), alpha=step.rate)
             slope = below
-
-
-class Descent(NamedTuple):
-    """A step of plain gradient descent, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, (clients, rows, outputs)."""
-
-    streams: Tensor
-    slopes: Callable[[Tensor], Tensor]
-    rate: float
-    keep: float
 
 
 def dense_layers(weights: Weights, layers: int, x: Tensor, dropout: float, stream: Tensor | None) -> Tensor:
@@ -156,8 +161,13 @@ def before_last(
 
 
 def dense(weights: Weights, layer: int, x: Tensor) -> Tensor:
+    """Dense layer number `layer`, see `linear`."""
+    return linear(weights, f"dense{layer}", x)
+
+
+def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     """One dense layer of one client, (rows, in) to (rows, out), or of every client of a stack, (clients, rows, in)."""
-    weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
     return x @ weight + bias if x.dim() == 2 else torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 

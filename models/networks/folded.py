@@ -1,4 +1,4 @@
-"""Layers on the images of a whole stack, clients folded into channels: (rows, clients * channels, height, width).
+"""The layers of a whole stack's encoders, clients folded into channels: (rows, clients * channels, height, width).
 
 One grouped convolution then serves all clients, and each client's channels are normalised by themselves. Channels last is
 the fast layout on a CPU; of one channel a tensor is both layouts at once, so it is forced.
@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
 from ..state import Weights
-
-_MOMENTUM = 0.1  # of the running statistics, as torch.nn.BatchNorm2d has it
-_EPSILON = 1e-5
+from .layers import BUFFERS, EPSILON, MOMENTUM
 
 
 def fold_images(x: Tensor) -> Tensor:
@@ -29,20 +27,10 @@ def channels_last(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
 
-def convolve(weights: Weights, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
-    """The convolution `name` of every client: weight (clients, out, in, kernel, kernel), and bias (clients, out) if any."""
-    weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
-    kernels = channels_last(weight.flatten(0, 1))
-    shift = None if bias is None else bias.flatten()
-    return conv2d(x, kernels, shift, stride=stride, padding=padding, groups=len(weight))
+class Folded:
+    """A stack's pass, on folded images; weights (clients, ...).
 
-
-class Normalising:
-    """Batch normalisation (Ioffe and Szegedy 2015) of one pass through a network, each client by itself.
-
-    With `used`, (clients, rows) of 1 and 0 for padding, it is training: rows are normalised by their batch, and `moved`
-    collects the running statistics as they are afterwards. Without, it is evaluation by the running statistics. A client
-    of whom one number a channel is there keeps them: their variance is not known.
+    With `used`, (clients, rows) of 1 and 0 for padding, it is training. See models.networks.layers.Layers.
     """
 
     def __init__(self, weights: Weights, used: Tensor | None = None, whole: bool = True) -> None:
@@ -50,21 +38,32 @@ class Normalising:
         self.weights, self.used, self.whole = weights, used, whole
         self.moved: dict[str, Tensor] = {}
 
-    def __call__(self, name: str, x: Tensor) -> Tensor:
-        """The layer `name` on folded images: weight, bias and running statistics (clients, channels)."""
+    def convolve(self, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
+        """See Layers: weight (clients, out, in, kernel, kernel), and bias (clients, out) if any."""
+        weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
+        kernels = channels_last(weight.flatten(0, 1))
+        shift = None if bias is None else bias.flatten()
+        return conv2d(x, kernels, shift, stride=stride, padding=padding, groups=len(weight))
+
+    def normalise(self, name: str, x: Tensor) -> Tensor:
+        """See Layers: weight, bias and running statistics (clients, channels)."""
         weight, bias = (self.weights[f"{name}.{part}"] for part in ("weight", "bias"))
         mean, variance = (self.weights[f"{name}.{part}"] for part in BUFFERS)
         scale, shift = weight.flatten(), bias.flatten()
         if self.used is None:
-            return batch_norm(x, mean.flatten(), variance.flatten(), scale, shift, eps=_EPSILON)
+            return batch_norm(x, mean.flatten(), variance.flatten(), scale, shift, eps=EPSILON)
         numbers = x.shape[0] * x.shape[2] * x.shape[3]
         if self.whole and numbers > 1:
             held = [t.detach().flatten().clone() for t in (mean, variance)]
-            out = batch_norm(x, held[0], held[1], scale, shift, True, _MOMENTUM, _EPSILON)
+            out = batch_norm(x, held[0], held[1], scale, shift, True, MOMENTUM, EPSILON)
             for part, after in zip(BUFFERS, held, strict=True):
                 self.moved[f"{name}.{part}"] = after.view_as(mean)
             return out
         return self._masked(name, x, scale, shift)
+
+    def repeat(self, x: Tensor, times: int) -> Tensor:
+        """See Layers."""
+        return channels_last(x.repeat_interleave(times, 1))
 
     def _masked(self, name: str, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         assert self.used is not None
@@ -79,22 +78,7 @@ class Normalising:
             unbiased = variance * count / (count - 1).clamp_min(1)
             for part, found in zip(BUFFERS, (mean, unbiased), strict=True):
                 before = self.weights[f"{name}.{part}"].flatten()
-                after = torch.where(known, before.lerp(found, _MOMENTUM), before)
+                after = torch.where(known, before.lerp(found, MOMENTUM), before)
                 self.moved[f"{name}.{part}"] = after.view(clients, channels)
-        out = centred / (variance + _EPSILON).sqrt()[None, :, None, None]
+        out = centred / (variance + EPSILON).sqrt()[None, :, None, None]
         return out * scale[None, :, None, None] + shift[None, :, None, None]
-
-
-BUFFERS = ("mean", "variance")
-"""The running statistics of a normalising layer: they travel and are averaged, and no gradient moves them."""
-
-
-def norm_weights(name: str, channels: int) -> dict[str, Tensor]:
-    """Weight 1 and bias 0, running mean 0 and variance 1."""
-    ones, zeros = torch.ones(channels), torch.zeros(channels)
-    return {
-        f"{name}.weight": ones,
-        f"{name}.bias": zeros,
-        f"{name}.mean": zeros.clone(),
-        f"{name}.variance": ones.clone(),
-    }

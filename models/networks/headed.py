@@ -5,22 +5,21 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
 
 from torch import Tensor
 from torch.nn.functional import gelu
 
 from ..state import Weights
 from ..streams import fold
-from ..training.batch import Batch
-from ..training.objectives import Objective
 from .dense import Ending, before_last, dense, dense_weights, drop
-from .folded import BUFFERS, Normalising, fold_images, unfold_images
-from .stacking import StackOnly
+from .folded import Folded, fold_images, unfold_images
+from .layers import BUFFERS, Layers
+from .network import CostedParts, Network
+from .plain_stack import Plain
 
 
 @dataclass(frozen=True)
-class Headed(StackOnly, Ending):
+class Headed(CostedParts, Ending, Network):
     """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
 
     Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.
@@ -38,19 +37,14 @@ class Headed(StackOnly, Ending):
         if self.encoded[1] < 1:
             raise ValueError(f"its poolings leave nothing of an image of {self.shape[0]} x {self.shape[1]}.")
 
-    @classmethod
-    def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:
-        """For rows of this shape."""
-        return cls(shape=tuple(shape), outputs=outputs, **options)
-
     @property
     @abstractmethod
     def encoded(self) -> tuple[int, int]:
         """Channels and places of what `encode` gives."""
 
     @abstractmethod
-    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
-        """Folded images to folded features."""
+    def trunk(self, layers: Layers, x: Tensor) -> Tensor:
+        """Images to features, both (rows, channels, height, width)."""
 
     @abstractmethod
     def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
@@ -78,40 +72,41 @@ class Headed(StackOnly, Ending):
             weights |= dense_weights(fold(stream, 1 + layer), layer, *sizes)
         return weights
 
-    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to logits, by the running statistics."""
-        z, _ = self.encode(weights, context, x)
-        return self.finish(weights, self.settle(weights, context, z), streams)
-
-    def cost_stack(
-        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective of rows that are normalised by their batch."""
-        z, moved = self.encode(weights, context, batch.x, batch.used, batch.whole)
-        logits = self.finish(weights, self.settle(weights, context, z), batch.streams)
-        return batch.loss(objective, logits), moved
-
     def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(rows, channels, places)."""
+        layers = Plain(weights, used)
+        images = x.reshape(len(x), *self.shape[:2], -1).movedim(-1, 1)
+        return self.trunk(layers, images).flatten(2), layers.moved
+
+    def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(clients, rows, channels, places)."""
+        """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
         lead = x.shape[:2]
-        norm = Normalising(weights, used, whole)
-        folded = fold_images(x.reshape(*lead, *self.shape[:2], -1))
-        return unfold_images(self.trunk(weights, folded, norm), lead[0]).flatten(3), norm.moved
+        layers = Folded(weights, used, whole)
+        images = fold_images(x.reshape(*lead, *self.shape[:2], -1))
+        return unfold_images(self.trunk(layers, images), lead[0]).flatten(3), layers.moved
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """Flattened, channel first, and the first dense layer with its GELU if there is a hidden one."""
-        features = z.flatten(2)
+        return self._settled(weights, z.flatten(1))
+
+    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """`settle` for a stack."""
+        return self._settled(weights, z.flatten(2))
+
+    def _settled(self, weights: Weights, features: Tensor) -> Tensor:
         return gelu(dense(weights, 0, features)) if self.hidden else features
 
-    def represent(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
         """The other hidden layers, each after dropout."""
-        return before_last(weights, self.last, settled, self.dropout, streams, self.last > 0, gelu)
+        return before_last(weights, self.last, settled, self.dropout, stream, self.last > 0, gelu)
 
-    def conclude(self, scores: Tensor, streams: Tensor | None) -> Tensor:
+    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
         """Dropout on the logits."""
-        return drop(scores, self.dropout, streams, self.last + 1) if self.logit_dropout else scores
+        return drop(scores, self.dropout, stream, self.last + 1) if self.logit_dropout else scores
 
     @property
     def image_channels(self) -> int:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..state import Weights
-from .folded import channels_last
 from .headed import Headed
+from .layers import Layers
 
 _KEPT: dict[tuple[type, str | None], dict[str, Tensor]] = {}
 
@@ -50,10 +50,10 @@ class Pretrained(Headed):
             return fresh
         return fresh | {name: w.clone() for name, w in _KEPT[self._key].items()}
 
-    def taken_images(self, x: Tensor) -> Tensor:
-        """Folded images with as many channels a client as the first layer takes."""
+    def taken_images(self, layers: Layers, x: Tensor) -> Tensor:
+        """Images with as many channels a client as the first layer takes."""
         repeats = self.taken // self.image_channels
-        return x if repeats == 1 else channels_last(x.repeat_interleave(repeats, 1))
+        return x if repeats == 1 else layers.repeat(x, repeats)
 
     def keep(self, state: Weights) -> None:
         """Keeps the encoder's part of a torchvision state dict under this network's hash; ValueError if it is another's."""

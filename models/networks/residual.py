@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..state import Weights
 from ..streams import fold
 from .dense import within
-from .folded import Normalising, convolve, norm_weights
 from .headed import Headed, area
+from .layers import Layers, norm_weights
+from .network import register
 
 
+@register("residual")
 @dataclass(frozen=True)
 class Residual(Headed):
     """A stage is a 3 x 3 convolution, a basic block (He et al. 2016) of the same width, and 2 x 2 max pooling.
@@ -57,12 +58,13 @@ class Residual(Headed):
             inside = width
         return weights
 
-    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
+    def trunk(self, layers: Layers, x: Tensor) -> Tensor:
         """Each stage in turn."""
         for stage in range(len(self.widths)):
             name = f"stage{stage}"
-            x = convolve(weights, f"{name}.conv", x, padding=1)
-            inner = torch.relu(norm(f"{name}.norm1", convolve(weights, f"{name}.conv1", x, padding=1)))
-            inner = norm(f"{name}.norm2", convolve(weights, f"{name}.conv2", inner, padding=1))
+            x = layers.convolve(f"{name}.conv", x, padding=1)
+            inner = layers.convolve(f"{name}.conv1", x, padding=1)
+            inner = torch.relu(layers.normalise(f"{name}.norm1", inner))
+            inner = layers.normalise(f"{name}.norm2", layers.convolve(f"{name}.conv2", inner, padding=1))
             x = max_pool2d(torch.relu(inner + x), 2)
         return x

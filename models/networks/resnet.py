@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..state import Weights
 from ..streams import fold, normal
-from .folded import Normalising, convolve, norm_weights
+from .layers import Layers, norm_weights
+from .network import register
 from .pretrained import Pretrained
 
 
@@ -26,6 +26,7 @@ class _Block(NamedTuple):
         return self.stride > 1 or self.inside != self.width
 
 
+@register("resnet18")
 @dataclass(frozen=True)
 class ResNet18(Pretrained):
     """A 7 x 7 convolution with stride 2 and 3 x 3 max pooling, four layers of two basic blocks, and the mean over places.
@@ -69,17 +70,18 @@ class ResNet18(Pretrained):
                 weights |= norm_weights(f"{name}.downsample.1", width)
         return weights
 
-    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
+    def trunk(self, layers: Layers, x: Tensor) -> Tensor:
         """The stem, each block in turn, and the mean over places."""
-        x = torch.relu(norm("bn1", convolve(weights, "conv1", self.taken_images(x), padding=3, stride=2)))
+        x = layers.convolve("conv1", self.taken_images(layers, x), padding=3, stride=2)
+        x = torch.relu(layers.normalise("bn1", x))
         x = max_pool2d(x, 3, stride=2, padding=1)
         for block in self._blocks():
             name, past = block.name, x
-            x = torch.relu(norm(f"{name}.bn1", convolve(weights, f"{name}.conv1", x, 1, block.stride)))
-            x = norm(f"{name}.bn2", convolve(weights, f"{name}.conv2", x, padding=1))
+            x = torch.relu(layers.normalise(f"{name}.bn1", layers.convolve(f"{name}.conv1", x, 1, block.stride)))
+            x = layers.normalise(f"{name}.bn2", layers.convolve(f"{name}.conv2", x, padding=1))
             if block.projects:
-                past = convolve(weights, f"{name}.downsample.0", past, stride=block.stride)
-                past = norm(f"{name}.downsample.1", past)
+                past = layers.convolve(f"{name}.downsample.0", past, stride=block.stride)
+                past = layers.normalise(f"{name}.downsample.1", past)
             x = torch.relu(x + past)
         return x.mean((2, 3), keepdim=True)
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..state import Weights
 from ..streams import fold, normal
-from .folded import Normalising, convolve, norm_weights
 from .headed import area
+from .layers import Layers, norm_weights
+from .network import register
 from .pretrained import Pretrained
 
 
+@register("vgg16_bn")
 @dataclass(frozen=True)
 class VGG16(Pretrained):
     """Thirteen 3 x 3 convolutions in five stages, each normalised and rectified; 2 x 2 max pooling ends a stage.
@@ -51,13 +52,14 @@ class VGG16(Pretrained):
             inside = width
         return weights
 
-    def trunk(self, weights: Weights, x: Tensor, norm: Normalising) -> Tensor:
+    def trunk(self, layers: Layers, x: Tensor) -> Tensor:
         """Each stage in turn."""
-        x, places = self.taken_images(x), self._convolutions()
+        x, places = self.taken_images(layers, x), self._convolutions()
         for widths in self.stages:
             for _ in widths:
                 at, _ = next(places)
-                x = torch.relu(norm(f"features.{at + 1}", convolve(weights, f"features.{at}", x, padding=1)))
+                x = layers.convolve(f"features.{at}", x, padding=1)
+                x = torch.relu(layers.normalise(f"features.{at + 1}", x))
             x = max_pool2d(x, 2)
         return x
 

@@ -7,16 +7,24 @@ from typing import Any
 from torch import Tensor
 
 from ..state import Weights
-from ..training.batch import Batch
-from ..training.objectives import Objective
-from .stacking import StackOnly
+from .network import CostedParts, Network, PartedStack, Stacked
 
 
 @dataclass(frozen=True)
-class Wrapped(StackOnly):
-    """A network around `inner`, whose names of weights stay; it has one form, that of a whole stack."""
+class Wrapped(CostedParts, Network):
+    """A network around `inner`, whose names of weights stay; each form is made of the inner network's own."""
 
     inner: Any
+
+    @property
+    def stacked(self) -> Stacked | None:
+        """Its own form, if the inner network has one."""
+        return self if self.inner.stacked else None
+
+    @property
+    def parted(self) -> PartedStack | None:
+        """Itself, if the inner network is in parts for a stack."""
+        return self if self.inner.stacked else None
 
     @property
     def dropout(self) -> float:
@@ -31,7 +39,7 @@ class Wrapped(StackOnly):
     @property
     def buffers(self) -> tuple[str, ...]:
         """The inner network's."""
-        return tuple(getattr(self.inner, "buffers", ()))
+        return tuple(self.inner.buffers)
 
     @property
     def personal(self) -> tuple[str, ...]:
@@ -47,22 +55,24 @@ class Wrapped(StackOnly):
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Fresh weights, the inner network's as it draws them."""
 
-    @abstractmethod
-    def cost_stack(
-        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What each client minimises, (clients,), and the buffers as they are after the step."""
-
-    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to logits (clients, rows, outputs)."""
-        z, _ = self.encode(weights, context, x)
-        return self.finish(weights, self.settle(weights, context, z), streams)
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """The inner network's."""
+        channels, places = self.inner.encoded
+        return channels, places
 
     def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The inner network's features."""
+        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used)
+        return found
+
+    def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The inner network's features."""
-        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used, whole)
+        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode_stack(weights, context, x, used, whole)
         return found
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
@@ -70,7 +80,12 @@ class Wrapped(StackOnly):
         settled: Tensor = self.inner.settle(weights, context, z)
         return settled
 
-    def finish(self, weights: Weights, settled: Tensor, streams: Tensor | None) -> Tensor:
+    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """The inner network's."""
-        logits: Tensor = self.inner.finish(weights, settled, streams)
+        settled: Tensor = self.inner.settle_stack(weights, context, z)
+        return settled
+
+    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
+        """The inner network's."""
+        logits: Tensor = self.inner.finish(weights, settled, stream)
         return logits

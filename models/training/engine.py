@@ -1,31 +1,27 @@
 """The engine: one client's function, run for a whole stack of clients as one batched program.
 
-`batched` is the form for a whole stack that a network offers where it pays; `vmap` maps the function of one client and
-works for every network that has one; `sequential` runs one client after another and is the reference. A method writes
-for one client and never sees which. The gradient of the summed loss is each client's own gradient, since no client's loss
-holds another's weights; so autograd runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for
-1.6 s, is not needed.
+`batched` is the form for a whole stack that a network offers where it pays; `vmap` maps the function of one client;
+`sequential` runs it for one client after another and is the reference. A method writes for one client and never sees which.
+The gradient of the summed loss is each client's own gradient, since no client's loss holds another's weights; so autograd
+runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for 1.6 s, is not needed.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..networks.deep_ensemble import members_of
-from ..networks.dense import Descent
-from ..networks.registry import Costed, Fused, Network, Stacked, learned
+from ..networks.network import Descent, Network, learned
 from ..state import Weights
 from ..streams import fold, shuffle
 from .batch import Batch
 from .objectives import Objective, measures, slopes
 from .optimisers import SGD, Optimiser, OptimiserState, along, freeze
+from .plan import Kind, Plan, resolve
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
-
-Kind = Literal["batched", "vmap", "sequential"]
 
 
 @dataclass(frozen=True)
@@ -77,11 +73,11 @@ def train(
     optimiser's state to start from, as an earlier call returned it, or fresh. The loss of a deep ensemble is the mean over
     its members besides.
     """
-    plan = _Plan(network, training, proximal)
+    local = _Local(resolve(network, training.engine, training.optimiser), training, proximal)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
     if training.engine == "sequential":
-        return cast(Trained, _one_after_another(plan.run, rows.y.shape[0], *stack))
-    return plan.run(*stack)
+        return cast(Trained, _one_after_another(local.run, rows.y.shape[0], *stack))
+    return local.run(*stack)
 
 
 def full_gradient(
@@ -93,11 +89,11 @@ def full_gradient(
     in between. Under the name of a buffer is what the batches made of it. Besides the mean loss, as `train` has it.
     """
     whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch))
-    plan = _Plan(network, whole, 0.0)
+    local = _Local(resolve(network, training.engine), whole, 0.0)
     if training.engine == "sequential":
-        gradient = _one_after_another(plan.gradient, rows.y.shape[0], weights, context, rows, streams)
+        gradient = _one_after_another(local.gradient, rows.y.shape[0], weights, context, rows, streams)
         return cast(tuple[dict[str, Tensor], Tensor], gradient)
-    return plan.gradient(weights, context, rows, streams)
+    return local.gradient(weights, context, rows, streams)
 
 
 def _rows_at_once(network: Network, weights: Weights, batch: int) -> int:
@@ -105,28 +101,32 @@ def _rows_at_once(network: Network, weights: Weights, batch: int) -> int:
 
     From one client's sizes alone: dropout is drawn by batch, and must not depend on who else is in the stack.
     """
-    if getattr(network, "buffers", ()):
+    if network.buffers:
         return batch
     return max(batch, sum(w[0].numel() for w in weights.values()) // network.widest)
 
 
 def outcomes(
-    network: Network, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind = "vmap"
+    network: Network,
+    weights: Weights,
+    context: Weights,
+    rows: Rows,
+    objective: Objective,
+    engine: Kind = "vmap",
+    shared: bool = False,
 ) -> dict[str, Tensor]:
     """What the model of each client did on its rows, dropout off: the names of `measures` to (clients, width).
 
-    weights and context: (clients, ...). Padding is 0.
+    weights and context: (clients, ...); `shared` says that all clients have the same weights and no context. Padding is 0.
     """
     clients, width = rows.y.shape
     chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * clients))
-    logits_of = forward(network, engine)
-    if not context and all(w.stride(0) == 0 for w in weights.values()):
-        logits_of = _as_one_client(network)
+    plan = resolve(network, engine, shared=shared and clients > 1)
     parts = []
     with torch.no_grad():
         for at in range(0, width, chunk):
             y = rows.y[:, at : at + chunk]
-            logits = logits_of(weights, context, rows.x[:, at : at + chunk], None)
+            logits = plan.logits(weights, context, rows.x[:, at : at + chunk], None)
             found = measures(objective, logits.flatten(0, 1), y.flatten())
             parts.append({name: value.view(y.shape) for name, value in found.items()})
     used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
@@ -138,17 +138,18 @@ def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:
     return {name: w.expand(clients, *w.shape) for name, w in weights.items()}
 
 
-_Forward = Callable[[Weights, Weights, Tensor, Tensor | None], Tensor]
-"""Of a stack: weights, context, x (clients, rows, *shape), streams (clients,) or None to logits (clients, rows, outputs)."""
-
-
 @dataclass(frozen=True)
-class _Plan:
+class _Local:
     """The local training of a stack."""
 
-    network: Network
+    plan: Plan
     training: Training
     proximal: float
+
+    @property
+    def network(self) -> Network:
+        """Of the plan."""
+        return self.plan.network
 
     def run(
         self,
@@ -161,18 +162,17 @@ class _Plan:
     ) -> Trained:
         """See `train`."""
         seen = torch.zeros(len(streams), device=rows.x.device)
-        fused = self._fuses()
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
         state = optimiser
         if state is None:
             state = self.training.optimiser.init(learned(self.network, weights), len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
-            if fused:
+            if self.plan.fused:
                 loss = self._descend(weights, context, anchor, batch)
             else:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
             seen += loss * batch.rows
-        members = len(members_of(self.network))  # what an ensemble minimises is their sum
+        members = len(self.network.singles)  # what an ensemble minimises is their sum
         return Trained(weights, seen / (rows.counts * self.training.epochs * members).clamp_min(1), state)
 
     def gradient(
@@ -184,7 +184,7 @@ class _Plan:
         sums = {name: torch.zeros(w.shape, dtype=torch.float64, device=w.device) for name, w in leaves.items()}
         seen = torch.zeros(len(streams), device=rows.x.device)
         for batch in _batches(self.network, self.training, rows, streams):
-            loss, moved = self._cost({**leaves, **buffers}, context, batch)
+            loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
             found = torch.autograd.grad((loss * batch.rows).sum(), list(leaves.values()))
             for total, part in zip(sums.values(), found, strict=True):
                 total += part
@@ -192,20 +192,7 @@ class _Plan:
             seen += loss.detach() * batch.rows
         count = rows.counts.clamp_min(1)
         means = {name: (total / along(count, total)).to(leaves[name].dtype) for name, total in sums.items()}
-        return {**means, **buffers}, seen / (count * len(members_of(self.network)))
-
-    def _cost(self, weights: Weights, context: Weights, batch: Batch) -> tuple[Tensor, Weights]:
-        """Each client's mean loss, (clients,), and the buffers that the step moved."""
-        if hasattr(self.network, "cost_stack"):
-            return cast(Costed, self.network).cost_stack(weights, context, batch, self.training.objective)
-        logits = forward(self.network, self.training.engine)(weights, context, batch.x, batch.streams)
-        return batch.loss(self.training.objective, logits), {}
-
-    def _fuses(self) -> bool:
-        """Plain gradient descent needs no gradient in memory."""
-        optimiser = self.training.optimiser
-        plain = isinstance(optimiser, SGD) and not optimiser.momentum
-        return plain and self.training.engine == "batched" and hasattr(self.network, "descend")
+        return {**means, **buffers}, seen / (count * len(self.network.singles))
 
     def _step(
         self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
@@ -213,14 +200,14 @@ class _Plan:
         """One step of the optimiser; the loss is each client's mean, (clients,)."""
         leaves = {name: w.requires_grad_() for name, w in learned(self.network, weights).items()}
         buffers = {name: w for name, w in weights.items() if name not in leaves}
-        loss, moved = self._cost({**leaves, **buffers}, context, batch)
+        loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
         total = loss.sum()
         if self.proximal:
             total = total + self.proximal / 2 * sum(((w - anchor[n]) ** 2).sum() for n, w in leaves.items())
         grads = dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True))
         trained = {name: w.detach() for name, w in leaves.items()}
         new, new_state = self.training.optimiser.step(trained, grads, state)
-        for name, rate in getattr(self.network, "rates", {}).items():
+        for name, rate in self.network.rates.items():
             new[name] = trained[name].lerp(new[name], rate)
         new, weights = {**new, **buffers, **moved}, {**trained, **buffers}
         if batch.full:
@@ -230,7 +217,8 @@ class _Plan:
 
     def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: Batch) -> Tensor:
         """The same step of plain gradient descent, in place."""
-        optimiser, network = cast(SGD, self.training.optimiser), cast(Fused, self.network)
+        optimiser, fused = cast(SGD, self.training.optimiser), self.plan.fused
+        assert fused is not None
         losses = []
 
         def slopes_of(logits: Tensor) -> Tensor:
@@ -243,7 +231,7 @@ class _Plan:
         done = None if batch.full or not pull else batch.rows == 0
         kept = {} if done is None else {name: w[done] for name, w in weights.items()}
         rate = optimiser.learning_rate
-        network.descend(weights, context, batch.x, Descent(batch.streams, slopes_of, rate, 1 - rate * pull))
+        fused.descend(weights, context, batch.x, Descent(batch.streams, slopes_of, rate, 1 - rate * pull))
         if self.proximal:
             for name, w in weights.items():
                 w.add_(anchor[name], alpha=rate * self.proximal)
@@ -273,35 +261,6 @@ def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) 
                 batch_y = y.index_select(0, index).view(clients, -1)
             whole = at + used.shape[1] <= fewest
             yield Batch(batch_x, batch_y, used, used.sum(1), fold(epoch_streams, number), at < fewest, whole)
-
-
-def forward(network: Network, engine: Kind) -> _Forward:
-    """The network on a stack; `batched` is by hand where the network offers that, else mapped."""
-    if hasattr(network, "apply_stack") and (engine == "batched" or hasattr(network, "cost_stack")):
-        by_hand = cast(Stacked, network)
-        return by_hand.apply_stack
-    if engine != "sequential":
-        return lambda *stack: torch.func.vmap(network.apply, (0, 0, 0, None if stack[3] is None else 0))(*stack)
-    return _each_by_itself(network)
-
-
-def _each_by_itself(network: Network) -> _Forward:
-    def each(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        stream_of = [None] * len(x) if streams is None else list(streams)
-        own = (_pick((weights, context, x), i) for i in range(len(x)))
-        return torch.stack([network.apply(w, c, rows, s) for (w, c, rows), s in zip(own, stream_of, strict=True)])
-
-    return each
-
-
-def _as_one_client(network: Network) -> _Forward:
-    """For clients that share all weights: their rows are one client's."""
-
-    def shared(weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        logits = network.apply({n: w[0] for n, w in weights.items()}, context, x.flatten(0, 1), streams)
-        return logits.view(*x.shape[:2], -1)
-
-    return shared
 
 
 def _one_after_another(function: Callable, clients: int, *args: Any) -> Any:

@@ -7,9 +7,9 @@ and never from a timing, which on a busy machine would change a run's bits. `sil
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ..networks.deep_ensemble import members_of
-from ..networks.registry import Network, kind_of, size
-from .engine import Kind
+from ..networks.network import Network
+from ..networks.registry import kind_of, size
+from .plan import Kind, forms
 
 _MOST = 512  # clients in a stack, however small they are
 
@@ -50,11 +50,9 @@ def pick(
     stack: int | Literal["auto"] = "auto",
 ) -> Kernel:
     """The table's choice for what is `auto`; ValueError if the network has no form of the kind that is asked for."""
-    line = _TABLE.get((kind_of(members_of(network)[0].network), device), _OTHERWISE)
-    if kind == "batched" and not hasattr(network, "apply_stack"):
-        raise ValueError(f"the network {kind_of(network)} has no batched form; use vmap or auto.")
-    if kind == "vmap" and hasattr(network, "cost_stack"):
-        raise ValueError(f"the network {kind_of(network)} has no form to map; use batched or auto.")
+    line = _TABLE.get((kind_of(network.singles[0].network), device), _OTHERWISE)
+    if kind != "auto" and kind not in forms(network):
+        raise ValueError(f"the network {kind_of(network)} has no {kind} form; use vmap or auto.")
     chosen: Kind = line.kind if kind == "auto" else kind
     return Kernel(chosen, fitting(network, batch, line.megabytes) if stack == "auto" else stack)
 

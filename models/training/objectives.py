@@ -1,5 +1,6 @@
 """Losses of one client, one number a row; every method accepts any of them."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -20,21 +21,28 @@ class Objective(Protocol):
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor: ...
 
 
+class Sloped(ABC):
+    """An objective whose gradient has a closed form."""
+
+    @abstractmethod
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each row (rows,), and its gradient in that row's logits (rows, outputs)."""
+
+
 def slopes(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Each row's loss (rows,), and its gradient in that row's logits (rows, outputs).
 
-    In closed form where the objective offers one (`slopes`), else by autograd.
+    In closed form where the objective offers one, else by autograd.
     """
-    if hasattr(objective, "slopes"):
-        closed: tuple[Tensor, Tensor] = objective.slopes(logits, y)
-        return closed
+    if isinstance(objective, Sloped):
+        return objective.slopes(logits, y)
     logits = logits.detach().requires_grad_()
     loss = objective(logits, y)
     return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Sloped):
     """-log p(y | x)."""
 
     task: ClassVar[Task] = "classification"

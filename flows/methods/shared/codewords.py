@@ -68,7 +68,7 @@ def with_words(method: str, network: Network, segments: int | Literal["auto"], *
     """The network, or every member of an ensemble, with words in place of features; UserError naming the method's option."""
 
     def quantised(inner: Network) -> Quantised:
-        channels = offering(inner, "encode", "features that words could stand for").encoded[0]
+        channels = offering(inner, inner.parted, "features that words could stand for").encoded[0]
         return Quantised(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
 
     try:

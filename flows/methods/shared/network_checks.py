@@ -16,7 +16,8 @@ TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, c
 
 def ending_in_a_layer(problem: Problem) -> Any:
     """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
-    return offering(single(problem), "represent", "last dense layer to build on")
+    network = single(problem)
+    return offering(network, network.ended, "last dense layer to build on")
 
 
 def single(problem: Problem) -> Network:
@@ -37,9 +38,9 @@ def fitting(network: Network, key: str, copies: int = 1) -> Network:
     return network
 
 
-def offering(network: Network, part: str, what: str) -> Any:
-    """The network; UserError if it does not offer this part."""
-    if not hasattr(network, part):
+def offering(network: Network, part: object | None, what: str) -> Any:
+    """The network; UserError if it does not offer this part, which is None then."""
+    if part is None:
         raise UserError(
             f"params.yaml: model.kind {kind_of(network)} has no {what}; use residual, vgg16_bn, resnet18, cnn or mlp."
         )

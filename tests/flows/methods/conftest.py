@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from models.networks.network import Network
 from models.training.optimisers import SGD
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(Network):
     """a / 2 (w - m)^2 of one number w in float64; a row is (a, m)."""
 
     start: float = 3.0

@@ -110,7 +110,7 @@ def test_a_book_that_holds_every_token_changes_nothing():
     weights, _, rows, streams = stack(network, 1)
     batch = whole_batch(rows, streams)
     del weights[OWN]
-    z, _ = network.encode(weights, {}, batch.x, batch.used, True)
+    z, _ = network.encode_stack(weights, {}, batch.x, batch.used, True)
     weights = {**weights, SHARED: network.cut(z)}
     assert weights[SHARED].shape == (1, 28, 8)
     cost, _ = network.cost_stack(weights, {}, batch, CrossEntropy())
@@ -149,8 +149,8 @@ def test_the_distance_has_the_gradients_of_equation_5():
     batch = whole_batch(rows._replace(x=x), streams)
     cost, _ = network.cost_stack({**weights, SHARED: book}, {}, batch, CrossEntropy())
     on_words, on_rows = torch.autograd.grad(cost.sum(), [book, x])
-    z, _ = network.encode(weights, {}, rows.x)
-    codes, index = network.quantise(weights, {}, z)
+    z, _ = network.encode_stack(weights, {}, rows.x)
+    codes, index = network.quantise_stack(weights, {}, z)
     tokens, numbers = network.cut(z)[0], z.numel()
     for word in range(5):
         mine = tokens[index[0] == word]
@@ -298,8 +298,8 @@ def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
         alone = habits(network, *own, rows.x[at : at + 1, :count], counts[at : at + 1])
         for name, value in alone.items():
             torch.testing.assert_close(found[name][at : at + 1], value, rtol=1e-5, atol=1e-7, msg=name)
-    z, _ = network.encode(weights, context, rows.x)
-    far = ((z - network.quantise(weights, context, z).codes) ** 2).mean((2, 3))
+    z, _ = network.encode_stack(weights, context, rows.x)
+    far = ((z - network.quantise_stack(weights, context, z).codes) ** 2).mean((2, 3))
     for at, count in enumerate(counts.tolist()):
         assert float(found["code_loss"][at]) == pytest.approx(1.25 * float(far[at, :count].mean()), rel=1e-5)
 

@@ -59,7 +59,7 @@ def test_at_mix_0_it_learns_as_the_plain_network_whose_last_layer_learns_twice_a
 def test_the_two_mixes_of_a_row_are_the_papers_and_their_mean_is_the_row(images):
     network = Transformed(MLP(64, (), 3), SHAPE, mix=0.3)
     weights, rows, _ = images(network)
-    first, second = network.encode(weights, {}, rows.x)[0].unflatten(2, SHAPE).squeeze(-1).chunk(2, 1)
+    first, second = network.encode_stack(weights, {}, rows.x)[0].unflatten(2, SHAPE).squeeze(-1).chunk(2, 1)
     torch.testing.assert_close(first, 0.7 * rows.x + 0.3 * weights[OFFSET][:, None])
     torch.testing.assert_close(second, 1.3 * rows.x - 0.3 * weights[OFFSET][:, None])
     torch.testing.assert_close((first + second) / 2, rows.x)

@@ -34,9 +34,7 @@ def target_of(network, weights, scale=0.1):
 
 def mean_losses(network, weights, batch, objective):
     """Each client's mean loss as training sees it, by the plain network."""
-    if hasattr(network, "cost_stack"):
-        return network.cost_stack(weights, {}, batch, objective)[0]
-    return batch.loss(objective, network.apply_stack(weights, {}, batch.x, batch.streams))
+    return network.cost_stack(weights, {}, batch, objective)[0]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)

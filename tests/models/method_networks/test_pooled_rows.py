@@ -49,14 +49,13 @@ def test_each_row_is_answered_as_its_clients_own(shape, network):
 def test_the_form_for_stacks_is_the_networks_own(shape, network):
     weights, clients = drawn(shape, network)
     rowwise, x = RowWise(network, shape, network.statistics), together(clients)
-    assert hasattr(rowwise, "apply_stack") == hasattr(network, "apply_stack")
-    if hasattr(network, "apply_stack"):
-        stack = {name: torch.stack([w, -w]) for name, w in weights.items()}
-        found = rowwise.apply_stack(stack, {}, torch.stack([x, x.flip(0)]), None)
-        expected = [
-            rowwise.apply({n: w[at] for n, w in stack.items()}, {}, rows, None) for at, rows in ((0, x), (1, x.flip(0)))
-        ]
-        torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+    assert rowwise.stacked is rowwise
+    stack = {name: torch.stack([w, -w]) for name, w in weights.items()}
+    found = rowwise.apply_stack(stack, {}, torch.stack([x, x.flip(0)]), None)
+    expected = [
+        rowwise.apply({n: w[at] for n, w in stack.items()}, {}, rows, None) for at, rows in ((0, x), (1, x.flip(0)))
+    ]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 @each_network
@@ -68,8 +67,7 @@ def test_a_stack_of_clients_is_each_client_with_its_own_statistics(shape, networ
         [network.apply(weights, {STATISTICS: s}, rows, None) for s, rows in zip(own[STATISTICS], x, strict=True)]
     )
     stack = {name: w.expand(len(x), *w.shape) for name, w in weights.items()}
-    apply = getattr(network, "apply_stack", torch.func.vmap(lambda *a: network.apply(*a, None)))
-    found = apply(stack, own, x, None) if hasattr(network, "apply_stack") else apply(stack, own, x)
+    found = network.apply_stack(stack, own, x, None)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 

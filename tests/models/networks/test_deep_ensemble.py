@@ -203,8 +203,7 @@ def test_the_engine_takes_the_line_of_what_it_is_of_and_smaller_stacks():
     assert kernel.kind == "batched"
     assert kernel.stack == fitting(network, 32, 4) < pick(inner, 32, "cpu").stack
     assert network.widest == 2 * inner.widest
-    with pytest.raises(ValueError, match="deep_ensemble has no form to map; use batched or auto"):
-        pick(network, 32, "cpu", "vmap")
+    assert pick(network, 32, "cpu", "vmap").kind == "vmap"
 
 
 def test_a_network_that_is_no_ensemble_is_its_own_only_member():

@@ -144,7 +144,7 @@ def test_every_running_statistic_of_the_encoder_is_a_buffer_and_nothing_else(net
 @pytest.mark.parametrize("side", [8, 28, 224])
 def test_resnet18_ends_in_one_place_of_any_image(side):
     network = ResNet18((side, side), 10)
-    z, _ = network.encode({n: w[None] for n, w in fresh(network).items()}, {}, draw(1, 1, side, side))
+    z, _ = network.encode_stack({n: w[None] for n, w in fresh(network).items()}, {}, draw(1, 1, side, side))
     assert z.shape[2:] == network.encoded == (512, 1)
 
 

@@ -73,7 +73,7 @@ def test_evaluation_is_torch_nns_with_the_same_weights(weights):
 def test_every_hidden_layer_has_a_gelu():
     network = Residual((8, 8), 3, (12, 5, 7), 0.0, True, (4,))
     weights, x = network.init(server_stream(0, 0, "init")), draw(5, 8, 8)
-    expected = network.encode(stacked(weights, 1), {}, x[None])[0][0].flatten(1)
+    expected = network.encode_stack(stacked(weights, 1), {}, x[None])[0][0].flatten(1)
     for layer in range(4):
         expected = expected @ weights[f"dense{layer}.weight"] + weights[f"dense{layer}.bias"]
         expected = nn.functional.gelu(expected) if layer < 3 else expected

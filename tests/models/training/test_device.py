@@ -40,8 +40,6 @@ OPTIMISERS = {"sgd": SGD(0.1, weight_decay=0.01), "momentum": SGD(0.1, 0.9), "ad
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, engine):
     """What is made without a device lands on `meta` here, and then meets the others in an error."""
-    if engine == "vmap" and hasattr(network, "cost_stack"):
-        pytest.skip("has no form to map")
     rows, weights, context, streams = stack(network, device)
     plan = Training(Focal(2.0), optimiser, 2, 4, engine)
     with torch.device("meta"):

@@ -10,11 +10,13 @@ from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble, members_of
 from models.networks.dense import MLP
+from models.networks.network import Network
 from models.networks.residual import Residual
 from models.streams import client_streams, fold, server_stream, shuffle, uniform
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimisers import SGD, Adam
+from models.training.plan import forms
 
 OPTIMISERS = {
     "sgd": SGD(0.1),
@@ -58,9 +60,9 @@ def statistics(network) -> dict[str, Tensor]:
     return {"statistics": torch.linspace(-1, 1, 5 * length).sin().view(5, length)} if length else {}
 
 
-def forms(network) -> list[str]:
+def others(network) -> list[str]:
     """What there is besides the reference."""
-    return ["batched", "vmap"] if hasattr(network, "apply_stack") else ["vmap"]
+    return [kind for kind in forms(network) if kind != "sequential"]
 
 
 def images(make_rows) -> Rows:
@@ -84,7 +86,7 @@ def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dro
     expected, losses, _ = train(
         network, weights, context, rows, training(optimiser, engine="sequential"), streams(), proximal
     )
-    for engine in forms(network):
+    for engine in others(network):
         found, theirs, _ = train(
             network, weights, context, rows, training(optimiser, engine=engine), streams(), proximal
         )
@@ -103,7 +105,7 @@ def test_gradients_of_a_stack_are_those_of_one_client_after_another(network, dro
     rows, context = images(make_rows), {n: t.double() for n, t in statistics(network).items()}
     stack = (network, weights, context, rows._replace(x=rows.x.double()))
     expected, losses = full_gradient(*stack, training(engine="sequential"), streams())
-    for engine in forms(network):
+    for engine in others(network):
         found, theirs = full_gradient(*stack, training(engine=engine), streams())
         assert set(found) == set(weights)
         for name in weights:
@@ -131,11 +133,11 @@ def test_a_gradient_is_that_of_the_mean_loss_of_all_of_a_clients_rows(members, n
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_in_float32_they_differ_by_rounding_only(network, make_rows):
     weights, rows = stacked(network.init(server_stream(0, 0, "init")), 5), images(make_rows)
-    expected, *others = (
+    expected, *rest = (
         train(network, weights, statistics(network), rows, training(engine=engine), streams())[0]
-        for engine in ("sequential", *forms(network))
+        for engine in ("sequential", *others(network))
     )
-    for found in others:
+    for found in rest:
         for name in weights:
             torch.testing.assert_close(found[name], expected[name], rtol=0, atol=2e-6)
 
@@ -145,10 +147,10 @@ def test_outcomes_of_a_stack_are_those_of_one_client_after_another(network, make
     weights = stacked(network.init(server_stream(0, 0, "init")), 5)
     weights = {n: w + torch.arange(5).view(5, *[1] * (w.dim() - 1)) / 50 for n, w in weights.items()}
     rows, context = images(make_rows), statistics(network)
-    expected, *others = (
-        outcomes(network, weights, context, rows, CrossEntropy(), engine) for engine in ("sequential", *forms(network))
+    expected, *rest = (
+        outcomes(network, weights, context, rows, CrossEntropy(), engine) for engine in ("sequential", *others(network))
     )
-    for found in others:
+    for found in rest:
         torch.testing.assert_close(found["loss"], expected["loss"], rtol=0, atol=1e-5)
         torch.testing.assert_close(found["entropy"], expected["entropy"], rtol=0, atol=1e-5)
 
@@ -276,8 +278,12 @@ def test_stack_size_and_width_change_a_client_by_rounding_only(size, network, ma
 def test_an_epochs_batches_cover_each_row_exactly_once(engine, batch):
     """A network that adds up what it sees: each row carries a digit of its own, in base 2."""
 
-    class Sum:
+    class Sum(Network):
         dropout = 0.5  # so that a full batch has an order too
+        widest = 1
+
+        def init(self, stream):
+            return {}
 
         def apply(self, weights, context, x, stream):
             return x * weights["seen"]
@@ -419,12 +425,15 @@ def test_outcomes_of_a_regression_are_squared_errors_and_padding_is_none(make_ro
 
 
 @dataclass(frozen=True)
-class Hearing:
+class Hearing(Network):
     """A network of one number that writes down the stream of every step, and has no other use for it."""
 
     heard: list[int]
     dropout = 0.5
     widest = 1
+
+    def init(self, stream):
+        return {}
 
     def apply(self, weights, context, x, stream):
         self.heard.append(int(stream))

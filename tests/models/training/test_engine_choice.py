@@ -6,6 +6,7 @@ import pytest
 
 from models.networks.convolution import CNN
 from models.networks.dense import MLP
+from models.networks.network import Network
 from models.training.engine_choice import even, pick
 
 
@@ -26,7 +27,7 @@ def test_what_is_asked_for_is_taken():
 
 
 @dataclass(frozen=True)
-class Own:
+class Own(Network):
     """A user's own network, written for one client."""
 
     dropout = 0.0
@@ -34,6 +35,9 @@ class Own:
 
     def init(self, stream):
         return {}
+
+    def apply(self, weights, context, x, stream):
+        return x
 
 
 def test_a_network_without_a_form_of_its_own_is_mapped():

@@ -1,0 +1,47 @@
+"""The layers of one client's encoder, as their formulas say (see models.networks.layers)."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from ..state import Weights
+from .layers import EPSILON, MOMENTUM
+
+
+class Plain:
+    """One client's pass, on images (rows, channels, height, width).
+
+    With `used`, (rows,) of 1 and 0 for padding, it is training. See models.networks.layers.Layers.
+    """
+
+    def __init__(self, weights: Weights, used: Tensor | None = None) -> None:
+        self.weights, self.used = weights, used
+        self.moved: dict[str, Tensor] = {}
+
+    def convolve(self, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
+        """See Layers."""
+        return conv2d(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), stride, padding)
+
+    def normalise(self, name: str, x: Tensor) -> Tensor:
+        """(x - mean) / √(variance + epsilon) weight + bias, channel by channel."""
+        weight, bias, mean, variance = (self.weights[f"{name}.{p}"] for p in ("weight", "bias", "mean", "variance"))
+        if self.used is not None:
+            mean, variance = self._of_batch(name, x, self.used)
+        scale = weight / (variance + EPSILON).sqrt()
+        return (x - mean[:, None, None]) * scale[:, None, None] + bias[:, None, None]
+
+    def repeat(self, x: Tensor, times: int) -> Tensor:
+        """See Layers."""
+        return x.repeat_interleave(times, 1)
+
+    def _of_batch(self, name: str, x: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the rows that are used, and how they move the running ones."""
+        share, count = used.to(x.dtype), used.to(x.dtype).sum() * x.shape[2] * x.shape[3]
+        mean = torch.einsum("r,rchw->c", share, x) / count.clamp_min(1)
+        variance = torch.einsum("r,rchw->c", share, (x - mean[:, None, None]) ** 2) / count.clamp_min(1)
+        unbiased = variance * count / (count - 1).clamp_min(1)
+        for part, found in (("mean", mean), ("variance", unbiased)):
+            before = self.weights[f"{name}.{part}"]
+            after = (1 - MOMENTUM) * before + MOMENTUM * found.detach()
+            self.moved[f"{name}.{part}"] = torch.where(count > 1, after, before)
+        return mean, variance

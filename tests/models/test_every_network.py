@@ -1,0 +1,334 @@
+"""What holds for every kind of network that has registered: its forms are one network."""
+
+import json
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+from models.assessment.uncertainty import predictive
+from models.method_networks.codebook import COUNT, OWN, Quantised
+from models.method_networks.conditional_network import Bilinear, Ensemble
+from models.method_networks.distrans_network import Transformed
+from models.method_networks.fediir_network import Matched
+from models.method_networks.fedsr_network import Represented
+from models.method_networks.pooled_rows import RowWise
+from models.networks.beside_rows import STATISTICS
+from models.networks.convolution import CNN
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.dense import MLP
+from models.networks.network import Network, register, registered
+from models.networks.registry import from_json, kind_of, to_json
+from models.networks.residual import Residual
+from models.networks.resnet import ResNet18
+from models.networks.vgg import VGG16
+from models.streams import client_streams, fold, server_stream, shuffle
+from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
+from models.training.objectives import CrossEntropy
+from models.training.optimisers import SGD, Adam
+from models.training.plan import forms, resolve
+
+
+@dataclass(frozen=True)
+class Thin(VGG16):
+    """Two stages of few channels."""
+
+    stages = ((3, 4), (5,))
+
+
+@dataclass(frozen=True)
+class Slim(ResNet18):
+    """Two layers of few channels."""
+
+    widths = (3, 4)
+
+
+DENSE = MLP(64, (6,), 3, 0.3)
+FLAT = CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.3)
+NORMALISING = Residual((8, 8), 3, (6,), 0.3, True, (3, 4))
+NETWORKS = {
+    "linear": MLP(64, (), 3),
+    "mlp": MLP(64, (6, 5), 3, 0.3, statistics=4),
+    "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.3, statistics=4),
+    "cnn of planes": CNN((8, 8), (3,), (6, 5), 3, kernel=3, dropout=0.3, statistics=134, planes=2),
+    "residual": NORMALISING,
+    "vgg16_bn": Thin((8, 8), 3, (6,), 0.3),
+    "resnet18": Slim((16, 16, 2), 3, (6,), 0.3),
+    "bilinear": Bilinear(64, 3, 4, constant=True),
+    "ensemble": Ensemble(64, 3, 4, experts=2),
+    "quantised mlp": Quantised(DENSE, 5, room=2, segments=2),
+    "quantised residual": Quantised(NORMALISING, 5, room=2, segments=2),
+    "quantised without words": Quantised(NORMALISING, 0),
+    "transformed cnn": Transformed(FLAT, (8, 8)),
+    "transformed residual": Transformed(NORMALISING, (8, 8)),
+    "represented cnn": Represented(FLAT, 0.1, 0.1),
+    "represented residual": Represented(NORMALISING, 0.1, 0.1, width=4),
+    "matched mlp": Matched(DENSE, 0.5),
+    "matched residual": Matched(NORMALISING, 0.5),
+    "deep_ensemble": DeepEnsemble(DENSE, 2),
+    "deep_ensemble of words": DeepEnsemble(Quantised(NORMALISING, 5, room=2), 2),
+    "rowwise": RowWise(MLP(64, (6,), 3, 0.3, statistics=4), (8, 8), 4),
+}
+OPTIMISERS = {
+    "sgd": SGD(0.05, weight_decay=0.01),
+    "momentum": SGD(0.02, 0.9),
+    # a bias before a normalising layer has no gradient but rounding, of which the usual epsilon would let Adam make a step
+    "adam": Adam(0.01, epsilon=1e-3),
+}
+COUNTS = (7, 0, 4, 1)
+NAMES = ["seven", "none", "four", "one"]
+
+each_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+
+
+def at_work(network, dtype=torch.float64):
+    """Weights that differ from client to client, context, padded rows, and streams."""
+    draw = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(len(COUNTS), *shape, generator=draw).to(dtype)
+
+    start = stacked(network.init(server_stream(0, 0, "init")), len(COUNTS))
+    weights = {n: w.to(dtype) * (1 + 0.2 * drawn(*w.shape[1:]).tanh()) for n, w in start.items()}
+    context = {}
+    if length := getattr(network, "statistics", 0) if not isinstance(network, RowWise) else 0:
+        context[STATISTICS] = drawn(length)
+    for one in network.singles:
+        if isinstance(one.network, Quantised) and one.network.room:
+            weights[one.prefix + OWN] = drawn(one.network.room, one.network.length)
+            context[one.prefix + COUNT] = torch.tensor([2, 0, 1, 0])
+        if isinstance(one.network, Matched):
+            context |= {name: 0.1 * drawn(*weights[name].shape[1:]) for name in one.network.parts}
+    x = drawn(max(COUNTS), *shape_of(network))
+    y = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % 3
+    return weights, context, Rows(x, y, torch.tensor(COUNTS)), client_streams(0, NAMES, 1, "t")
+
+
+def shape_of(network):
+    """Of one row."""
+    if isinstance(network, RowWise):
+        return (64 + network.statistics,)
+    for name in ("network", "inner"):
+        if hasattr(network, name):
+            return shape_of(getattr(network, name))
+    return getattr(network, "shape", (8, 8))
+
+
+def plan(kind, optimiser=OPTIMISERS["sgd"], epochs=1):
+    return Training(CrossEntropy(), optimiser, epochs, 3, kind)
+
+
+def close(found, expected, tolerance):
+    assert set(found) == set(expected)
+    for name, t in expected.items():
+        torch.testing.assert_close(
+            found[name], t, rtol=0, atol=tolerance, msg=lambda said, name=name: f"{name}: {said}"
+        )
+
+
+def test_every_kind_that_has_registered_is_tested_here():
+    assert {network.kind for network in NETWORKS.values()} == set(registered())
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@each_network
+def test_the_forms_learn_the_same(network, optimiser):
+    """In float64. Clients of 7, no, 4 and 1 rows in batches of 3, with padding, dropout, context and a proximal term."""
+    weights, context, rows, streams = at_work(network)
+    reference = train(network, weights, context, rows, plan("sequential", OPTIMISERS[optimiser]), streams, 0.1)
+    for kind in forms(network):
+        found = train(network, weights, context, rows, plan(kind, OPTIMISERS[optimiser]), streams, 0.1)
+        close(found.weights, reference.weights, 1e-10)
+        close(found.optimiser, reference.optimiser, 1e-10)
+        torch.testing.assert_close(found.loss, reference.loss, rtol=0, atol=1e-6)
+    assert any(not torch.equal(w[0], weights[n][0]) for n, w in reference.weights.items())
+    assert all(torch.equal(w[1], weights[n][1]) for n, w in reference.weights.items())
+
+
+@each_network
+def test_the_forms_have_the_same_gradients(network):
+    weights, context, rows, streams = at_work(network)
+    expected, losses = full_gradient(network, weights, context, rows, plan("sequential"), streams)
+    for kind in forms(network):
+        found, theirs = full_gradient(network, weights, context, rows, plan(kind), streams)
+        close(found, expected, 1e-10)
+        torch.testing.assert_close(theirs, losses, rtol=0, atol=1e-6)
+
+
+@each_network
+def test_the_forms_answer_the_same_and_so_do_the_rows_of_clients_that_share_a_model(network):
+    weights, context, rows, streams = at_work(network)
+    expected = outcomes(network, weights, context, rows, CrossEntropy(), "sequential")
+    passes = predictive(network, weights, context, rows.x, streams, 2, "sequential")
+    one = {name: w[:1].expand(len(COUNTS), *w.shape[1:]) for name, w in weights.items()}
+    alike = outcomes(network, one, context, rows, CrossEntropy(), "sequential")
+    for kind in forms(network):
+        close(outcomes(network, weights, context, rows, CrossEntropy(), kind), expected, 1e-10)
+        found = predictive(network, weights, context, rows.x, streams, 2, kind)
+        close(found._asdict(), passes._asdict(), 1e-10)
+        if not context:
+            close(outcomes(network, one, {}, rows, CrossEntropy(), kind, shared=True), alike, 1e-10)
+
+
+@each_network
+def test_in_float32_the_forms_differ_by_rounding_only(network):
+    """One step: a rounding may choose another word, of which the next steps would make more."""
+    weights, context, rows, streams = at_work(network, torch.float32)
+    once = replace(plan("sequential", SGD(0.01)), batch=max(COUNTS))
+    expected = train(network, weights, context, rows, once, streams)
+    for kind in forms(network):
+        close(train(network, weights, context, rows, replace(once, engine=kind), streams).weights, expected[0], 1e-4)
+
+
+@each_network
+def test_it_comes_back_from_its_json(network):
+    written = json.loads(json.dumps(to_json(network)))
+    if type(network) is registered()[kind_of(network)]:
+        assert from_json(written) == network
+
+
+@each_network
+def test_every_kind_is_a_frozen_record_that_says_what_it_offers(network):
+    assert is_dataclass(network)
+    assert hash(network) == hash(replace(network))
+    assert {f.name for f in fields(network)}.isdisjoint({"kind", "stacked", "costed", "fused", "parted", "ended"})
+    names = set(network.init(server_stream(0, 0, "init"))) | {one.prefix + OWN for one in network.singles}
+    assert {*network.buffers, *network.rates} <= names
+    assert bool(network.parted) >= bool(network.ended)
+
+
+KINDS = pytest.mark.parametrize("kind", ["sequential", "vmap", "batched"])
+
+
+@KINDS
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_an_encoder_is_trained_as_torch_trains_the_same_layers(momentum, kind):
+    """nn.Sequential and torch.optim.SGD on each client's rows alone, in its order; running statistics too."""
+    network = Thin((8, 8), 3, (), 0.0)
+    weights, _, rows, streams = at_work(network)
+    trained = train(network, weights, {}, rows, plan(kind, SGD(0.05, momentum), epochs=2), streams).weights
+    for at, count in enumerate(COUNTS):
+        layers, names = layers_of(network, {n: w[at] for n, w in weights.items()})
+        optimiser = torch.optim.SGD(layers.parameters(), 0.05, momentum)
+        for epoch in range(2):
+            order = shuffle(fold(streams[at], epoch), max(COUNTS), torch.tensor(count))[:count]
+            for index in order.split(3) if count else ():
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(layers(rows.x[at, index][:, None]), rows.y[at, index]).backward()
+                optimiser.step()
+        state = layers.state_dict()
+        for theirs, ours in names.items():
+            expected = state[theirs].T if ours == "dense0.weight" else state[theirs]
+            torch.testing.assert_close(trained[ours][at], expected, rtol=0, atol=1e-9, msg=ours)
+
+
+def layers_of(network, weights):
+    """The network as torch's layers with these weights, and their names there to those here."""
+    layers, names, inside = [], {}, 1
+    for widths in network.stages:
+        for width in widths:
+            at = len(layers)
+            layers += [nn.Conv2d(inside, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+            names |= {f"{at}.{part}": f"features.{at}.{part}" for part in ("weight", "bias")}
+            own = {"weight": "weight", "bias": "bias", "running_mean": "mean", "running_var": "variance"}
+            names |= {f"{at + 1}.{theirs}": f"features.{at + 1}.{ours}" for theirs, ours in own.items()}
+            inside = width
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.Flatten(), nn.Linear(inside * 4, 3)]
+    names |= {f"{len(layers) - 1}.{part}": f"dense0.{part}" for part in ("weight", "bias")}
+    made = nn.Sequential(*layers).double()
+    state = {t: weights[o].T if o == "dense0.weight" else weights[o] for t, o in names.items()}
+    made.load_state_dict(made.state_dict() | state)
+    return made, names
+
+
+@dataclass(frozen=True)
+class Own(Network):
+    """A user's own network, written for one client."""
+
+    inputs: int
+    dropout: float = 0.0
+    widest = 64
+
+    def init(self, stream):
+        return {"w": torch.ones(self.inputs, 3)}
+
+    def apply(self, weights, context, x, stream):
+        return x.flatten(1) @ weights["w"]
+
+
+class Looking(Own):
+    """It decides by a number, which torch cannot map."""
+
+    def apply(self, weights, context, x, stream):
+        return super().apply(weights, context, x, stream) * (2 if x.sum() > 0 else 1)
+
+
+def test_a_network_from_outside_needs_one_function_and_joins_under_its_name(monkeypatch):
+    monkeypatch.setattr("models.networks.network._KINDS", dict(registered()))
+
+    @register("own")
+    class Named(Own):
+        pass
+
+    network = Named(64)
+    assert from_json(to_json(network)) == network
+    assert register("own")(Named) is Named
+    with pytest.raises(ValueError, match="both register as own"):
+        register("own")(Looking)
+    assert forms(network) == ("vmap", "sequential")
+    weights, _, rows, streams = at_work(network)
+    expected = train(network, weights, {}, rows, plan("sequential"), streams).weights
+    close(train(network, weights, {}, rows, plan("vmap"), streams).weights, expected, 1e-10)
+
+
+def test_what_torch_cannot_map_is_refused_with_the_way_out():
+    network = Looking(64)
+    weights, _, rows, streams = at_work(network)
+    with pytest.raises(ValueError, match=r"torch cannot map the network Looking over clients; set engine\.kind to seq"):
+        train(network, weights, {}, rows, plan("vmap"), streams)
+    train(network, weights, {}, rows, plan("sequential"), streams)
+
+
+class Paced(MLP):
+    """Its weights learn at rates of their own, which a step in place does not know."""
+
+    rates = {"dense0.weight": 2.0}  # noqa: RUF012
+
+
+def test_a_step_in_place_is_taken_where_it_is_the_same_step():
+    assert resolve(DENSE, "batched", SGD(0.1)).fused is DENSE
+    for network, kind, optimiser in (
+        (DENSE, "batched", SGD(0.1, 0.9)),
+        (DENSE, "batched", Adam(0.1)),
+        (DENSE, "batched", None),
+        (DENSE, "vmap", SGD(0.1)),
+        (DENSE, "sequential", SGD(0.1)),
+        (FLAT, "batched", SGD(0.1)),
+        (Paced(64, (6,), 3), "batched", SGD(0.1)),
+    ):
+        assert resolve(network, kind, optimiser).fused is None
+
+
+def test_around_a_network_of_one_client_only_nothing_is_by_hand():
+    """A plan asks the network itself, not what its class could do."""
+
+    class Bare(MLP):
+        stacked = parted = None
+
+    for network in (
+        Quantised(Bare(64, (6,), 3), 4),
+        DeepEnsemble(Bare(64, (6,), 3), 2),
+        RowWise(Bare(64, (), 3, statistics=4), (8, 8), 4),
+    ):
+        assert forms(network) == ("vmap", "sequential")
+        assert resolve(network, "batched", SGD(0.1)).kind == "vmap"
+        weights, context, rows, streams = at_work(network)
+        expected = train(network, weights, context, rows, plan("sequential"), streams).weights
+        close(train(network, weights, context, rows, plan("batched"), streams).weights, expected, 1e-10)
+
+
+def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch():
+    with pytest.raises(ValueError, match="rows of several clients train no residual"):
+        RowWise(NORMALISING, (8, 8), 4)
