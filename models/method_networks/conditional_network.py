@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..networks.beside_rows import of_client
 from ..networks.dense import within
-from ..networks.network import Network, Stacked, register
+from ..networks.network import Network, register
+from ..networks.offers import Stacked
 from ..state import Weights
 from ..streams import fold
 

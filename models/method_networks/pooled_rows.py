@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from ..networks.beside_rows import STATISTICS
-from ..networks.network import Network, Stacked, register
+from ..networks.network import Network, register
+from ..networks.offers import Stacked
 from ..state import Weights
 
 

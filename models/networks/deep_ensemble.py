@@ -15,12 +15,13 @@ from torch import Tensor
 from ..state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
-from .network import Costed, Member, Network, Stacked, register
+from .network import Member, Network, register
+from .offers import Stacked
 
 
 @register("deep_ensemble")
 @dataclass(frozen=True)
-class DeepEnsemble(Stacked, Costed, Network):
+class DeepEnsemble(Stacked, Network):
     """So many networks like `inner`: "0/dense0.weight" is the first one's "dense0.weight".
 
     Every member has a start and dropout of its own, the first those of `inner` alone; all see the same batches. The answer

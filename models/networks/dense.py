@@ -12,7 +12,8 @@ from torch import Tensor
 from ..state import Weights
 from ..streams import fold, uniform
 from .beside_rows import join
-from .network import Descent, Ended, Fused, Network, register
+from .network import Network, register
+from .offers import Descent, Ended, Fused
 
 
 class Ending(Ended):

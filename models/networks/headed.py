@@ -14,7 +14,8 @@ from ..streams import fold
 from .dense import Ending, before_last, dense, dense_weights, drop
 from .folded import Folded, fold_images, unfold_images
 from .layers import BUFFERS, Layers
-from .network import CostedParts, Network
+from .network import Network
+from .offers import CostedParts
 from .plain_stack import Plain
 
 

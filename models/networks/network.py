@@ -8,161 +8,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from torch import Tensor
 
 from ..state import Weights
 from ..streams import fold
-from ..training.batch import Batch, ClientBatch
+from ..training.batch import ClientBatch
 from ..training.objectives import Objective
+from .offers import Ended, Fused, PartedStack, Stacked
 
 _MEMBERS = 2**21  # of a stream; layers and wrapped networks have smaller numbers
-
-
-class Stacked(ABC):
-    """A form for a whole stack, written by hand where it pays; equal to the function of each client by itself."""
-
-    pays_alone: ClassVar[bool] = False  # whether it is also the faster one for a single client
-
-    @abstractmethod
-    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """x: (clients, rows, *shape) to logits (clients, rows, outputs)."""
-
-    def cost_stack(
-        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What each client minimises, (clients,), and the buffers as they are after the step."""
-        return batch.loss(objective, self.apply_stack(weights, context, batch.x, batch.streams)), {}
-
-
-class Costed(ABC):
-    """Training asks for more than an objective of the logits, or moves weights without a gradient."""
-
-    @abstractmethod
-    def cost(
-        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What one client minimises, (), and the buffers as they are after the step."""
-
-
-class Descent(NamedTuple):
-    """A step of plain gradient descent, w <- keep w - rate dL/dw; slopes: logits to dL/dlogits, (clients, rows, outputs)."""
-
-    streams: Tensor
-    slopes: Callable[[Tensor], Tensor]
-    rate: float
-    keep: float
-
-
-class Fused(ABC):
-    """A step of plain gradient descent that never writes the gradient."""
-
-    @abstractmethod
-    def descend(self, weights: Weights, context: Weights, x: Tensor, step: Descent) -> None:
-        """The step in place, on weights (clients, ...) and x (clients, rows, *shape)."""
-
-
-class Parted(ABC):
-    """Three parts, of which only the last is random: encoder, what follows up to the first dropout, the rest.
-
-    `finish(settle(encode(x)))` is `apply`. Words of a codebook stand in for what `encode` gives; the passes of Monte-Carlo
-    dropout share everything before `finish`, which is dense layers, and serves a client and a stack alike.
-    """
-
-    @property
-    @abstractmethod
-    def encoded(self) -> tuple[int, int]:
-        """Channels and places of what `encode` gives."""
-
-    @abstractmethod
-    def encode(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """x: (rows, *shape) to features (rows, channels, places), and the buffers that training moved.
-
-        With `used`, (rows,) of 1 and 0 for padding, it is training.
-        """
-
-    @abstractmethod
-    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Features to (rows, numbers)."""
-
-    @abstractmethod
-    def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """(..., rows, numbers) to logits (..., rows, outputs); a stream, or one a client, switches dropout on."""
-
-    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        """x: (rows, *shape) to logits (rows, outputs), one part after another."""
-        z, _ = self.encode(weights, context, x)
-        return self.finish(weights, self.settle(weights, context, z), stream)
-
-
-class PartedStack(Parted, Stacked):
-    """Parts with a form for a whole stack each."""
-
-    @abstractmethod
-    def encode_stack(
-        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """x: (clients, rows, *shape) to (clients, rows, channels, places); `used`: (clients, rows).
-
-        `whole`: no row is padding.
-        """
-
-    @abstractmethod
-    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
-        """Features to (clients, rows, numbers)."""
-
-    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
-        """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
-        z, _ = self.encode_stack(weights, context, x)
-        return self.finish(weights, self.settle_stack(weights, context, z), streams)
-
-
-class CostedParts(PartedStack, Costed):
-    """Parts whose encoder may read the batch as a whole, such as one that normalises by it."""
-
-    pays_alone = True
-
-    def cost(
-        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective of what the parts make of one client's batch."""
-        z, moved = self.encode(weights, context, batch.x, batch.used)
-        logits = self.finish(weights, self.settle(weights, context, z), batch.stream)
-        return batch.loss(objective, logits), moved
-
-    def cost_stack(
-        self, weights: Weights, context: Weights, batch: Batch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`cost` for a stack: (clients,)."""
-        z, moved = self.encode_stack(weights, context, batch.x, batch.used, batch.whole)
-        logits = self.finish(weights, self.settle_stack(weights, context, z), batch.streams)
-        return batch.loss(objective, logits), moved
-
-
-class Ended(PartedStack):
-    """Parts whose third ends in one dense layer: `finish` is that layer between the two functions here."""
-
-    @property
-    @abstractmethod
-    def last(self) -> int:
-        """The number of that layer."""
-
-    @abstractmethod
-    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """What the layer reads: (..., rows, numbers)."""
-
-    @abstractmethod
-    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
-        """What the layer gives, to logits."""
 
 
 class Network(ABC):
     """A network of one client, as a frozen record of its sizes."""
 
     kind: ClassVar[str] = ""  # the name under which it is registered
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if issubclass(cls, Stacked) and cls.cost is not Network.cost and cls.cost_stack is Stacked.cost_stack:
+            raise TypeError(
+                f"{cls.__name__} has a cost of its own for one client and none for a stack; write cost_stack."
+            )
 
     @property
     @abstractmethod
@@ -220,9 +89,9 @@ class Network(ABC):
         return self if isinstance(self, Stacked) else None
 
     @property
-    def costed(self) -> Costed | None:
-        """What it minimises, if that is more than an objective of its logits."""
-        return self if isinstance(self, Costed) else None
+    def costed(self) -> bool:
+        """Whether it minimises more than an objective of its logits, or moves weights without a gradient."""
+        return type(self).cost is not Network.cost
 
     @property
     def fused(self) -> Fused | None:

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from ..state import Weights
-from .network import CostedParts, Network, PartedStack, Stacked
+from .network import Network
+from .offers import CostedParts, PartedStack, Stacked
 
 
 @dataclass(frozen=True)

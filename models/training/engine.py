@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..networks.network import Descent, Network, learned
+from ..networks.network import Network, learned
+from ..networks.offers import Descent
 from ..state import Weights
 from ..streams import fold, shuffle
 from .batch import Batch

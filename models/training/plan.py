@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..networks.network import Fused, Network, PartedStack, Stacked
+from ..networks.network import Network
+from ..networks.offers import Fused, PartedStack, Stacked
 from ..state import Weights
 from .batch import Batch, ClientBatch
 from .objectives import Objective

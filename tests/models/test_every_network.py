@@ -329,6 +329,14 @@ def test_around_a_network_of_one_client_only_nothing_is_by_hand():
         close(train(network, weights, context, rows, plan("batched"), streams).weights, expected, 1e-10)
 
 
+def test_a_cost_of_one_client_asks_for_that_of_a_stack_where_there_is_a_form_for_stacks():
+    with pytest.raises(TypeError, match="Half has a cost of its own for one client and none for a stack"):
+
+        class Half(MLP):
+            def cost(self, weights, context, batch, objective):
+                return super().cost(weights, context, batch, objective)
+
+
 def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch():
     with pytest.raises(ValueError, match="rows of several clients train no residual"):
         RowWise(NORMALISING, (8, 8), 4)
