@@ -45,7 +45,7 @@ class Transformed(Wrapped):
     @property
     def rates(self) -> Mapping[str, float]:
         """The offset's learning rate, in those of the others."""
-        return {OFFSET: self.offset_rate}
+        return {**super().rates, OFFSET: self.offset_rate}
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The inner network's weights with a last layer that is twice as wide, uniform in ±1/√(2 q), and the offset."""

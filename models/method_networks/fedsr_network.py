@@ -43,7 +43,7 @@ class Represented(Wrapped):
     @property
     def random(self) -> bool:
         """Draws are, and so is dropout."""
-        return self.sampled or self.dropout > 0
+        return self.sampled or super().random
 
     @property
     def personal(self) -> tuple[str, ...]:

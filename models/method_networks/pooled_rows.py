@@ -1,6 +1,7 @@
 """A conditional network on rows of several clients: each row carries its own client's statistics behind its features."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,11 @@ class RowWise(Stacked, Network):
     def widest(self) -> int:
         """See Network."""
         return max(self.network.widest, math.prod(self.shape) + self.statistics)
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """The network's own."""
+        return dict(self.network.rates)
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The network's own."""

@@ -1,6 +1,7 @@
 """What networks share that are made around another one in parts that ends in a dense layer."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,16 @@ class Wrapped(CostedParts, Network):
     def buffers(self) -> tuple[str, ...]:
         """The inner network's."""
         return tuple(self.inner.buffers)
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """The inner network's."""
+        return dict(self.inner.rates)
+
+    @property
+    def random(self) -> bool:
+        """The inner network's."""
+        return bool(self.inner.random)
 
     @property
     def personal(self) -> tuple[str, ...]:

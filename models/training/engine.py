@@ -76,7 +76,7 @@ def train(
     """
     local = _Local(resolve(network, training.engine, training.optimiser), training, proximal)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
-    if training.engine == "sequential":
+    if local.plan.kind == "sequential":
         return cast(Trained, _one_after_another(local.run, rows.y.shape[0], *stack))
     return local.run(*stack)
 
@@ -91,7 +91,7 @@ def full_gradient(
     """
     whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch))
     local = _Local(resolve(network, training.engine), whole, 0.0)
-    if training.engine == "sequential":
+    if local.plan.kind == "sequential":
         gradient = _one_after_another(local.gradient, rows.y.shape[0], weights, context, rows, streams)
         return cast(tuple[dict[str, Tensor], Tensor], gradient)
     return local.gradient(weights, context, rows, streams)

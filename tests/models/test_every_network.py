@@ -25,7 +25,7 @@ from models.networks.resnet import ResNet18
 from models.networks.vgg import VGG16
 from models.streams import client_streams, fold, server_stream, shuffle
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
-from models.training.objectives import CrossEntropy
+from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimisers import SGD, Adam
 from models.training.plan import forms, resolve
 
@@ -144,6 +144,25 @@ def test_the_forms_learn_the_same(network, optimiser):
         torch.testing.assert_close(found.loss, reference.loss, rtol=0, atol=1e-6)
     assert any(not torch.equal(w[0], weights[n][0]) for n, w in reference.weights.items())
     assert all(torch.equal(w[1], weights[n][1]) for n, w in reference.weights.items())
+
+
+REGRESSIONS = {
+    "mlp": MLP(64, (6,), 1, 0.3),
+    "represented": Represented(MLP(64, (6,), 1, 0.3), 0.1, 0.1),
+    "matched residual": Matched(Residual((8, 8), 1, (6,), 0.3, True, (3, 4)), 0.5),
+    "transformed": Transformed(MLP(64, (6,), 1, 0.3), (8, 8)),
+}
+
+
+@pytest.mark.parametrize("network", REGRESSIONS.values(), ids=REGRESSIONS)
+def test_the_forms_learn_the_same_regression(network):
+    weights, context, rows, streams = at_work(network)
+    rows = rows._replace(y=rows.y.double())
+    learning = replace(plan("sequential", SGD(0.01)), objective=SquaredError())
+    reference = train(network, weights, context, rows, learning, streams)
+    for kind in forms(network):
+        found = train(network, weights, context, rows, replace(learning, engine=kind), streams)
+        close(found.weights, reference.weights, 1e-10)
 
 
 @each_network
@@ -309,6 +328,29 @@ def test_a_step_in_place_is_taken_where_it_is_the_same_step():
         (Paced(64, (6,), 3), "batched", SGD(0.1)),
     ):
         assert resolve(network, kind, optimiser).fused is None
+
+
+@pytest.mark.parametrize("kind", ["batched", "vmap", "sequential"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda inner: inner,
+        lambda inner: Matched(inner, 0),
+        lambda inner: Represented(inner, 0, 0, sampled=False),
+        lambda inner: DeepEnsemble(inner, 2),
+    ],
+    ids=["alone", "matched", "represented", "members"],
+)
+def test_weights_keep_their_rates_whatever_is_around_their_network(make, kind):
+    """With one step of plain gradient descent a weight moves twice as far."""
+    moves = []
+    for inner in (MLP(64, (6,), 3), Paced(64, (6,), 3)):
+        network = make(inner)
+        weights, context, rows, streams = at_work(network)
+        once = replace(plan(kind, SGD(0.1)), batch=max(COUNTS))
+        found = train(network, weights, context, rows, once, streams).weights
+        moves.append({n.rpartition("/")[2]: w - weights[n] for n, w in found.items()})
+    close(moves[1], {n: w * Paced.rates.get(n, 1) for n, w in moves[0].items()}, 1e-12)
 
 
 def test_around_a_network_of_one_client_only_nothing_is_by_hand():
