@@ -12,8 +12,9 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing import headline, spread
+from flows.experiment.difference_words import told
 from flows.experiment.flow_parameters import admitted
-from flows.experiment.paired_runs import compared, kept, told
+from flows.experiment.paired_runs import compared, kept
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.seed_ensemble import ensemble

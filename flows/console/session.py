@@ -74,8 +74,12 @@ class Session:
             look(project)
             self._mark("input")
         if self._wants_server:
-            self._server = PrefectServer(Path(), ui=self._ui)
+            self.serve()
         return project
+
+    def serve(self) -> None:
+        """Starts the server; a command that may not need one asks for it when it knows."""
+        self._server = PrefectServer(Path(), ui=self._ui)
 
     def server_url(self) -> str:
         """Waits for the embedded server."""

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
 from flows.round import on_cohorts
-from models.assessment.paired_difference import Difference, Stratum, better, difference, in_words
+from models.assessment.paired_difference import Difference, Stratum, difference
 from models.assessment.quantities import Quantity
 from silos.cohort import Cohort, Silos
 from tasks.by_class import by_class
@@ -43,17 +42,6 @@ def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
     told: list[ClassCounts] = [message for cohort in answers for message in cohort]
     right, rows = (sum(getattr(m, name).numpy() for m in told) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
-
-
-def told(first: str, second: str, found: Difference, quantity: Quantity) -> dict[str, Any]:
-    """The difference as plain JSON, and in words."""
-    return {
-        "difference": found.mean,
-        "low": found.low,
-        "high": found.high,
-        "better": better(first, second, found, quantity),
-        "words": in_words(first, second, found, quantity),
-    }
 
 
 def _over_own(

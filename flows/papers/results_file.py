@@ -1,55 +1,72 @@
 """docs/results/<paper>.json: the records of finished runs, which several sweeps may write at once."""
 
 import fcntl
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from tasks.recording.json_files import read_json, write_json
 
 
-@dataclass(frozen=True)
 class Results:
-    """Lists of records in one JSON file; `lock` is a file beside it in no folder that git has."""
+    """Lists of records in one JSON file, parsed once; `lock` is a file beside it in no folder that git has."""
 
-    file: Path
-    lock: Path
+    def __init__(self, file: Path, lock: Path) -> None:
+        self.file, self._lock = file, lock
+        self._content: dict[str, Any] | None = None
 
     def find(self, place: Sequence[str], asked: dict[str, Any]) -> dict[str, Any] | None:
-        """The record in the list at this place that was asked for like this, as it is on disk now; None if there is none."""
-        records = _list_at(read_json(self.file) or {}, place)
-        found = [record for record in records if _same(record, asked)]
+        """The record in the list at this place that was asked for like this; None if there is none."""
+        if self._content is None:
+            self.read_again()
+        found = [record for record in _there(self._content or {}, place) if _same(record, asked)]
         return dict(found[0]) if found else None
 
-    def keep(self, place: Sequence[str], asked: dict[str, Any], record: dict[str, Any]) -> None:
-        """Writes one record down and leaves all others as they are on disk now, whoever wrote them and when."""
+    def read_again(self) -> None:
+        """As it is on disk now, whoever wrote there meanwhile."""
+        self._content = read_json(self.file) or {}
+
+    def keep(self, place: Sequence[str], asked: dict[str, Any], found: dict[str, Any]) -> None:
+        """Writes one record down, what was asked with what was found, and leaves all others as they are on disk now."""
         with self._alone():
             results = read_json(self.file) or {}
             records = _list_at(results, place)
-            records[:] = [other for other in records if not _same(other, asked)] + [record]
+            records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **found}]
             write_json(self.file, results)
-
-    def latest(
-        self, place: Sequence[str], asked: dict[str, Any], found: dict[str, Any] | None
-    ) -> dict[str, Any] | None:
-        """The record with what was found now, written down if it is news; what is there already if nothing was found."""
-        known = self.find(place, asked)
-        if found is None:
-            return known
-        record = {**asked, **found}
-        if record != known:
-            self.keep(place, asked, record)
-        return record
+        self.read_again()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One writer at a time; the others wait, for as long as writing takes. The lock goes with its process."""
-        self.lock.parent.mkdir(parents=True, exist_ok=True)
-        with self.lock.open("w") as lock:
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def without_places(overrides: Sequence[str]) -> list[str]:
+    """Overrides as the results keep them: they are committed, and where something lies on one machine is nobody's matter.
+
+    A value that holds an absolute path or an address becomes its hash, so that two of them stay two.
+    """
+    kept = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        place = re.search(r"""(^|[\s,:=\[{"'])(/|~)""", value)
+        kept.append(f"{key}=(a place: {sha256(value.encode()).hexdigest()[:6]})" if place else override)
+    return kept
+
+
+def _there(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]]:
+    """The list of records below these keys, empty if it is not there."""
+    *sections, last = place
+    for section in sections:
+        results = results.get(section, {})
+    found: list[dict[str, Any]] = results.get(last, [])
+    return found
 
 
 def _list_at(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]]:

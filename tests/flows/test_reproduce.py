@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import yaml
 
 from flows.console import printing as words
 from flows.console.literal_text import PlainConsole
-from flows.reproduce import reproduce, without_places
+from flows.papers.results_file import without_places
+from flows.reproduce import reproduce
 from silos.errors import UserError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -33,6 +37,22 @@ from flows.methods import fedavg
 class Broken(fedavg.FedAvg):
     def one_round(self, state, round):
         raise {error}
+"""
+FINISHED = """
+import sys
+
+from flows.papers import results_file as results
+from flows.cli import app
+
+parsed = []
+read = results.read_json
+results.read_json = lambda path: parsed.append(path) or read(path)
+try:
+    app(["reproduce", "uefl", "--table", "1"])
+except SystemExit as end:
+    assert not end.code, end.code
+assert [path.name for path in parsed] == ["uefl.json"], parsed
+assert not {"prefect", "mlflow"} & sys.modules.keys()
 """
 QUICK = ["training.rounds=1", "training.epochs=1", "data.scheme=[{kind: equal, clients: 2}]", "model.hidden=[]"]
 
@@ -89,11 +109,47 @@ def test_the_results_that_were_written_before_are_still_read(tmp_path, monkeypat
     shutil.copy(CHECKOUT / "docs" / "results" / "mcmahan.json", tmp_path / "docs" / "results")
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("flows.reproduce.run", None)  # nothing is run again
+    monkeypatch.setattr("flows.papers.fill.run", None)  # nothing is run again
     found = reproduce.fn("mcmahan", "2NN")
     assert [row["values"] for row in found["rows"]] == [[36, 41, 40], [281, 263, 272]]
     assert [row["published"] for row in found["rows"]] == [87, 664]
     assert [row["choice"][-4:-1] for row in found["rows"]] == ["0.2", "0.1"]
+
+
+def test_a_finished_table_is_printed_without_prefect_from_results_that_are_parsed_once(tmp_path):
+    shutil.copytree(CHECKOUT / "docs" / "results", tmp_path / "docs" / "results")
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    there = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-c", FINISHED]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ours − restart +34.5 points, +13.1 to +55.8: ours is better" in done.stdout
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == there
+
+
+def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_missing(own_page, monkeypatch):
+    cells = {"a": {"words": "w"}, "b": {"words": "w", "method": "local_only"}}
+    pairs = [{"first": "a", "second": "b"}]
+    folder = own_page(whole=table(cells=cells, paired=pairs, ensembles=True))
+    results = folder / "docs" / "results" / "tiny.json"
+    found, written = reproduce("tiny.yaml", "whole"), results.read_text()
+    assert set(found["ensembles"]["a"]) > {"accuracy", "mutual_information"}
+    assert found["paired"][0]["difference"] == pytest.approx(found["rows"][0]["ours"] - found["rows"][1]["ours"])
+    monkeypatch.setattr("flows.papers.fill.run", None)  # nothing is run again
+    for lost in ("paired", "ensembles"):
+        results.write_text(json.dumps({"whole": {k: v for k, v in json.loads(written)["whole"].items() if k != lost}}))
+        assert reproduce("tiny.yaml", "whole") == found
+        assert results.read_text() == written
+    monkeypatch.setattr("flows.reproduce.fill", None)
+    assert reproduce("tiny.yaml", "whole") == found
+
+
+def test_cells_of_other_data_are_not_paired(own_page):
+    cells = {"a": {"words": "w"}, "b": {"words": "w", "set": ["data.seed=9"]}}
+    own_page(whole=table(cells=cells, paired=[{"first": "a", "second": "b"}]))
+    with pytest.raises(UserError, match=r"the cells a and b have other data, .*; drop the pair, or give both"):
+        reproduce("tiny.yaml", "whole")
 
 
 def test_a_sweep_that_finishes_while_another_trains_keeps_its_records(own_page):

@@ -53,12 +53,3 @@ def test_a_record_that_is_kept_twice_is_there_once(results):
 def test_what_is_not_there_is_not_found_and_looking_writes_nothing(results):
     assert results.find(("1", "cpu"), {"seed": 0}) is None
     assert not results.file.exists()
-
-
-def test_what_is_found_anew_replaces_what_was_kept_and_what_is_not_found_is_read(results):
-    place, asked = ("1", "paired", "cpu"), {"first": "a"}
-    assert results.latest(place, asked, None) is None
-    for difference in (1, 2):
-        assert results.latest(place, asked, {"difference": difference}) == {"first": "a", "difference": difference}
-    assert results.latest(place, asked, None) == {"first": "a", "difference": 2}
-    assert json.loads(results.file.read_text())["1"]["paired"]["cpu"] == [{"first": "a", "difference": 2}]

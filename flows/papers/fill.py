@@ -1,0 +1,112 @@
+"""Runs what a sweep lacks. Every finished run is recorded at once, so an interrupted sweep goes on where it stopped."""
+
+import platform
+from importlib.metadata import version as installed
+from typing import Any
+
+from flows.console import screen
+from flows.experiment.run_folder import RunFolder
+from flows.papers.cells import by_class, paired_rows, together
+from flows.papers.sweep import Sweep
+from flows.run import run
+from models.assessment.quantities import QUANTITIES
+from tasks.recording.json_files import write_json
+
+
+def fill(sweep: Sweep) -> None:
+    """Every run of every cell, and then what their rows say in pairs and their seeds together."""
+    page = sweep.page
+    path = sweep.root / "runs" / sweep.experiment / "experiment.json"
+    about = f"{page.title}. {page.source}."
+    write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
+    screen.current().plan(sum(map(sweep.count, page.cells)))
+    news = {cell for cell in page.cells if _fill_cell(sweep, cell)}
+    if page.seeds_are != "data":  # else the records tell the sentences
+        for pair in sweep.pairs():
+            both = {pair.first, pair.second}
+            if sweep.could_pair(pair) or (news & both and all(map(sweep.here, both))):
+                sentence = paired_rows(sweep, pair)
+                if sentence is not None:
+                    sweep.results.keep(*sweep.place_of_pair(pair), sentence)
+    for cell in page.cells if page.ensembles else ():
+        if sweep.could_join(cell) or cell in news:
+            found = together(sweep, cell)
+            if found is not None:
+                numbers = {name: round(value, 6) for name, value in found.items()}
+                sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers})
+
+
+def _fill_cell(sweep: Sweep, cell: str) -> bool:
+    """The grid on the first seed, then every seed at the best choice; whether any was missing."""
+    tried = [_fill_one(sweep, cell, *one) for one in sweep.tries(cell)]
+    return any(tried + [_fill_one(sweep, cell, *one) for one in sweep.wanted(cell)])
+
+
+def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
+    """A run and its record; whether it was missing."""
+    if sweep.record(cell, seed, choice) is not None:
+        return False
+    sweep.results.read_again()  # another sweep may have been at the same runs meanwhile
+    if sweep.record(cell, seed, choice) is None:
+        found = run(
+            sweep.page.method_of(cell),
+            seed,
+            sweep.settings(cell, seed, choice),
+            resume=True,
+            experiment=sweep.experiment,
+            cell=sweep.place(cell, choice),
+            derived=True,
+        )
+        record = _record(sweep, cell, found)
+        if sweep.page.by_class:
+            record["by_class"] = by_class(sweep, cell, seed, choice)
+        sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.asked(seed, choice), record)
+    return True
+
+
+def _record(sweep: Sweep, cell: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a finished run."""
+    metrics = found["metrics"] | _at_rounds(sweep, cell, found)
+    quantity = QUANTITIES[found["task"]]
+    others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
+    record = {
+        "value": _measured(sweep, cell, found, metrics),
+        quantity.name: metrics[quantity.headline],
+        **{name: metrics[name] for name in others if name in metrics},
+        "validation": metrics.get(f"validation/{quantity.headline}"),
+        "method": found["method"],
+        "rounds": found["rounds"],
+        "steps": found["steps"],
+        "parameters": found["parameters"],
+        "bytes": found["bytes"],
+        "seconds": round(found["seconds"]["total"], 1),
+        "seconds_per_round": round(found["seconds"]["per_round"], 4),
+        "data_version": found["data_version"],
+        "weights_sha256": found["weights_sha256"],
+        "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
+        "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
+    }
+    if sweep.page.also:
+        record["also"] = {name: round(v, 6) for name, v in metrics.items() if isinstance(v, int | float)}
+    return record
+
+
+def _measured(sweep: Sweep, cell: str, found: dict[str, Any], metrics: dict[str, Any]) -> float | None:
+    """The cell's number: rounds to the target, or a metric; None if the target or the metric's round was not reached."""
+    measure = sweep.page.measure_of(cell)
+    if measure.rounds_to is not None:
+        return found["rounds"] if found["ended_by"] == "evaluation.stop_at" else None
+    name = measure.metric or QUANTITIES[found["task"]].headline
+    value: float | None = metrics.get(name) if "@" in name else metrics[name]
+    return value
+
+
+def _at_rounds(sweep: Sweep, cell: str, found: dict[str, Any]) -> dict[str, float]:
+    """What the page asks for as `metric@round`, of those rounds that the run scored."""
+    asked = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
+    journal, there = RunFolder(sweep.root / found["folder"]).journal, {}
+    for metric, _, number in (name.partition("@") for name in sorted(asked) if "@" in name):
+        record = journal.read(int(number)) if int(number) <= found["rounds"] else {"metrics": {}}
+        if metric in record["metrics"]:
+            there[f"{metric}@{number}"] = record["metrics"][metric]
+    return there

@@ -1,0 +1,188 @@
+"""A published table as a sweep of runs: which cells there are, what of them is recorded, and what is missing.
+
+Nothing is run and nothing is written here, and no Prefect is needed.
+"""
+
+import statistics
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder, run_name
+from flows.papers.published_tables import Pair, table_of
+from flows.papers.results_file import Results, without_places
+from models.assessment.quantities import Quantity, lower_is_better
+from silos.errors import UserError
+
+
+class Sweep:
+    """One table at one scale: cells, each with a grid on the first seed and then every seed at its best choice.
+
+    docs/results/<paper>.json is parsed once, and again only when something is written there.
+    """
+
+    def __init__(
+        self, paper: str, table: str, scale: str, seeds: list[int] | None = None, overrides: Sequence[str] = ()
+    ) -> None:
+        self.page = table_of(paper, table, scale)
+        self.paper, self.table, self.scale = Path(paper).stem, table, scale
+        self.seeds = seeds or list(self.page.scales[scale].seeds)
+        self.overrides = list(overrides)
+        self.root = Path().resolve()
+        results = self.root / "docs" / "results" / f"{self.paper}.json"
+        self.results = Results(results, self.root / "runs" / f"{self.paper}.results.lock")
+        # runs of other settings are other runs: each set of overrides has a folder of its own
+        own = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
+        self.owner = self.page.runs_of or table
+        self.experiment = f"reproduce-{self.paper}-{self.owner}-{scale}{own}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that the table prints is recorded, or cannot be had on this machine."""
+        whole = all(self.record(cell, *one) for cell in self.page.cells for one in self.tries(cell))
+        whole = whole and all(self.record(cell, *one) for cell in self.page.cells for one in self.wanted(cell))
+        return whole and not any(map(self.could_pair, self.pairs())) and not any(map(self.could_join, self.page.cells))
+
+    def tries(self, cell: str) -> list[tuple[int, str | None]]:
+        """Seed and choice of the runs that a cell's choice is made from: the grid on the first seed."""
+        return [(self.seeds[0], choice) for choice in self.page.choices(cell, self.scale)]
+
+    def wanted(self, cell: str) -> list[tuple[int, str | None]]:
+        """Seed and choice of the runs that a cell's numbers are of; the tries must be recorded."""
+        choice = self.choice(cell)
+        return [(seed, choice) for seed in self.seeds]
+
+    def choice(self, cell: str) -> str | None:
+        """The best of the grid on the first seed; None where there is no grid."""
+        choices = self.page.choices(cell, self.scale)
+        if len(choices) == 1:
+            return choices[0]
+        measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
+        key = "validation" if on_validation else "value"
+        found = [(self.recorded(cell, *one)[key], one[1]) for one in self.tries(cell)]
+        scored = [(value, choice) for value, choice in found if value is not None]
+        if not scored:
+            return choices[0]
+        metric = self.quantity(cell).headline if on_validation or measure.metric is None else measure.metric
+        counts = measure.rounds_to is not None and not on_validation
+        better = min if counts or lower_is_better(metric) else max
+        return better(scored, key=lambda pair: pair[0])[1]
+
+    def record(self, cell: str, seed: int, choice: str | None) -> dict[str, Any] | None:
+        """What is recorded of a run; None if it is missing."""
+        return self.results.find((self.owner, self.scale, cell), self.asked(seed, choice))
+
+    def recorded(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
+        """The same of a run that must be there."""
+        found = self.record(cell, seed, choice)
+        assert found is not None
+        return found
+
+    def records(self, cell: str) -> list[dict[str, Any]]:
+        """What is recorded of a cell's runs, seed by seed."""
+        return [self.recorded(cell, *one) for one in self.wanted(cell)]
+
+    def asked(self, seed: int, choice: str | None) -> dict[str, Any]:
+        """What a run's record is found by."""
+        return {"seed": seed, "choice": choice, "set": without_places(self.overrides)}
+
+    def values(self, cell: str) -> list[float]:
+        """The cell's number, of each seed that has one."""
+        return [record["value"] for record in self.records(cell) if record["value"] is not None]
+
+    def pairs(self) -> list[Pair]:
+        """Those that the page names, and of every contest the best cell with the next; UserError for two on other data."""
+        found = list(self.page.paired)
+        for cells in self.page.contests:
+            ours = {cell: statistics.fmean(values) for cell in cells if (values := self.values(cell))}
+            falling = not lower_is_better(self.quantity(cells[0]).headline)
+            ranked = sorted(ours, key=lambda cell: ours[cell], reverse=falling)
+            found += [Pair(first=first, second=second) for first, second in pairwise(ranked[:2])]
+        for pair in found:
+            self._same_data(pair)
+        return found
+
+    def sentence(self, pair: Pair) -> dict[str, Any] | None:
+        """What is recorded of a pair."""
+        return self.results.find(*self.place_of_pair(pair))
+
+    def place_of_pair(self, pair: Pair) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Where a pair's sentence is kept, and what it is found by."""
+        names = {"first": pair.first, "second": pair.second, "classes": list(pair.classes) if pair.classes else None}
+        return (self.owner, "paired", self.scale), {**names, **self._together()}
+
+    def could_pair(self, pair: Pair) -> bool:
+        """Whether a sentence is missing that the runs on this machine would tell."""
+        from_records = self.page.seeds_are == "data"
+        return not from_records and self.sentence(pair) is None and self.here(pair.first) and self.here(pair.second)
+
+    def ensemble(self, cell: str) -> dict[str, float] | None:
+        """What is recorded of a cell's runs as one."""
+        line = self.results.find(*self.place_of_ensemble(cell))
+        return dict(line["numbers"]) if line else None
+
+    def place_of_ensemble(self, cell: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Where a cell's ensemble is kept, and what it is found by."""
+        return (self.owner, "ensembles", self.scale), {"cell": cell, **self._together()}
+
+    def could_join(self, cell: str) -> bool:
+        """Whether an ensemble is missing that the runs on this machine would make."""
+        asked = self.page.ensembles and len(self.seeds) > 1 and self.quantity(cell).outcome == "correct"
+        return asked and self.ensemble(cell) is None and self.here(cell)
+
+    def here(self, cell: str) -> bool:
+        """Whether all of a cell's runs are on this machine."""
+        return all(folder.outcomes.is_file() for folder in self.folders(cell))
+
+    def folders(self, cell: str) -> list[RunFolder]:
+        """Those of a cell's runs, seed by seed; they may be on another machine."""
+        return [self.folder(cell, *one) for one in self.wanted(cell)]
+
+    def folder(self, cell: str, seed: int, choice: str | None) -> RunFolder:
+        """A run's."""
+        name = run_name(self.page.method_of(cell), seed, self.place(cell, choice))
+        return RunFolder(self.root / "runs" / self.experiment / name)
+
+    def place(self, cell: str, choice: str | None) -> str:
+        """The cell's name in a run's folder, with the number of the choice on the grid."""
+        return cell if choice is None else f"{cell}-{self.page.choices(cell, self.scale).index(choice)}"
+
+    def settings(self, cell: str, seed: int, choice: str | None) -> list[str]:
+        """A run's, over params.yaml."""
+        return self.page.settings(cell, self.scale, choice, seed) + self.overrides
+
+    def project(self, cell: str, seed: int, choice: str | None) -> Project:
+        """A run's."""
+        return Project.open(self.settings(cell, seed, choice), self.root, derived=True)
+
+    def quantity(self, cell: str) -> Quantity:
+        """What a cell is judged by."""
+        return self._projects[cell].quantity
+
+    def rounds(self, cell: str) -> int:
+        """Of a run, at most."""
+        return self._projects[cell].params.training.rounds
+
+    def count(self, cell: str) -> int:
+        """Runs of a cell."""
+        return len(self.page.choices(cell, self.scale)) - 1 + len(self.seeds)
+
+    @cached_property
+    def _projects(self) -> dict[str, Project]:
+        """cell to what its runs have in common."""
+        return {cell: self.project(cell, self.seeds[0], None) for cell in self.page.cells}
+
+    def _together(self) -> dict[str, Any]:
+        return {"seeds": self.seeds, "set": without_places(self.overrides)}
+
+    def _same_data(self, pair: Pair) -> None:
+        versions = [[record["data_version"] for record in self.records(cell)] for cell in (pair.first, pair.second)]
+        if versions[0] != versions[1]:
+            raise UserError(
+                f"the cells {pair.first} and {pair.second} have other data, and only runs on the same rows can be paired; "
+                "drop the pair, or give both the same data settings."
+            )

@@ -1,0 +1,131 @@
+"""A published table beside ours as plain JSON, from what is recorded; with the figures of the runs that are here.
+
+Nothing is run, and no Prefect is needed.
+"""
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from flows.experiment.difference_words import told_of_cells
+from flows.papers.published_tables import Pair
+from flows.papers.sweep import Sweep
+from models.assessment.paired_difference import over_draws
+from models.assessment.quantities import Quantity
+from tasks.recording.figures import draw_curves
+
+MOST_CURVES = 8  # more in one figure cannot be told apart
+
+
+def table_of_records(sweep: Sweep) -> dict[str, Any]:
+    """Published beside ours for every cell; all runs must be recorded."""
+    page = sweep.page
+    rows = [_row(sweep, cell) for cell in page.cells]
+    return {
+        "paper": sweep.paper,
+        "table": sweep.table,
+        "title": page.title,
+        "source": page.source,
+        "unit": page.unit or " or ".join(dict.fromkeys(row["quantity"] for row in rows)),
+        "known_errors": page.known_errors,
+        "seeds_are": page.seeds_are,
+        "scale": sweep.scale,
+        "rows": rows,
+        "by_class": {name: _of_class(sweep, name) for name in page.by_class},
+        "also": {title: _also(sweep, name) for name, title in page.also.items()},
+        "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
+        "paired": [found for pair in sweep.pairs() if (found := _sentence(sweep, pair)) is not None],
+        "results": str(sweep.results.file.relative_to(sweep.root)),
+        "figures": list(_draw(sweep)),
+        "experiment": sweep.experiment,
+    }
+
+
+def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
+    """Published beside ours; `missed` counts the seeds that did not reach the target."""
+    about, quantity, records, values = (
+        sweep.page.cells[cell],
+        sweep.quantity(cell),
+        sweep.records(cell),
+        sweep.values(cell),
+    )
+    others = {}
+    for role in ("fresh", "unseen"):
+        there = [v for r in records if (v := r.get(f"{role}/{quantity.headline}")) is not None]
+        others[role] = statistics.fmean(there) if there else None
+    return {
+        "cell": cell,
+        "words": about.words,
+        "method": sweep.page.method_of(cell),
+        "quantity": quantity.name,
+        "published": about.published,
+        "floor": about.floor,
+        **_mean_and_sd(values),
+        **others,
+        "values": values,
+        "missed": len(records) - len(values),
+        "seeds": sweep.seeds,
+        "choice": sweep.choice(cell),
+        "seconds": statistics.fmean(r["seconds"] for r in records),
+    }
+
+
+def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
+    """cell to published and ours: the share of the class's rows that are right, mean over seeds."""
+    found = {}
+    for cell in sweep.page.cells:
+        counts = [record["by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
+        shares = [right / rows for right, rows in counts if rows]
+        ours = statistics.fmean(shares) if shares else None
+        found[cell] = {"published": sweep.page.by_class[name].get(cell), "ours": ours}
+    return found
+
+
+def _also(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
+    """cell to published and ours of another metric: mean and standard deviation over seeds."""
+    found = {}
+    for cell, about in sweep.page.cells.items():
+        there = [v for record in sweep.records(cell) if (v := record["also"].get(name)) is not None]
+        found[cell] = {"published": about.beside.get(name), **_mean_and_sd(there)}
+    return found
+
+
+def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return {"ours": statistics.fmean(values) if values else None, "sd": sd}
+
+
+def _sentence(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
+    """The paired difference; None if it is not recorded.
+
+    Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired.
+    """
+    if sweep.page.seeds_are != "data":
+        return sweep.sentence(pair)
+    quantity = sweep.quantity(pair.first)
+    draws = zip(sweep.records(pair.first), sweep.records(pair.second), strict=True)
+    found = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in draws]
+    return told_of_cells(pair.first, pair.second, over_draws(found, bound=quantity.bound), quantity)
+
+
+def _draw(sweep: Sweep) -> Iterator[str]:
+    """The learning curves of the cells of one quantity in one figure: of few enough, and of runs on this machine."""
+    by_quantity: dict[Quantity, list[str]] = {}
+    for cell in sweep.page.cells:
+        by_quantity.setdefault(sweep.quantity(cell), []).append(cell)
+    for quantity, cells in by_quantity.items():
+        if len(cells) > MOST_CURVES:
+            continue
+        curves = {cell: found for cell in cells if (found := _curves(sweep, cell))}
+        if curves:
+            name = "curves" if len(by_quantity) == 1 else f"curves-{quantity.name}"
+            figure = sweep.root / "runs" / sweep.experiment / f"{name}.png"
+            draw_curves(figure, curves, sweep.page.measure.rounds_to, sweep.page.title, quantity)
+            yield str(figure.relative_to(sweep.root))
+
+
+def _curves(sweep: Sweep, cell: str) -> list[list[tuple[int, float]]]:
+    """The headline by round, of each run that is here."""
+    finished = [(folder, folder.finished()) for folder in sweep.folders(cell)]
+    headline = sweep.quantity(cell).headline
+    return [folder.curve(headline, result["rounds"]) for folder, result in finished if result]
