@@ -10,10 +10,10 @@ from models.streams import client_streams
 from models.training.engine import Training
 from silos.cohort import Cohort
 from silos.private import PrivateStore
-from tasks.codebook_extend import told_centres
 from tasks.messages import Projected
 from tasks.running.opening import open_weights
 from tasks.running.step import step
+from tasks.token_centres import told_centres
 
 _POINTS = 60  # of a client: more would hide each other
 

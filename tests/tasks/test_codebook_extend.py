@@ -17,9 +17,10 @@ from models.state import Private
 from models.streams import server_stream
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.codebook_extend import borrow_words, codebook_extend, common_words, token_centres
+from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
 from tasks.messages import Centres
 from tasks.running.runner import PlainRunner
+from tasks.token_centres import common_words, token_centres
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}
@@ -39,10 +40,10 @@ def world(make_problem, make_round, tmp_path):
     return problem, make_round(problem, private=private), model, dict(zip(CLIENTS, own, strict=True))
 
 
-def extend(world, clients, words=4, room=6, seed=0, round_number=1, **options):
+def extend(world, clients, words=4, room=6, seed=0, round_number=1, task=codebook_extend, **options):
     problem, round, model, *_ = world
     done = round.each(
-        codebook_extend,
+        task,
         model,
         training=problem.training,
         extend=clients,
@@ -88,13 +89,7 @@ def test_a_client_with_fewer_tokens_than_words_gets_as_many_as_it_has(world):
     assert np.array_equal(stored["one"][OWN][2:3], world[3]["one"][2:3]), "nothing is written beyond"
 
 
-def test_in_the_place_of_the_last_ones(world):
-    counts, stored = extend(world, ("oslo", "lyon"), room=4, latest=True)
-    assert counts == {"oslo": 4, "lyon": 4, "one": 1}
-    assert not np.array_equal(stored["oslo"][OWN][:2], world[3]["oslo"][:2])
-
-
-def test_the_authors_way_gives_everybody_other_words(world):
+def test_the_authors_way_gives_everybody_other_words_in_the_place_of_the_last_ones(world):
     problem, round, model, own = world
     copies = {SHARED: np.repeat(model.shared[SHARED].numpy()[None], 3, 0), OWN: np.stack(list(own.values()))}
     refs = round.private.save("codewords", list(CLIENTS), copies)
@@ -104,12 +99,13 @@ def test_the_authors_way_gives_everybody_other_words(world):
         shared={n: w for n, w in model.shared.items() if n != SHARED},
         personal=Private("codewords", refs, start),
     )
-    counts, stored = extend((problem, round, local, own), ("oslo",), room=4, latest=True, everybody=True)
+    counts, stored = extend((problem, round, local, own), ("oslo",), room=4, task=codebook_replace)
     assert counts == {"oslo": 4, "lyon": 0, "one": 1}
     before = model.shared[SHARED].numpy()
     assert np.array_equal(stored["oslo"][SHARED], before)
     assert (stored["lyon"][SHARED] != before).any(1).all()
     assert not np.array_equal(stored["one"][OWN][:1], own["one"][:1])
+    assert not np.array_equal(stored["oslo"][OWN][:2], own["oslo"][:2])
 
 
 def test_random_words_have_nothing_of_the_rows(world):

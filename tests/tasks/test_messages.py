@@ -163,6 +163,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "borrow_words": (words, {"lent": personal, "words": dict.fromkeys(clients, 1), "room": 4}),
         "client_stats": (plain, {"statistics": tuple(make({"kind": kind}) for kind in ("mean", "fingerprint"))}),
         "codebook_extend": (words, {"extend": clients, "words": 4, "room": 7, **when}),
+        "codebook_replace": (words, {"extend": clients, "words": 3, "room": 3, **when}),
         "ensemble_check": (plain, {"training": problem.training, "members": [(plain, round.private)]}),
         "evaluate": (plain, {"training": problem.training, "keep_outcomes": True}),
         "full_gradient": (plain, when),

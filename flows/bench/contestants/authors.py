@@ -1,7 +1,8 @@
 """A round of UEFL as its authors' repository runs it: a copy of everything per silo, whole passes, k-means for everybody.
 
 After the local epoch of all silos each one's rows are passed 20 times through the whole network, one silo after another;
-then every silo clusters all of its tokens. Written for this comparison; what the repository does is in docs/methods/uefl.md.
+then every silo clusters all of its tokens. Written for this comparison; what the repository does is in
+docs/methods/uefl_authors.md.
 """
 
 import copy

@@ -14,8 +14,8 @@ from models.networks.deep_ensemble import each_made, members_of
 from models.networks.registry import Network
 from models.streams import server_stream
 from silos.errors import UserError
-from tasks.codebook_extend import common_words, token_centres
 from tasks.messages import Doubts
+from tasks.token_centres import common_words, token_centres
 from tasks.uncertainty_check import uncertainty_check
 
 _COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
@@ -88,9 +88,10 @@ def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dic
     told: Sequence[Doubts] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
     for client, rows in ((c, n) for m in told for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
         if not rows:
+            other = "" if split == "test" else ", or set method.uefl.check_on to train"
             raise UserError(
                 f"client {client} has no {split} rows, from which its uncertainty is told; give data.split.{split} "
-                "a share, or set method.uefl.check_on to train."
+                f"a share{other}."
             )
     names = told[0].numbers
     return {n: {c: float(v) for m in told for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
@@ -106,5 +107,5 @@ def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words
         return (f"{range_}: {why}",)
     return f"{range_}: {why}", (
         f"the codebook has collapsed: the median client uses as much of it as {use:.1f} words used equally; "
-        "start: centres with a warm_up, or the arm ours, prevents that"
+        "uefl's start: centres with a warm_up, or its arm ours, prevents that"
     )

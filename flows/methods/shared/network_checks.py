@@ -11,7 +11,7 @@ from silos.errors import UserError
 from silos.free_memory import must_fit
 
 TRAINED = 16  # bytes of a parameter in training: weights, gradient and two of an optimiser, in float32
-TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, cluster_oracle or uefl"
+TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, cluster_oracle, uefl or uefl_authors"
 
 
 def ending_in_a_layer(problem: Problem) -> Any:

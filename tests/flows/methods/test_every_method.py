@@ -133,6 +133,7 @@ DRAWING = [
     ("uefl", {**WORDS, "fill": "random"}),
     ("uefl", {**WORDS, "extend": "random"}),
     ("uefl", {**WORDS, "start": "centres", "extend": "shared"}),
+    ("uefl_authors", {name: value for name, value in WORDS.items() if name != "arm"}),
     ("vq_oracle", {"warm_up": 0, "words": 3}),
     ("ifca", {"restarts": 2}),
     *(("conditional", {"source": source}) for source in ("random", "permuted", "pooled")),

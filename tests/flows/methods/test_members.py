@@ -22,7 +22,7 @@ CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
 INNER = MLP(5, (6,), 3, dropout=0.2)
 TAKE = re.split(r", | or ", TAKE_MEMBERS)
 # what they do next hangs on what all members say together
-LOOK = {"ifca", "cfl", "uefl"}
+LOOK = {"ifca", "cfl", "uefl", "uefl_authors"}
 
 
 @pytest.fixture

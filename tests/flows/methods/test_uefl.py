@@ -8,7 +8,9 @@ import torch
 from pydantic import ValidationError
 
 from flows.methods.fedavg import FedAvg
-from flows.methods.uefl import SECTION, UEFL
+from flows.methods.shared.staged import SECTION
+from flows.methods.uefl import UEFL
+from flows.methods.uefl_authors import UEFLAuthors
 from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised, habits
 from models.networks.deep_ensemble import DeepEnsemble, members_of
 from models.networks.dense import MLP
@@ -22,7 +24,8 @@ from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_rows, open_weights
 
 CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
-EVERYBODY = {"arm": "paper", "words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
+AUTHORS = {"words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
+EVERYBODY = {"arm": "paper", **AUTHORS}
 
 
 @pytest.fixture
@@ -33,6 +36,11 @@ def problem(make_problem):
 @pytest.fixture
 def ensemble(problem):
     return replace(problem, network=DeepEnsemble(problem.network, 2))
+
+
+def page_of(options, **more):
+    """UEFL's page, or its authors'."""
+    return UEFLAuthors(**{**AUTHORS, **more}) if options == "authors" else UEFL(**{**EVERYBODY, **more, **options})
 
 
 def own_words(played, client):
@@ -99,24 +107,22 @@ def test_only_numbers_of_each_client_leave_at_the_check(problem, play):
     assert played.rounds[0].tally.bytes_up == 4 * len(CLIENTS) * ((shared + 2) + (1 + numbers) + 1)
 
 
-@pytest.mark.parametrize(("tolerance", "benchmark"), [(0.0, "min"), (0.0, "mean")])
-def test_strictly_above_the_benchmark_is_uncertain(tolerance, benchmark, problem, play):
-    page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=tolerance, benchmark=benchmark)
-    played = play(page, problem, [1])
+@pytest.mark.parametrize("options", [{}, "authors"])
+def test_strictly_above_the_least_or_the_authors_mean_entropy_is_uncertain(options, problem, play):
+    played = play(page_of(options, first_rounds=1, tolerance=0.0), problem, [1])
     entropy = played.reports[0].rows["check_entropy"]
-    limit = min(entropy.values()) if benchmark == "min" else sum(entropy.values()) / 4
+    limit = sum(entropy.values()) / 4 if options == "authors" else min(entropy.values())
     expected = {client for client, e in entropy.items() if e > limit}
     assert {c for c, yes in played.reports[0].rows["extended"].items() if yes} == expected
     assert 0 < len(expected) < 4
 
 
 @pytest.mark.parametrize("tolerance", [0.3, -0.2])
-@pytest.mark.parametrize("benchmark", ["min", "mean"])
-def test_the_limit_is_so_many_times_the_least_or_the_mean_entropy(tolerance, benchmark, problem, play):
-    page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=tolerance, benchmark=benchmark)
-    report = play(page, problem, [1]).reports[0]
+@pytest.mark.parametrize("options", [{}, "authors"])
+def test_the_limit_is_so_many_times_the_least_or_the_authors_mean_entropy(tolerance, options, problem, play):
+    report = play(page_of(options, first_rounds=1, tolerance=tolerance), problem, [1]).reports[0]
     entropy = list(report.rows["check_entropy"].values())
-    expected = min(entropy) if benchmark == "min" else sum(entropy) / len(entropy)
+    expected = sum(entropy) / len(entropy) if options == "authors" else min(entropy)
     assert report.numbers["check/limit"] == pytest.approx((1 + tolerance) * expected)
 
 
@@ -134,10 +140,10 @@ def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(proble
     assert first[0] == first[1] == second[0] != second[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"extend": "shared"}, {"arm": "authors"}])
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"extend": "shared"}, "authors"])
 @pytest.mark.parametrize("killed", [1, 2, 3, 4])
 def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, killed, problem, play, tmp_path):
-    page = UEFL(**{**EVERYBODY, **options})
+    page = page_of(options)
     whole = play(page, problem, [1, 2, 3, 4, 5], private=PrivateStore(str(tmp_path / "whole")))
     half = play(page, problem, range(1, killed + 1), private=PrivateStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, killed)
@@ -147,19 +153,19 @@ def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, killed, 
     assert resumed.state.sha256() == whole.state.sha256()
 
 
-@pytest.mark.parametrize("options", [{}, {"arm": "authors"}, {"start": "centres", "warm_up": 1}])
+@pytest.mark.parametrize("options", [{}, "authors", {"start": "centres", "warm_up": 1}])
 def test_dealing_does_not_matter_with_books_of_different_sizes(options, problem, play):
-    page = UEFL(**{**EVERYBODY, "tolerance": 0.0, **options})
+    page = page_of(options, tolerance=0.0)
     one, two = (play(page, problem, [1, 2, 3], workers=workers, stack=2) for workers in (1, 2))
     assert one.state.sha256() == two.state.sha256()
 
 
-@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"arm": "authors"}, {"extend": "shared"}])
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, "authors", {"extend": "shared"}])
 def test_of_an_ensemble_the_first_member_is_the_run_without_one_and_the_second_has_words_of_its_own(
     options, ensemble, problem, play, tmp_path
 ):
     """Where everybody is extended, members do not decide about each other."""
-    page, first = UEFL(**{**EVERYBODY, **options}), "0/"
+    page, first = page_of(options), "0/"
     together = play(page, ensemble, [1, 2, 3], private=PrivateStore(str(tmp_path / "together")))
     alone = play(page, problem, [1, 2, 3], private=PrivateStore(str(tmp_path / "alone")))
     for name, w in alone.state.tensors["weights"].items():
@@ -198,9 +204,9 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
     assert "4 get 4 words in each member" in played.reports[0].said[0]
 
 
-@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"arm": "authors"}])
+@pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, "authors"])
 def test_a_run_of_an_ensemble_that_is_killed_goes_on_bit_for_bit(options, ensemble, play, tmp_path):
-    page = UEFL(**{**EVERYBODY, "tolerance": 0.0, "benchmark": "mean", "passes": 0, **options})
+    page = page_of(options, tolerance=0.0, **({} if options == "authors" else {"passes": 0}))
     whole = play(page, ensemble, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
     half = play(page, ensemble, [1, 2], private=PrivateStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, 2)
@@ -255,10 +261,9 @@ def test_the_shared_book_can_start_anew_instead(problem, play):
     assert played.state.numbers["stage"] == 2
 
 
-def test_the_authors_arm_goes_on_with_the_last_silos_words(problem, play):
-    page = UEFL(arm="authors", words=4, first_rounds=1, tolerance=-0.99, benchmark="min", stages=2)
-    assert (page.passes, page.check_on, page.usable, page.shared) == (0, "test", "latest", "local")
-    played = play(page, problem, [1])
+def test_the_authors_code_goes_on_with_the_last_silos_words(problem, play):
+    played = play(UEFLAuthors(words=4, first_rounds=1, tolerance=-0.99, stages=2), problem, [1])
+    assert played.state.numbers["words"] == dict.fromkeys(CLIENTS, 4)
     assert SHARED not in played.state.tensors["weights"]
     stored = [played.private.load(SECTION, played.state.private[SECTION], client) for client in problem.silos.clients]
     for one in stored[1:]:
@@ -267,7 +272,7 @@ def test_the_authors_arm_goes_on_with_the_last_silos_words(problem, play):
 
 
 def test_what_is_set_beside_an_arm_stays():
-    assert UEFL(arm="authors", words=16).words == 16
+    assert UEFL(words=16).words == 16
     assert UEFL(arm="paper").words == 32
 
 
@@ -361,10 +366,10 @@ def test_a_client_that_joins_before_the_first_check_is_asked_there(problem, play
     assert played.state.numbers["words"] == {}
 
 
-@pytest.mark.parametrize("arm", ["paper", "authors"])
+@pytest.mark.parametrize("options", [{}, "authors"])
 @pytest.mark.parametrize("late", ["oslo", "bonn"])
-def test_a_client_that_joins_changes_no_words_that_are_there(arm, late, problem, play):
-    page = UEFL(**{**EVERYBODY, "arm": arm, "benchmark": "min", "tolerance": -0.99, "more_rounds": 9})
+def test_a_client_that_joins_changes_no_words_that_are_there(options, late, problem, play):
+    page = page_of(options, tolerance=-0.99, more_rounds=9)
     before = play(page, problem, [1, 2], absent={1: [late], 2: [late]})
     words = {c: own_words(before, c) for c in before.state.private[SECTION]}
     assert late not in words
@@ -401,19 +406,6 @@ def test_bad_options_are_refused_in_words():
     for options in ({"tolerance": -1.01}, {"passes": -1}, {"segments": 0}, {"words": 0}, {"stages": 0}):
         with pytest.raises(ValidationError):
             UEFL(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"arm": "authors", "extend": "shared"}, "no common book"),
-        ({"arm": "authors", "start": "centres"}, "no common book"),
-        ({"arm": "paper", "everybody": True}, "with shared local and usable latest"),
-    ],
-)
-def test_switches_that_do_not_go_together_are_refused(options, said):
-    with pytest.raises(ValidationError, match=said):
-        UEFL(**options)
 
 
 def test_words_start_later_if_nobody_is_there_when_they_should(problem, play, make_round):

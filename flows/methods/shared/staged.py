@@ -1,0 +1,153 @@
+"""Stages of training, at whose end clients tell how unsure they are and some get words of their own (UEFL's algorithm 1)."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from flows.method import Report
+from flows.methods.shared.codewords import counted, own_words, said
+from flows.methods.shared.network_checks import apart
+from flows.round import Round
+from models.method_networks.codebook import OWN, SHARED
+from models.model import Model
+from models.networks.deep_ensemble import members_of, plain
+from models.networks.registry import Network
+from models.state import Private, State, Weights
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+from tasks.running.step import ClientStep
+
+SECTION = "codewords"
+"""Of a client's own words, in its store."""
+
+Until = Literal["certain", "budget"]
+"""What a run does when nobody is uncertain, or the last stage is over: it ends, or trains on."""
+
+
+def begin(weights: Weights, copies: Collection[str] = ()) -> State:
+    """The first stage, in which nobody has words of its own; of these weights every client has a copy that starts there."""
+    sections, start = apart(weights, copies)
+    numbers: dict[str, Any] = {"stage": 1, "since": 0, "limit": None, "room": 0, "words": {}, "settled": None}
+    return State({}, numbers).with_tensors(**sections, start=start).with_private(SECTION, {})
+
+
+def changed(state: State, **numbers: Any) -> State:
+    """The state with other numbers."""
+    return replace(state, numbers={**state.numbers, **numbers})
+
+
+def everything(state: State) -> dict[str, Tensor]:
+    """Weights and what clients start with, shared words among them wherever they are."""
+    return {**state.tensors["start"], **state.tensors["weights"]}
+
+
+def common(state: State) -> int:
+    """How many words a shared book has; those of an ensemble's members have as many."""
+    return next(len(w) for name, w in everything(state).items() if plain(name) == SHARED)
+
+
+def worded(state: State, network: Network, clients: Sequence[str]) -> Model:
+    """The network, which has the state's room for words, with the words of each client."""
+    room = state.numbers["room"]
+    empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in members_of(network)}
+    personal = Private(SECTION, state.private[SECTION], {**state.tensors["start"], **empty})
+    context = counted(network, clients, state.numbers["words"]) if room else {}
+    return Model(network, state.tensors["weights"], personal, context, tuple(clients))
+
+
+def newcomers(state: State, round: Round) -> list[str]:
+    """Who takes part for the first time, and too late for the first check."""
+    checked = state.numbers["stage"] > 1 or state.numbers["settled"]
+    return [client for client in round.clients if checked and client not in state.private[SECTION]]
+
+
+def greeting(late: Sequence[str]) -> tuple[str, ...]:
+    """What is said of newcomers that get words."""
+    return (f"joined with words of their own: {', '.join(late)}",)
+
+
+def train(state: State, round: Round, model: Model, news: tuple[str, ...] = ()) -> tuple[State, Report]:
+    """Everybody trains, weights are averaged, and what is a client's own stays with it; the report begins with the news."""
+    updates = round.train(local_train, model)
+    state = state.with_tensors(weights=round.once(aggregate, updates, model.shared))
+    for update in updates:
+        state = state.with_private(SECTION, update.private[SECTION])
+    return state, replace(Report.of(updates), said=news)
+
+
+def is_over(state: State, first_rounds: int, more_rounds: int) -> bool:
+    """Whether the stage has had its rounds; the last one has no end."""
+    length = first_rounds if state.numbers["stage"] == 1 else more_rounds
+    return state.numbers["since"] >= length and not state.numbers["settled"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What clients told of their doubts, by name and client, and the limit of their entropy."""
+
+    told: Mapping[str, Mapping[str, float]]
+    limit: float
+
+    @property
+    def uncertain(self) -> list[str]:
+        """Who is above the limit, the most uncertain first."""
+        entropy = self.told["entropy"]
+        return sorted((client for client, e in entropy.items() if e > self.limit), key=lambda c: (-entropy[c], c))
+
+
+def extend(
+    state: State,
+    round: Round,
+    task: ClientStep,
+    model: Model,
+    extended: Sequence[str],
+    words: int,
+    room: int,
+    **options: Any,
+) -> State:
+    """The state in which these clients have more words, which the task finds, of an ensemble in every member."""
+    problem, own = round.problem, dict(state.numbers["words"])
+    there = [client for client in problem.silos.clients if client in {*state.private[SECTION], *extended}]
+    options |= {"training": problem.training, "seed": problem.seed, "round": round.number}
+    options |= {"extend": tuple(extended), "words": words, "room": room}
+    for message in round.each(task, model, silos=problem.silos.select(there), **options):
+        state = state.with_private(SECTION, message.refs)
+        own |= message.held
+    return changed(state, room=room, words={client: count for client, count in own.items() if count})
+
+
+def conclude(
+    state: State, round: Round, report: Report, check: Check, extended: Sequence[str], words: int, until: Until
+) -> tuple[State, Report]:
+    """The next stage if somebody was extended, else the end; and what the round reports of the check."""
+    problem, stage, uncertain = round.problem, state.numbers["stage"], check.uncertain
+    numbers = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
+    numbers |= {"clients/extended": len(extended)}
+    numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.told.items()}
+    rows = {f"check_{name}": of for name, of in check.told.items()}
+    rows["extended"] = {client: float(client in extended) for client in check.told["entropy"]}
+    state = changed(state, limit=check.limit)
+    if extended:
+        each = " in each member" if len(members_of(problem.network)) > 1 else ""
+        what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
+        own = own_words(problem.network, problem.silos.clients, state.numbers["words"])
+        rows["words"] = {client: words + count for client, count in own.items()}
+        numbers["words/own"] = sum(own.values())
+        state = changed(state, stage=stage + 1, since=0)
+    else:
+        what = "stages" if uncertain else "certain"
+        state = changed(state, settled=what) if until == "budget" else replace(state, finished=what)
+    return state, also(report, numbers, rows, said(check.told, check.limit, what, words))
+
+
+def also(
+    report: Report,
+    numbers: Mapping[str, float],
+    rows: Mapping[str, Mapping[str, float]] | None = None,
+    said: tuple[str, ...] = (),
+) -> Report:
+    """The report with more of a round."""
+    return Report({**report.numbers, **numbers}, {**report.rows, **(rows or {})}, (*report.said, *said))

@@ -1,0 +1,102 @@
+"""UEFL of its authors' code: who doubts on test rows sets off other words for all (destiny301/uefl; arXiv 2402.18888).
+
+stage: repeat: every client k trains encoder, classifier and words from w, its copy of the shared words and codes(k);
+               w <- sum_k n_k w_k / sum_k n_k;  all words stay with their client
+       e_k <- mean over k's TEST rows of the entropy of one pass without dropout
+       U <- {k: e_k > (1 + gamma) mean_j e_j};  none, or the last stage: done
+       every k goes on with the words of the client that came last;  k-means centres of its own features then take the place
+       of its last own words if it is in U or has any, else of its copy of the shared words
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from flows.method import Method, Report
+from flows.methods.shared import staged
+from flows.methods.shared.codewords import doubts, with_words
+from flows.methods.shared.network_checks import fitting
+from flows.methods.shared.staged import SECTION, Check, Until
+from flows.round import Problem, Round
+from models.method_networks.codebook import SHARED
+from models.model import Model
+from models.networks.deep_ensemble import plain
+from models.networks.registry import Network
+from models.state import State
+from models.streams import server_stream
+from silos import bounds
+from tasks.codebook_extend import codebook_extend, codebook_replace
+from tasks.running.step import ClientStep
+
+
+class UEFLAuthors(Method):
+    """Names of options are uefl's. Their code has no bound of stages."""
+
+    tests = "personal"
+
+    words: int = Field(64, ge=1, le=bounds.CHANNELS)
+    segments: int = Field(1, ge=1, le=bounds.CHANNELS)
+    commitment: float = Field(0.25, ge=0, le=bounds.REAL)
+    code_weight: float = Field(1.0, ge=0, le=bounds.REAL)
+    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
+    first_rounds: int = Field(20, ge=1, le=bounds.TIMES)
+    more_rounds: int = Field(10, ge=1, le=bounds.TIMES)
+    stages: int = Field(5, ge=1, le=bounds.TIMES)
+    tolerance: float = Field(0.1, ge=-1, le=bounds.REAL)
+    until: Until = "certain"
+
+    def init(self, problem: Problem) -> State:
+        """FedAvg's start, and the same words from N(0, start_scale^2) for everybody to have a copy of."""
+        network = fitting(self._network(problem), "method.uefl_authors.words")
+        weights = network.init(server_stream(problem.seed, 0, "init"))
+        return staged.begin(weights, copies=[name for name in weights if plain(name) == SHARED])
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Train everywhere, average all but words; at a stage's end, if somebody doubts, give words to all."""
+        state, news = self._joined(state, round)
+        state, report = staged.train(state, round, self._model(state, round.problem, round.clients), news)
+        state = staged.changed(state, since=state.numbers["since"] + 1)
+        if not staged.is_over(state, self.first_rounds, self.more_rounds):
+            return state, staged.also(report, {"stage": state.numbers["stage"]})
+        check = self._check(state, round)
+        extended = check.uncertain if state.numbers["stage"] < self.stages else []
+        if extended:
+            state = self._replaced(state, round, extended)
+        return staged.conclude(state, round, report, check, extended, self.words, self.until)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """The same network for everybody, each client with its own words; one that never took part reads the first ones."""
+        return self._model(state, problem, problem.silos.clients)
+
+    def _check(self, state: State, round: Round) -> Check:
+        """What clients tell of their doubts, and (1 + gamma) times the mean entropy of the first stage."""
+        told = doubts(round, self._model(state, round.problem, round.clients), split="test", passes=0)
+        entropy, limit = told["entropy"].values(), state.numbers["limit"]
+        return Check(told, (1 + self.tolerance) * (sum(entropy) / len(entropy)) if limit is None else limit)
+
+    def _joined(self, state: State, round: Round) -> tuple[State, tuple[str, ...]]:
+        """With words for those who come late; what to say of it."""
+        late = staged.newcomers(state, round) if self.stages > 1 else []
+        if not late:
+            return state, ()
+        return self._extended(state, round, codebook_extend, late), staged.greeting(late)
+
+    def _replaced(self, state: State, round: Round, uncertain: Sequence[str]) -> State:
+        """Everybody has the last client's words, and then others in their place."""
+        last = state.private[SECTION][round.clients[-1]]
+        state = state.with_private(SECTION, dict.fromkeys(state.private[SECTION], last))
+        return self._extended(state, round, codebook_replace, uncertain)
+
+    def _extended(self, state: State, round: Round, task: ClientStep, clients: Sequence[str]) -> State:
+        model, room = self.model(state, round.problem), max(state.numbers["room"], self.words)
+        return staged.extend(state, round, task, model, clients, self.words, room)
+
+    def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
+        return staged.worded(state, self._network(problem, state.numbers["room"]), clients)
+
+    def _network(self, problem: Problem, room: int = 0) -> Network:
+        options: dict[str, Any] = self.model_dump(
+            include={"words", "segments", "commitment", "code_weight", "start_scale"}
+        )
+        return with_words("uefl_authors", problem.network, room=room, **options)

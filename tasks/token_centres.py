@@ -1,0 +1,81 @@
+"""Words for all clients, from what each tells of its features: centres, none of them of a few rows only."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.method_networks.codebook import centres, centres_of_many
+from models.model import Model
+from models.networks.deep_ensemble import Member, members_of
+from models.state import Weights
+from models.streams import client_streams
+from models.training.engine import Training
+from silos.cohort import Cohort, Stack
+from silos.private import PrivateStore
+from tasks.codebooks.tokens import named, tokens_of
+from tasks.messages import LEAST_ROWS, Centres
+from tasks.running.opening import different, open_rows, open_weights
+from tasks.running.step import server_step, step
+
+
+@step
+def token_centres(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    words: int,
+    seed: int,
+    round: int,
+    device: str = "cpu",
+) -> list[Centres]:
+    """One record a stack and member: centres of each client's training tokens, and the tokens of each centre.
+
+    None stands for tokens of fewer different rows than LEAST_ROWS, and a client of fewer rows tells none.
+    """
+    told = []
+    for stack in cohort.stacks:
+        weights, context = open_weights(model, stack, private, device)
+        streams = client_streams(seed, stack.clients, round, "token_centres")
+        for one in members_of(model.network):
+            own = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
+            found = told_centres(cohort, stack, *own, words, "train", device)
+            centre, weight = zip(*found, strict=True)
+            told.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
+    return told
+
+
+def told_centres(
+    cohort: Cohort,
+    stack: Stack,
+    one: Member,
+    weights: Weights,
+    context: Weights,
+    seeds: Sequence[int],
+    words: int,
+    split: str,
+    device: str,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each client may tell of its features in one member: centres (words, d) and how many tokens each is of."""
+    tokens = tokens_of(cohort, stack, one, weights, context, device, split)
+    x, found = open_rows(cohort.silos, stack, split, device).x, []
+    for at, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
+        rows = len(tokens[client]) // one.network.tokens
+        owner = different(x[at, :rows]).repeat(one.network.tokens)
+        with named(cohort, client):
+            found.append(centres_of_many(tokens[client], owner, words, seed & 0x7FFFFFFF, LEAST_ROWS))
+    return found
+
+
+@server_step
+def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
+    """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
+
+    There are none if none are wanted, or if nobody tells any centres.
+    """
+    of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
+    clients = sorted(of)
+    together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
+    return torch.from_numpy(centres(together, words, seed, weight)[0] if words and len(together) else together[:0])
