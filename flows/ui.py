@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.console.literal_text import say
 from flows.console.prefect_server import PrefectServer
-from flows.params import read
+from flows.params_file import read
 from silos.errors import UserError
 from tasks.recording.addresses import is_port
 from tasks.recording.track import VIEW, connect, tracking_uri

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiment.project import changing
-from flows.params import read
+from flows.params_file import read
 from silos.errors import UserError
 from silos.store import read_manifest
 from silos.versions import dvc_version as version

@@ -25,7 +25,8 @@ from flows import method as methods
 from flows.cli import app
 from flows.experiment.problem import problem
 from flows.methods.fedavg import FedAvg
-from flows.params import Params, read
+from flows.params import Params
+from flows.params_file import read
 from models.networks.residual import Residual
 from models.state import State
 from silos.cohort import Silos

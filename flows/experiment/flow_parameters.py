@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from prefect.context import FlowRunContext
 from pydantic import BaseModel
 
-from flows.params import Params, read
+from flows.params import Params
+from flows.params_file import read
 from silos.errors import UserError
 from silos.names import Word
 

@@ -12,7 +12,7 @@ import torch
 from flows.experiment.project import Project, experiment
 from flows.experiment.run_folder import RunFolder
 from flows.method import Method
-from flows.params import flat
+from flows.params_file import flat
 from flows.round import Problem
 from models.model import Model
 from models.networks.registry import to_json

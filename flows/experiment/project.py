@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.console import screen
-from flows.params import Params, read
+from flows.params import Params
+from flows.params_file import read
 from models.assessment.quantities import QUANTITIES, Quantity
 from silos import locks
 from silos.cohort import Silos

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.params import differences
+from flows.params_file import differences
 from models.assessment.quantities import Quantity
 from models.state import State
 from silos import bounds

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flows.method import Method, Report, describe, find, names, start
-from flows.params import read
+from flows.params_file import read
 from silos.errors import UserError
 
 PAGE = '''"""Half way: FedAvg that goes half of the way to the mean."""

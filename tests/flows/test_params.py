@@ -5,7 +5,8 @@ import yaml
 
 from flows.method import find, names
 from flows.methods.fedprox import FedProx
-from flows.params import Params, differences, flat, read
+from flows.params import Params
+from flows.params_file import differences, flat, read
 from silos.errors import UserError
 
 MISTAKES = {

@@ -22,7 +22,8 @@ from flows.experiment import flow_parameters as door
 from flows.experiment.run_folder import run_name
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import table_of
-from flows.params import Params, read
+from flows.params import Params
+from flows.params_file import read
 from flows.partition import partition
 from flows.reproduce import reproduce
 from flows.run import run
