@@ -16,7 +16,7 @@ from flows.console.ctrl_c import heed, interruption
 from flows.experiment import user_method as own_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.mlflow_run import finish, ticket
-from flows.experiment.project import Project, alone, new_experiment, newest_experiment
+from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.method import Method, MethodError, Report, start
 from flows.round import Problem, Round, Tally, draw
@@ -29,6 +29,7 @@ from models.state import State
 from models.training.engine_choice import even
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.locks import alone
 from silos.names import plain
 from silos.private import PrivateStore
 from tasks.evaluate import evaluate

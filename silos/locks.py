@@ -1,4 +1,4 @@
-"""Who works on data/ and who changes it: any number that work, or one that changes.
+"""Who works on data/ and who changes it: any number that work, or one that changes; and locks that one process has.
 
 The locks are the kernel's and go with their process, however it ends. A holder's name lies in a file that the holder locks:
 a name that nobody locks is a dead process's.
@@ -52,6 +52,30 @@ def changing(folder: Path, name: str, say: Say) -> Iterator[None]:
 
     with _named(folder, _CHANGES, name) as own, _open(folder) as lock:
         _wait(lock, fcntl.LOCK_EX, say, busy)
+        yield
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
+    path = folder / ".lock"
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as lock:
+            if not _take(lock.fileno(), fcntl.LOCK_EX):
+                raise UserError(f"another process is working on {folder}; wait for it, or end it.")
+            if path.is_file() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                yield
+                return
+        # its last holder has thrown the folder away meanwhile, and this lock with it
+
+
+@contextmanager
+def in_turn(file: Path) -> Iterator[None]:
+    """One process at a time; the others wait, and nobody is told: for what takes a moment. `file` is only the lock."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -1,9 +1,7 @@
 """A project's folder: its params, its data checked against its record, and where runs are kept."""
 
-import fcntl
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -164,29 +162,12 @@ def experiment(project: Project, name: str) -> dict[str, Any]:
 @contextmanager
 def thrown_away(folder: Path) -> Iterator[Path]:
     """The folder, empty, gone afterwards; a killed process leaves it until the next one comes. UserError beside another."""
-    with alone(folder):
+    with locks.alone(folder):
         try:
             _empty(folder)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
-    path = folder / ".lock"
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"another process is working on {folder}; wait for it, or end it.") from None
-            if path.is_file() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
-                yield
-                return
-        # its last holder has thrown the folder away meanwhile, and this lock with it
 
 
 def _locks(root: Path) -> Path:

@@ -1,13 +1,12 @@
 """docs/results/<paper>.json: the records of finished runs, which several sweeps may write at once."""
 
-import fcntl
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from silos.locks import in_turn
 from tasks.recording.json_files import read_json, write_json
 
 
@@ -31,20 +30,12 @@ class Results:
 
     def keep(self, place: Sequence[str], asked: dict[str, Any], found: dict[str, Any]) -> None:
         """Writes one record down, what was asked with what was found, and leaves all others as they are on disk now."""
-        with self._alone():
+        with in_turn(self._lock):
             results = read_json(self.file) or {}
             records = _list_at(results, place)
             records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **found}]
             write_json(self.file, results)
         self.read_again()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One writer at a time; the others wait, for as long as writing takes. The lock goes with its process."""
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def without_places(overrides: Sequence[str]) -> list[str]:

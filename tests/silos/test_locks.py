@@ -1,5 +1,7 @@
 """Any number of processes work on data/, or one changes it; what a process holds goes with it."""
 
+import fcntl
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -8,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from silos.locks import changing, working
+from silos.locks import alone, changing, in_turn, working
 
 HOLD = """
 import sys
 from pathlib import Path
-from silos.locks import changing, looking, working
+from silos.locks import alone, changing, in_turn, looking, working
 say = lambda words: print(words, flush=True)
-holds = {"changing": changing, "looking": looking, "working": working}[sys.argv[1]]
-with holds(Path(sys.argv[2]), *sys.argv[3:], say):
+told = {"changing": changing, "looking": looking, "working": working}
+untold = {"alone": alone, "in_turn": in_turn}
+role, path, *name = sys.argv[1:]
+with told[role](Path(path), *name, say) if role in told else untold[role](Path(path, *name)):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -105,3 +109,37 @@ def test_a_killed_process_holds_nothing(role, hold, tmp_path):
         pass
     other.communicate()
     assert [path.name for path in tmp_path.iterdir() if "-" in path.name and "works" in path.name] == []
+
+
+def test_a_lock_that_was_thrown_away_with_its_folder_is_taken_anew(tmp_path, monkeypatch):
+    """Its last holder removes the folder between our opening of the lock and our taking it."""
+    folder, take, taken = tmp_path / "estimate", fcntl.flock, []
+
+    def removed_meanwhile(file, kind):
+        if not taken:
+            shutil.rmtree(folder)
+        taken.append(kind)
+        take(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    with alone(folder), pytest.raises(UserError, match="another process is working on"), alone(folder):
+        pass
+    assert len(taken) == 3
+
+
+def test_who_would_work_beside_another_is_refused_and_a_killed_process_is_in_nobodys_way(hold, tmp_path):
+    first = hold("alone", "run")
+    with pytest.raises(UserError, match=r"another process is working on .*/run; wait"), alone(tmp_path / "run"):
+        pass
+    first.kill()
+    first.wait()
+    with alone(tmp_path / "run"):
+        pass
+
+
+def test_writers_take_turns_and_nobody_is_told(hold, tmp_path):
+    with in_turn(tmp_path / "new" / "lock"):
+        second = hold("in_turn", "new", "lock", has_it=False)
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(1)
+    assert second.stdout.readline() == "has it\n"

@@ -1,7 +1,5 @@
 """A sweep's partitions follow the files that they are made from, and are made by one process at a time."""
 
-import fcntl
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.experiment.project import Project, alone
+from flows.experiment.project import Project
 from silos import locks
-from silos.errors import UserError
 
 OPEN = """
 from flows.console import screen
@@ -76,19 +73,3 @@ def test_who_needs_a_partition_that_another_process_makes_waits_for_it(project):
         assert second.stdout.readline() == "waiting for the first to end\n"
     assert second.communicate()[0] == f"{expected.version}\n"
     assert second.returncode == 0
-
-
-def test_a_lock_that_was_thrown_away_with_its_folder_is_taken_anew(tmp_path, monkeypatch):
-    """Its last holder removes the folder between our opening of the lock and our taking it."""
-    folder, take, taken = tmp_path / "estimate", fcntl.flock, []
-
-    def removed_meanwhile(file, kind):
-        if not taken:
-            shutil.rmtree(folder)
-        taken.append(kind)
-        take(file, kind)
-
-    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
-    with alone(folder), pytest.raises(UserError, match="another process is working on"), alone(folder):
-        pass
-    assert len(taken) == 3
