@@ -10,9 +10,9 @@ from torch import Tensor
 from flows.experiment.project import Project
 from models.client_statistics.vector import Statistic, too_few_rows
 from silos.cohort import Stack
-from silos.errors import UserError
+from silos.errors import UserError, shown
 from tasks.client_stats import describe
-from tasks.recording.json_files import write_json
+from tasks.recording.json_files import unwritable, write_json
 from tasks.running.opening import open_rows
 
 
@@ -20,7 +20,8 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     """The numbers that the client's conditional model reads, and what is odd about them, as plain JSON.
 
     Computed as the method's section of params.yaml says, from training rows; written to the file `output` if there is one.
-    UserError for a method without statistics, an unknown client and, where `few_rows` is refuse, too few rows.
+    UserError for a method without statistics, an unknown client, a place that takes no file and, where `few_rows` is
+    refuse, too few rows.
     """
     reads = project.params.page(method, project.root).reads()
     if reads is None or not reads.private:
@@ -48,9 +49,20 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "notes": notes,
         "written": output,
     }
-    if output:
-        write_json(Path(output), answer)
+    if output is not None:
+        _write(output, answer)
     return answer
+
+
+def _write(output: str, answer: dict[str, Any]) -> None:
+    """Where the user said: a file, or a link to one; a folder or a device would be lost under it."""
+    place = Path(output).resolve()
+    try:
+        if place.exists() and not place.is_file():
+            raise UserError(f"--output {shown(repr(output))}: that is there, and no file; name one.")
+        write_json(place, answer)
+    except OSError as error:
+        raise UserError(f"--output: {unwritable(error) or f'cannot write {place}: {error.strerror}.'}") from None
 
 
 def _few(client: str, rows: int, statistics: Sequence[Statistic], features: int, classes: int) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """`siloflow stats`: one client's numbers, and a sentence for what is odd about its rows."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -58,3 +61,36 @@ def test_nothing_is_written_unless_a_file_is_named(ask, project, tmp_path):
     assert set(project.rglob("*")) == before
     assert (tmp_path / "own.json").is_file()
     assert found["written"] == str(tmp_path / "own.json")
+
+
+@pytest.mark.parametrize("output", ["", ".", "..", "/", "runs", "pipe"])
+def test_what_is_there_and_no_file_is_never_written_over(ask, project, output, monkeypatch):
+    monkeypatch.chdir(project)
+    Path("runs").mkdir(exist_ok=True)
+    os.mkfifo("pipe")
+    with pytest.raises(UserError, match=f"^--output {output!r}: that is there, and no file; name one\\.$"):
+        ask(output=output)
+    assert Path("pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("file/own.json", r"--output: cannot write .*/file: a file is where a folder should be"),
+        ("x" * 300, r"--output: cannot write .*x: its name is too long"),
+        ("/proc/own.json", r"--output: cannot write /proc/own\.json: No such file"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_told(ask, project, output, said, monkeypatch):
+    monkeypatch.chdir(project)
+    Path("file").touch()
+    with pytest.raises(UserError, match=said):
+        ask(output=output)
+
+
+def test_a_link_to_a_file_stays_one(ask, tmp_path):
+    (tmp_path / "there.json").touch()
+    (tmp_path / "link.json").symlink_to("there.json")
+    ask(output=str(tmp_path / "link.json"))
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "there.json").read_bytes()
