@@ -1,5 +1,8 @@
 """The command `siloflow`: a thin face on the flows. Nothing heavy is imported before a subcommand needs it."""
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -145,8 +148,6 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
     Example: siloflow methods
     """
     with _session(json, timings=False, server=False) as session:
-        from pathlib import Path
-
         from flows import method as pages
 
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
@@ -284,6 +285,9 @@ def data_use(
 
 def main() -> None:
     """Entry point of the console script."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
+            setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
     app()
 
 
