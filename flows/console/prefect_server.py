@@ -5,6 +5,7 @@ leaves no orphan. Its output goes to a file. A server that the user names (PREFE
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -30,6 +31,8 @@ _SETTINGS = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # no flow here has a block
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
+
+_ROOM = 2**19  # bytes; its tables take as much
 
 # The socket was bound by the parent: a port that is only known to be free may be another's by the time Prefect is imported.
 # Two that make the tables of one database at the same time would both fail.
@@ -114,6 +117,10 @@ class PrefectServer:
                 time.sleep(0.03)
         if self._child is None:
             raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
+        if shutil.disk_usage(self.log.parent).free < _ROOM:  # then the log ends anywhere
+            raise UserError(
+                f"Prefect's server in {self.log.parent} does not answer; the disk is full; free some space."
+            )
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
         said = f"; its last words are: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")

@@ -1,7 +1,8 @@
 """Flows with Prefect inside, in a project of six small clients."""
 
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,43 @@ def worker_processes() -> set[int]:
 def workers_now() -> Callable[[], set[int]]:
     """See `worker_processes`."""
     return worker_processes
+
+
+@pytest.fixture
+def small_disk() -> Callable[[Path], AbstractContextManager[None]]:
+    """Mounts a disk of four megabytes in a place, with what was there aside; a skip where none may be mounted."""
+    return _mounted
+
+
+@pytest.fixture
+def fill() -> Callable[[Path], None]:
+    """Writes into a file until nothing more goes onto its disk."""
+
+    def write(path: Path) -> None:
+        with path.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(b"\0" * 4096):
+                pass
+
+    return write
+
+
+@contextmanager
+def _mounted(folder: Path) -> Iterator[None]:
+    aside = folder.with_name("aside")
+    if folder.exists():
+        folder.rename(aside)
+    folder.mkdir()
+    try:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+    finally:
+        folder.rmdir()
+        if aside.exists():
+            aside.rename(folder)

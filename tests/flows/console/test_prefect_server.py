@@ -47,6 +47,18 @@ def test_a_server_that_cannot_start_is_quoted(tmp_path):
     assert said.endswith("; see server.log there.")
 
 
+@pytest.mark.parametrize("room", [4096, 500_000])
+def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill, room):
+    """Its log is cut off then, or empty."""
+    with small_disk(tmp_path / "disk"):
+        ballast = tmp_path / "disk" / "ballast"
+        fill(ballast)
+        os.truncate(ballast, ballast.stat().st_size - room)
+        process = start(tmp_path / "disk")
+        said = process.communicate(timeout=120)[1].strip().splitlines()[-1]
+    assert said.endswith("/.prefect does not answer; the disk is full; free some space.")
+
+
 def test_the_port_is_the_servers_before_it_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")})
     server = PrefectServer(tmp_path)

@@ -3,10 +3,8 @@
 import json
 import resource
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +202,7 @@ def test_a_file_that_may_not_grow_is_told(fails, folder):
     ("place", "method", "kind", "workers"),
     [("runs", "fedavg", "threads", 1), ("private", "local_only", "processes", 2)],
 )
-def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder):
+def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder, small_disk, fill):
     pools(kind)
     with small_disk(folder / place):
         ballast = folder / place / "ballast"
@@ -282,36 +280,3 @@ def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(mo
     with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
         check("dask")
     check("processes")
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A disk of a megabyte in this place, with what was there; a skip where none may be mounted."""
-    aside = folder.with_name("aside")
-    if folder.exists():
-        folder.rename(aside)
-    folder.mkdir()
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-        try:
-            yield
-        finally:
-            subprocess.run(["umount", "-l", folder], check=True)
-    finally:
-        folder.rmdir()
-        if aside.exists():
-            aside.rename(folder)
-
-
-def fill(path: Path) -> None:
-    """Until nothing more goes onto its disk."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"\0" * 4096):
-                pass
-        except OSError:
-            return
