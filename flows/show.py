@@ -16,9 +16,13 @@ CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 def show(project: Project) -> dict[str, Any]:
     """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded."""
     manifest, folder = project.manifest, Path(project.silos.folder)
+    files = {entry.file: f"client {entry.name}" for entry in manifest.clients}
+    project.silos.check(files)
     found = {**silos_show.overview(manifest, folder), "data_version": project.silos.version}
     figure = project.runs / f"show-{manifest.name}.png"
-    draw_silos(figure, found, examples(manifest, folder))
+    pictures = examples(manifest, folder)
+    project.silos.check(files)  # nothing came between
+    draw_silos(figure, found, pictures)
     return {**found, "figure": str(figure.relative_to(project.root))}
 
 

@@ -67,11 +67,12 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
 
 
 def _opened(manifest: Manifest, folder: Path, entry: ClientEntry) -> tuple[np.ndarray, np.ndarray]:
-    """A client's rows, (rows, features) float64, and their labels or targets."""
+    """A client's rows, (rows, features) float64, and their labels, or targets in float64."""
     parts = [open_client(folder, entry, split) for split in SPLITS if entry.rows[split]]
     x = np.concatenate([part[0] for part in parts]).astype(np.float64)
     x = x.reshape(len(x), -1) / (255 if manifest.dtype == "uint8" else 1)
-    return x, np.concatenate([part[1] for part in parts])
+    y = np.concatenate([part[1] for part in parts])
+    return x, y if manifest.classes else y.astype(np.float64)
 
 
 def _shares(manifest: Manifest, labels: np.ndarray) -> np.ndarray:
@@ -82,9 +83,9 @@ def _shares(manifest: Manifest, labels: np.ndarray) -> np.ndarray:
 
 
 def _target_spread(targets: list[np.ndarray]) -> float | None:
-    """See `overview`; targets: (rows,) of each client."""
-    means = np.array([y.mean(dtype=float) for y in targets])
-    everything = np.concatenate(targets).astype(float)
+    """See `overview`; targets: (rows,) float64 of each client."""
+    means = np.array([y.mean() for y in targets])
+    everything = np.concatenate(targets)
     within = sum(float(((y - m) ** 2).sum()) for y, m in zip(targets, means, strict=True))
     return _relative(float(((means - everything.mean()) ** 2).mean()), within / len(everything))
 

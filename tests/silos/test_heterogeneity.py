@@ -1,6 +1,7 @@
 """The figures of the overview have the closed forms that their definitions say."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -91,3 +92,21 @@ def test_targets_that_are_numbers_have_no_label_shares(tmp_path, params):
     assert shown["label_spread"] is None
     assert shown["clients"][0]["label_shares"] == {}
     assert shown["feature_spread"] < 0.5
+
+
+@pytest.mark.parametrize("most", [1e25, 3e38])
+def test_numbers_near_the_largest_are_shown_without_a_warning(tmp_path, params, most):
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "own.npz",
+        x=rng.uniform(-most, most, (40, 3)),
+        y=most * np.tile([-1, 1], 20),
+        client=np.arange(40) % 2,
+    )
+    source = {"kind": "npz", "path": "own.npz", "task": "regression"}
+    own = params(source=source, scheme=[{"kind": "column", "column": "client"}], split=NO_SPLIT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown = overview(write(tmp_path / "data", own, tmp_path), tmp_path / "data")
+    assert [c["target"]["mean"] for c in shown["clients"]] == pytest.approx([-most, most])
+    assert np.isfinite([c["standard_deviation"] for c in shown["clients"]]).all()
