@@ -225,9 +225,14 @@ def data_log(found: dict[str, Any], console: PlainConsole) -> None:
         parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
         mark = "*" if version["digest"] == found["now"] else ""
         table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["words"])
-    console.print(table)
-    if found["now"] not in [v["digest"] for v in found["versions"]]:
-        console.print("data.dvc records a version that is not committed yet.")
+    if found["versions"]:
+        console.print(table)
+    if found["now"] is None:
+        console.print("there is no data.dvc now; `siloflow partition` makes and records data.")
+    elif found["now"] not in [v["digest"] for v in found["versions"]]:
+        console.print(
+            "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that."
+        )
 
 
 def data_diff(found: dict[str, Any], console: PlainConsole) -> None:

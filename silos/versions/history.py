@@ -41,7 +41,9 @@ class Version:
 
 
 def log(root: Path) -> list[Version]:
-    """The versions that git knows, newest first."""
+    """The versions that git knows, newest first; none before the first commit."""
+    if _git(root, "rev-parse", "--git-dir") and not _git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
+        return []
     told = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
     versions = []
     for line in filter(None, told.split("\n")):  # words may hold other ends of lines

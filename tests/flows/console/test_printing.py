@@ -247,3 +247,16 @@ def test_a_run_s_numbers_stand_on_lines_of_their_own():
     words.run(sample, PlainConsole(file=out, width=200))
     assert "\\nloss" not in out.getvalue()
     assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ("ab", "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that.\n"),
+        (None, "there is no data.dvc now; `siloflow partition` makes and records data.\n"),
+    ],
+)
+def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
+    written = io.StringIO()
+    words.data_log({"now": now, "versions": []}, PlainConsole(file=written, width=200))
+    assert written.getvalue() == said

@@ -162,6 +162,12 @@ def test_a_machine_without_git_is_told_so(tmp_path, monkeypatch):
     assert history.find(tmp_path, str(recorded(tmp_path))) == recorded(tmp_path)
 
 
+def test_before_the_first_commit_git_knows_no_version(data, tmp_path):
+    git(tmp_path, "init", "-q")
+    record(tmp_path)
+    assert log(tmp_path) == []
+
+
 def kill(root: Path, revision: str, moment: str) -> None:
     """`use` in a process that is killed in the middle."""
     here = str(Path(version.__file__).parents[2])
