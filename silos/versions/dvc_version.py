@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
@@ -23,6 +24,7 @@ __all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
 DATA = "data"
 RECORD = "data.dvc"
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WAYS_OUT = (
     "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and records it."
 )
@@ -45,9 +47,8 @@ def record(root: Path) -> str:
         try:
             return _add(root)
         except (DvcException, SCMError) as error:
-            said = " ".join(str(error).split()).rstrip(".")
             raise UserError(
-                f"DVC cannot record {root / DATA}: {said}. Mend that and run `siloflow partition` again."
+                f"DVC cannot record {root / DATA}: {_said(error).rstrip('.')}. Mend that and run `siloflow partition` again."
             ) from error
 
 
@@ -135,8 +136,12 @@ def restore(root: Path, text: str) -> None:
 
         if not isinstance(error, DvcException):
             raise
-        said = " ".join(str(error).split())
-        raise UserError(f"DVC cannot bring version {digest_in(text)} back: {said}") from error
+        raise UserError(f"DVC cannot bring version {digest_in(text)} back: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """DVC's words on one line, without the colours that it gives some of them."""
+    return " ".join(_COLOUR.sub("", str(error)).split())
 
 
 def matches(manifest: Manifest, params: DataParams) -> None:

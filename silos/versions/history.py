@@ -100,8 +100,8 @@ def use(root: Path, revision: str) -> str:
     UserError if data/ holds something that is not recorded. A process killed here leaves data/ between two versions;
     any call after it goes on.
     """
-    there = file_hashes(root / "data", None) if (root / "data").is_dir() else {}
-    if there and listing_digest(there) != recorded(root) and not _left_by_a_kill(root, there):
+    there = _hashes(root)
+    if not _is_recorded(root, there) and not _left_by_a_kill(root, there):
         raise UserError(
             f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
             "`dvc checkout --force` throws it away."
@@ -114,9 +114,23 @@ def use(root: Path, revision: str) -> str:
         text = record_text(digest, len(files), size)
     digest = digest_in(text)
     write_bytes(root / _UNDER_WAY, json.dumps({"from": there, "to": digest}).encode())
-    restore(root, text)
+    try:
+        restore(root, text)
+    except BaseException:
+        if _is_recorded(root, _hashes(root)):  # nothing was done
+            (root / _UNDER_WAY).unlink()
+        raise
     (root / _UNDER_WAY).unlink()
     return digest
+
+
+def _hashes(root: Path) -> dict[str, str]:
+    return file_hashes(root / "data", None) if (root / "data").is_dir() else {}
+
+
+def _is_recorded(root: Path, hashes: dict[str, str]) -> bool:
+    """Whether nothing would be lost with these files of data/."""
+    return not hashes or listing_digest(hashes) == recorded(root)
 
 
 def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:

@@ -271,3 +271,11 @@ def test_a_commits_words_may_hold_any_character(tmp_path, monkeypatch):
     monkeypatch.setattr("locale.getencoding", lambda: "ascii")  # what `text=True` reads with
     (found,) = history.log(tmp_path)
     assert found.words == words
+
+
+def test_what_dvc_says_of_a_link_has_no_colours(data, tmp_path):
+    data.rename(tmp_path / "elsewhere")
+    data.symlink_to("elsewhere")
+    with pytest.raises(UserError, match=r"DVC cannot record .*data: Cannot add files inside symlinked") as caught:
+        record(tmp_path)
+    assert str(caught.value).isprintable()

@@ -115,6 +115,7 @@ def test_whatever_ends_it_data_dvc_says_what_it_said(error, versions, tmp_path, 
         with pytest.raises(error if isinstance(error, type) else type(error)):
             use(tmp_path, "HEAD~1")
     assert (tmp_path / "data.dvc").read_bytes() == before
+    assert not (tmp_path / history._UNDER_WAY).exists()
     assert use(tmp_path, "HEAD~1") == versions[0]
 
 
@@ -125,6 +126,19 @@ def test_data_dvc_that_was_not_there_is_not_there_after_a_failure(versions, tmp_
     with pytest.raises(UserError, match="DVC cannot bring version"):
         use(tmp_path, "HEAD~1")
     assert not (tmp_path / "data.dvc").exists()
+    assert not (tmp_path / history._UNDER_WAY).exists()
+
+
+def test_a_failure_half_way_is_gone_on_from(versions, tmp_path):
+    first = history.object_path(tmp_path, history.listed(tmp_path, versions[0])["B"])
+    kept = first.read_bytes()
+    first.unlink()
+    with pytest.raises(UserError, match="DVC cannot bring version"):
+        use(tmp_path, "HEAD~1")
+    assert folder_digest(tmp_path / "data") not in versions
+    first.write_bytes(kept)
+    assert use(tmp_path, "HEAD~1") == versions[0]
+    assert not (tmp_path / history._UNDER_WAY).exists()
 
 
 def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tmp_path):
