@@ -13,10 +13,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from flows.experiment import user_method as own_page
 from silos.errors import UserError, shown
+from silos.truth import true_is_no_number
 from tasks.recording.mlflow_names import fault
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Method(BaseModel, ABC):
     """A frozen record of the method's own section of params.yaml, and the three things a method says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _numbers = model_validator(mode="before")(true_is_no_number)
 
     tests: ClassVar[Literal["global", "personal"]] = "global"
 

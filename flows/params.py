@@ -13,6 +13,7 @@ from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.names import Word, checked
 from silos.schemes.scheme_params import Name
+from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
 
 
@@ -20,6 +21,7 @@ class Section(BaseModel):
     """A part of params.yaml: no unknown keys, no changes after reading."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _numbers = model_validator(mode="before")(true_is_no_number)
 
 
 Widths = Annotated[list[Annotated[int, Field(ge=1, le=bounds.WIDTH)]], Field(max_length=bounds.LAYERS)]

@@ -1,9 +1,11 @@
 """YAML as people write it, for every file and value of theirs that is read: words, numbers, lists and sections.
 
 What only a mistake or a joke holds is refused with its line: a key that is there twice or is no word, tags, aliases that
-multiply, thousands of lists inside each other, numbers that no machine reads. Dates are words, and so are all keys.
+multiply, thousands of lists inside each other, numbers that no machine reads. Dates are words, and so are all keys, and
+what YAML 1.1 alone reads as a number: 010 is no 8 (where a number is asked for, it is 10), and 1:30 no 90.
 """
 
+import re
 from typing import Any
 
 import yaml
@@ -17,6 +19,7 @@ LONGEST = 100  # characters of a number, so that every whole one also fits a flo
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"null": "nothing", "bool": "true or false", "int": "a whole number", "float": "a number"}
 _READ = {_TAG + name for name in (*_KINDS, "str", "seq", "map")}
+_OLD = re.compile("[-+]?0[0-7_]+|.*:.*")  # octal, and in powers of sixty
 _NUMBERS = (_TAG + "int", _TAG + "float")
 _MERGE = _TAG + "merge"
 _RESOLVERS = {
@@ -72,6 +75,8 @@ class _Strict(yaml.SafeLoader):
         self._depth -= 1
         if self._values > MOST:
             raise _problem(f"more than {MOST:,} values, counting what aliases repeat", start)
+        if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and _OLD.fullmatch(node.value):
+            node.tag = _TAG + "str"
         if node.tag not in _READ and node.tag != _MERGE:
             tag = node.tag.replace(_TAG, "!!")
             raise _problem(f"the tag {shown(tag)} is not read here; write words, numbers, lists and sections", start)

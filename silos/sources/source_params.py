@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from silos import bounds
+from silos.truth import true_is_no_number
 
 
 class Section(BaseModel):
     """A part of params.yaml: frozen, and strict about unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _numbers = model_validator(mode="before")(true_is_no_number)
 
 
 class Digits(Section):

@@ -36,3 +36,10 @@ def test_what_people_write_is_read_as_before():
     assert load(text) == yaml.safe_load(text)
     assert load("") is None
     assert strict_yaml.load("1e-3") == "1e-3"
+
+
+def test_numbers_of_yaml_1_1_alone_are_words():
+    assert load("[010, -0_7, 1:30, 1:30.5, '8', 08, 0, 0.5, 0x1F]") == [
+        *("010", "-0_7", "1:30", "1:30.5", "8", "08"),
+        *(0, 0.5, 31),
+    ]
