@@ -275,14 +275,15 @@ def _create_whole(path: Path) -> None:
 
     So they are made in a file of another name; a copy of it appears whole, unless another process was faster.
     """
-    import mlflow
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{word}") for word in ("new", "copy"))
     new.unlink(missing_ok=True)
-    mlflow.MlflowClient(tracking_uri=f"sqlite:///{new}").search_experiments(max_results=1)
+    # where its own experiment would keep files; as a path with ' and " in it, it would be no SQL to MLflow
+    SqlAlchemyStore(f"sqlite:///{new}", Path("mlruns").absolute().as_uri())
     shutil.copyfile(new, copy)
     with contextlib.suppress(FileExistsError):
         os.link(copy, path)

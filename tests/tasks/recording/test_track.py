@@ -47,7 +47,7 @@ def _tables(path: Path) -> set[str]:
 def test_in_a_folder_whose_name_means_something_in_an_address_the_database_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "50%41 more? #1; it's new"
+    folder = tmp_path / '50%41 more? #1; it\'s "new"'
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
