@@ -1,13 +1,21 @@
-"""What a user types, in a folder of its own, and what it answers; one finished comparison serves many tests."""
+"""What a user types, in a folder of its own, and what it answers; one finished comparison serves many tests.
+
+What they share: in a folder with `server`, commands use one Prefect server, and each is a process forked from one that has
+imported what commands import (see `forking`). Everywhere else, and where a test starts or kills a command, it is the console
+script in an interpreter of its own, with a Prefect server of its own.
+"""
 
 import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +24,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
+PATIENCE = 200.0  # seconds in which a command must end
 NOISE = re.compile(r"warning|traceback|exception|\bINFO\b|\berror\b", re.IGNORECASE)
 
 
@@ -34,6 +43,57 @@ class Answer:
         return json.loads(self.out)
 
 
+class Forking:
+    """See `forking`; started with the first command that is forked."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+
+    def run(self, words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of `siloflow WORDS`."""
+        asked = json.dumps({"words": words, "folder": str(folder), "environment": environment}).encode()
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            ours, theirs = socket.socketpair()
+            with ours, ours.makefile() as answer:
+                with theirs:
+                    socket.send_fds(self._asking(), [asked], [f.fileno() for f in (out, err, theirs)])
+                ours.settimeout(PATIENCE)
+                child = int(answer.readline())
+                try:
+                    code = int(answer.readline())
+                except TimeoutError:
+                    os.kill(child, signal.SIGKILL)
+                    raise
+            for file in (out, err):
+                file.seek(0)
+            return code, out.read(), err.read()
+
+    def _asking(self) -> socket.socket:
+        if self._process is None:
+            self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            self._home = tempfile.TemporaryDirectory()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, Path(__file__).with_name("forking.py"), str(theirs.fileno())],
+                    cwd=self._home.name,
+                    env={**plain_environment(), "PREFECT_HOME": self._home.name},
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        return self._socket
+
+    def stop(self) -> None:
+        """It ends when nobody can ask it any more."""
+        if self._process is not None:
+            self._socket.close()
+            self._process.wait(10)
+            self._home.cleanup()
+
+
+FORKING = Forking()
+
+
 @dataclass(frozen=True)
 class Folder:
     """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started."""
@@ -41,21 +101,32 @@ class Folder:
     path: Path
     server: str | None = None
 
-    def type(self, *words: str, code: int = 0) -> Answer:
-        """`siloflow WORDS`, to its end; it must end with this code, and leave no process."""
+    def type(self, *words: str, code: int = 0, alone: bool = False) -> Answer:
+        """`siloflow WORDS`, to its end; it must end with this code, and leave no process.
+
+        `alone`: as the console script also where commands may share what they have imported.
+        """
         start = time.perf_counter()
+        run = self._typed if alone or self.server is None else self._forked
+        ended, out, err = run(words)
+        assert ended == code, f"siloflow {' '.join(words)} ended with {ended}:\n{err}"
+        assert processes(self.path) == []
+        return Answer(ended, out, err, time.perf_counter() - start)
+
+    def _typed(self, words: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(
             [COMMAND, *words],
             cwd=self.path,
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=PATIENCE,
             check=False,
         )
-        assert done.returncode == code, f"siloflow {' '.join(words)} ended with {done.returncode}:\n{done.stderr}"
-        assert processes(self.path) == []
-        return Answer(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
+        return done.returncode, done.stdout, done.stderr
+
+    def _forked(self, words: Sequence[str]) -> tuple[int, str, str]:
+        return FORKING.run(words, self.path, self._environment())
 
     def start(self, *words: str, out: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen:
         """The same, without waiting."""
@@ -107,6 +178,13 @@ def processes(folder: Path) -> list[str]:
         except OSError:
             continue  # it ended, or is not ours
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forking() -> Iterator[None]:
+    """Ends the process that forks commands, if one was started."""
+    yield
+    FORKING.stop()
 
 
 @pytest.fixture(scope="session")

@@ -73,14 +73,14 @@ def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_
     assert versions["now"] == versions["versions"][0]["digest"]
     assert versions["versions"][1]["partitions"] == {"digits": first["data_version"]}
 
-    (silo,) = project.type("data", "diff", "HEAD~1", "--json").json["silos"]
+    (silo,) = project.type("data", "diff", "HEAD~1", "--json", alone=True).json["silos"]
     assert (silo["client"], silo["change"]) == ("c04", "changed")
     assert silo["before"]["rows"] == silo["after"]["rows"]
     assert silo["before"]["label_shares"] == silo["after"]["label_shares"]
     assert silo["before"]["mean"] != silo["after"]["mean"]
 
     # by the version that MLflow shows on the run
-    used = project.type("data", "use", first["data_version"][:10], "--json").json
+    used = project.type("data", "use", first["data_version"][:10], "--json", alone=True).json
     assert used["partitions"] == {"digits": first["data_version"]}
     again = project.type(*RUN, "--set", NINE).json
     assert again["weights_sha256"] == first["weights_sha256"]
@@ -173,7 +173,7 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
     }
     (folder.path / "tiny.yaml").write_text(yaml.safe_dump(page))
     typed = ("reproduce", "tiny.yaml", "--table", "1", "--json")
-    found = folder.type(*typed).json
+    found = folder.type(*typed, alone=True).json
     alike, few = found["rows"]
     assert alike["choice"] is None
     assert few["choice"].endswith("learning_rate: 0.5}")

@@ -16,9 +16,9 @@ SETTINGS = ["--set", "training.rounds=4", "--set", "model.hidden=[16]", "--set",
 
 
 @pytest.fixture(scope="module")
-def compared(finished: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def compared(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder, and its comparison."""
-    folder = finished.folder.copy(tmp_path_factory.mktemp("groups") / "folder")
+    folder = finished.folder.copy(tmp_path_factory.mktemp("groups") / "folder", server)
     folder.type("partition", *DATA)
     return folder, folder.type(
         "compare", "fedavg", "ifca", "cfl", "ditto", "cluster_oracle", "--seeds", "0", "--json", *DATA, *SETTINGS

@@ -1,10 +1,7 @@
 """A user's mistakes: exit code 2, one sentence that names the thing and the way out, and no traceback."""
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,28 +12,6 @@ import numpy as np
 import pytest
 
 NO_SERVER = "http://127.0.0.1:9/api"  # a command that waits for it waits two minutes
-TOO_LONG = 110.0
-# what a command imports is imported once; each command is then a process of its own
-FORKING = """
-import json, os, sys
-import flows.compare, flows.schedule, flows.show, flows.methods.fedavg
-from flows.cli import main
-for at, (folder, typed) in enumerate(json.load(sys.stdin)):
-    child = os.fork()
-    if not child:
-        os.chdir(folder)
-        for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{folder}.{name}", os.O_WRONLY | os.O_CREAT), number)
-        sys.argv = ["siloflow", *typed]
-        try:
-            main()
-        except SystemExit as end:  # taking down what was imported costs each child a second
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(end.code)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 
 def nothing(folder: Path) -> None:
@@ -267,21 +242,10 @@ def spoiled(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.fixture(scope="module")
-def early(spoiled: dict[str, Any], environment: dict[str, str]) -> dict[str, tuple[int, str, str]]:
+def early(spoiled: dict[str, Any]) -> dict[str, tuple[int, str, str]]:
     """Exit code, stdout and stderr of every command that needs no server to find the mistake; it is given none."""
-    asked = [(str(spoiled[name].path), MISTAKES[name].typed) for name in EARLY]
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING],
-        input=json.dumps(asked),
-        env={**environment, "PREFECT_API_URL": NO_SERVER},
-        capture_output=True,
-        text=True,
-        timeout=TOO_LONG,
-        check=True,
-    )
-    texts = [[Path(f"{folder}.{name}").read_text() for name in ("out", "err")] for folder, _ in asked]
-    codes = map(int, done.stdout.split())
-    return {name: (code, out, err) for name, code, (out, err) in zip(EARLY, codes, texts, strict=True)}
+    answers = {name: replace(spoiled[name], server=NO_SERVER).type(*MISTAKES[name].typed, code=2) for name in EARLY}
+    return {name: (answer.code, answer.out, answer.err) for name, answer in answers.items()}
 
 
 @pytest.fixture(scope="module")

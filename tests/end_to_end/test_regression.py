@@ -43,9 +43,9 @@ def typed(**changes: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def lines(partitioned: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def lines(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder in which a regression was partitioned, and what `compare` answered there."""
-    folder = partitioned[0].copy(tmp_path_factory.mktemp("regression") / "lines")
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("regression") / "lines", server)
     made = folder.type("partition", "--json", *typed()).json
     assert made["clients"] == len(CLIENTS)
     return folder, folder.type("compare", *METHODS, "--seeds", "0,1", "--json", *typed())

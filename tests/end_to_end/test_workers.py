@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,16 @@ PROCESSES = (*TYPED, "runner.kind=processes", "--set", "runner.workers=2")
 
 
 def test_a_dask_cluster_of_its_own_gives_the_same_bits_and_says_nothing(
-    finished: Any, assert_quiet: Callable[[str], None]
+    finished: Any, server: str, assert_quiet: Callable[[str], None]
 ) -> None:
-    found = finished.folder.type(*TYPED, "runner.kind=dask")
+    found = replace(finished.folder, server=server).type(*TYPED, "runner.kind=dask", alone=True)
     assert found.json["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
     assert_quiet(found.err)
     assert found.err.count("\n") == 1
 
 
 def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
-    partitioned: Any, finished: Any, living: Callable[[Path], list[str]], tmp_path: Path
+    partitioned: Any, finished: Any, server: str, living: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
     folder = partitioned[0].copy(tmp_path / "project")
     folder.take_databases(finished.folder)
@@ -31,7 +32,7 @@ def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
     killed = stopped_in_training(folder, signal.SIGKILL, *PROCESSES)
     assert killed == (-signal.SIGKILL, "")
     assert_gone(living, folder.path)
-    resumed = folder.type(*TYPED, "runner.workers=1", "--resume").json
+    resumed = replace(folder, server=server).type(*TYPED, "runner.workers=1", "--resume").json
     assert resumed["resumed_from_round"] >= 1
     assert resumed["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
 

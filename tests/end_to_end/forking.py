@@ -1,0 +1,115 @@
+"""Forks a process for each command that it is asked for, from one that has imported what they import: forking.py DESCRIPTOR
+
+Over the socket come a command's folder, words and environment, with three descriptors: its stdout, its stderr, and where its
+process number and then its exit code are told. What a command does and leaves is its own; what is shared is that Python has
+started and modules are imported. It ends when the socket's other end is closed.
+"""
+
+import atexit
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from flows.cli import main
+from flows.console.prefect_server import quiet_prefect
+
+LONGEST = 1 << 16  # bytes of what is asked
+
+
+def serve(asked: socket.socket) -> None:
+    """A process for each command, until the other end is closed."""
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(asked, selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                if key.fileobj is not asked:
+                    waiting.unregister(key.fileobj)
+                    _told(*key.data)
+                    continue
+                message, given, *_ = socket.recv_fds(asked, LONGEST, 3)
+                if not message:
+                    return
+                out, err, answer = given
+                child = os.fork()
+                if not child:
+                    asked.close()
+                    waiting.close()
+                    _command(json.loads(message), out, err)
+                os.close(out)
+                os.close(err)
+                os.write(answer, f"{child}\n".encode())
+                waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, answer))
+
+
+def _told(child: int, answer: int) -> None:
+    """Its exit code, to whoever waits for it."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(answer, f"{code}\n".encode())
+    os.close(answer)
+
+
+def _command(asked: dict[str, Any], out: int, err: int) -> None:
+    """The rest of this process's life."""
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for number in (out, err):
+        os.close(number)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.argv = ["siloflow", *asked["words"]]
+    _settle()
+    code: Any = 1
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    # as Python ends, but for taking down what was imported, which costs each command a second
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _settle() -> None:
+    """Prefect has read its settings when it was imported: what it would read in this folder, it reads now."""
+    from prefect.context import refresh_global_settings_context
+
+    quiet_prefect()
+    os.environ.setdefault("PREFECT_HOME", str(Path(".prefect").resolve()))
+    refresh_global_settings_context()
+
+
+def _import() -> None:
+    """What the verbs import when they are typed."""
+    import flows.compare
+    import flows.console.printing  # noqa: F401
+    import flows.console.progress_bar
+    import flows.partition
+    import flows.reproduce
+    import flows.run
+    import flows.schedule
+    import flows.show
+    import flows.stats
+    import flows.versions
+    from tasks.recording.track import import_mlflow
+
+    import_mlflow()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    quiet_prefect()
+    _import()
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))
