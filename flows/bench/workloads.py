@@ -23,7 +23,9 @@ import numpy as np
 import yaml
 
 from flows.bench.peers import check_peers, interpreter
+from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
+from flows.partition import make
 from silos.errors import UserError
 
 PAUSE = 0.5
@@ -186,11 +188,11 @@ def _contest(
 
 
 def _prepare(root: Path, workload: Workload) -> None:
-    """params.yaml, the source, and the silos made of it by the command that a user types."""
+    """params.yaml, the source, and the silos made of it."""
     (root / "params.yaml").write_text(yaml.safe_dump(workload.params()))
     if workload.shape:
         _write_pixels(root / f"{workload.name}.npz", workload)
-    _command(root, "partition", "--json")
+    make(Project.open([], root))
 
 
 def _write_pixels(path: Path, workload: Workload) -> None:
