@@ -14,7 +14,7 @@ run: $(INSTALLED)    ## Partition the embedded digits, compare four methods, pri
 	@$(BIN)/siloflow compare
 
 test: $(INSTALLED)   ## The whole suite, on up to four cores
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README tells the truth
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run $(BIN)/ruff format ."; exit 1; }

@@ -40,6 +40,14 @@ FEATURES = 5
 SPLITS = ("train", "validation", "test")
 
 
+LONG = {"end_to_end", "test_bench.py", "test_delivery.py", "test_docs.py", "test_published.py", "test_workers.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first: no worker of xdist is left alone with it at the end."""
+    items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
+
+
 @dataclass
 class Played:
     """A method that has played some rounds: where it is, and what happened on the way."""

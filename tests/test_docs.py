@@ -156,7 +156,7 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     assert not math.isfinite(diverged)
 
 
-def test_the_arrays_of_the_readme_reach_a_comparison(folder):
+def test_the_arrays_of_the_readme_reach_a_comparison(folder, prefect):
     quick = "--set training.rounds=2 --set comparison.seeds=[0]"
     script = f"set -e\n{block_with(README, 'sh', 'mine.npz')} {quick}"
     typed(folder, sys.executable, "-c", block_with(README, "python", "mine.npz"))

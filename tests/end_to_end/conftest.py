@@ -5,6 +5,7 @@ imported what commands import (see `forking`). Everywhere else, and where a test
 script in an interpreter of its own, with a Prefect server of its own.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -230,12 +231,33 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, Answer]:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Folder], Answer]], Any]:
+    """A folder of this name and what was typed there, made by the first of pytest's processes that asks for it."""
+    home = tmp_path_factory.getbasetemp()
+    home = home.parent if "PYTEST_XDIST_WORKER" in os.environ else home
+
+    def folder_and_answer(name: str, make: Callable[[Folder], Answer]) -> tuple[Folder, Answer]:
+        folder, answer = Folder(home / name), home / f"{name}.json"
+        with (home / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not answer.exists():
+                shutil.rmtree(folder.path, ignore_errors=True)  # another process may have failed at it
+                answer.write_text(json.dumps(asdict(make(folder))))
+        return folder, Answer(**json.loads(answer.read_text()))
+
+    return folder_and_answer
+
+
+@pytest.fixture(scope="session")
+def partitioned(made_once: Callable[..., Any]) -> tuple[Folder, Answer]:
     """The embedded default, partitioned; to be copied, not to be worked in."""
-    folder = Folder(tmp_path_factory.mktemp("end_to_end") / "partitioned")
-    folder.path.mkdir()
-    shutil.copy(ROOT / "params.yaml", folder.path)
-    return folder, folder.type("partition", "--json")
+
+    def make(folder: Folder) -> Answer:
+        folder.path.mkdir()
+        shutil.copy(ROOT / "params.yaml", folder.path)
+        return folder.type("partition", "--json")
+
+    return made_once("partitioned", make)
 
 
 @pytest.fixture(scope="session")
@@ -253,12 +275,14 @@ def server(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="session")
-def finished(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Two methods with two seeds for four rounds."""
+def finished(
+    partitioned: tuple[Folder, Answer], made_once: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Finished:
+    """Two methods with two seeds for four rounds, in a copy that tests may work in."""
     template, answer = partitioned
-    folder = template.copy(tmp_path_factory.mktemp("end_to_end") / "finished")
     typed = ("fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=4")
-    return Finished(folder, answer, folder.type("compare", *typed, "--json"))
+    folder, compare = made_once("compared", lambda to: template.copy(to.path).type("compare", *typed, "--json"))
+    return Finished(folder.copy(tmp_path_factory.mktemp("end_to_end") / "finished"), answer, compare)
 
 
 @pytest.fixture(scope="session")
