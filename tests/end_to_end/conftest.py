@@ -23,6 +23,8 @@ from typing import IO, Any
 
 import pytest
 
+from flows.console.prefect_server import PrefectServer
+
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
 PATIENCE = 200.0  # seconds in which a command must end
@@ -261,17 +263,9 @@ def partitioned(made_once: Callable[..., Any]) -> tuple[Folder, Answer]:
 
 
 @pytest.fixture(scope="session")
-def server(partitioned: tuple[Folder, Answer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one Prefect server for all commands of which no test asks what their own server does."""
-    from flows.console.prefect_server import PrefectServer
-
-    home = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "server").path
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "environ", plain_environment())
-        started = PrefectServer(home)
-    started.wait()
-    yield started.url
-    started.stop()
+def server(prefect: PrefectServer) -> str:
+    """The address of the Prefect server of all tests, for commands of which no test asks what their own server does."""
+    return prefect.url
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,12 @@ TINY = {
     "scales": {"cpu": {"seeds": [0]}},
 }
 
+read_once = cache(table_of)
+
 
 @pytest.mark.parametrize(("paper", "table", "scale"), EVERY)
 def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, scale):
-    found = table_of(paper, table, scale)
+    found = read_once(paper, table, scale)
     for cell in found.cells:
         for choice in found.choices(cell, scale):
             params = Project.open(found.settings(cell, scale, choice, 7), CHECKOUT).params
@@ -53,9 +55,9 @@ def test_after_an_at_stands_the_number_of_a_round(metric):
 
 @pytest.mark.parametrize(("paper", "table", "scale"), EVERY)
 def test_a_table_of_other_tables_runs_has_their_cells(paper, table, scale):
-    found = table_of(paper, table, scale)
+    found = read_once(paper, table, scale)
     if found.runs_of:
-        owner = table_of(paper, found.runs_of, scale)
+        owner = read_once(paper, found.runs_of, scale)
         assert found.cells.keys() <= owner.cells.keys()
         assert owner.by_class or not found.by_class  # so that its records count by class
         assert owner.also or not found.also  # and hold the other metrics
@@ -64,16 +66,13 @@ def test_a_table_of_other_tables_runs_has_their_cells(paper, table, scale):
 
 
 def test_paired_cells_have_the_same_data():
-    @cache
-    def data_of(paper, table, scale, cell):
-        return Project.open(table_of(paper, table, scale).settings(cell, scale, None, 0), CHECKOUT).params.data
-
     for paper, table, scale in EVERY:
-        found = table_of(paper, table, scale)
+        found = read_once(paper, table, scale)
         pairs = [(p.first, p.second) for p in found.paired] + [(c[0], other) for c in found.contests for other in c]
-        for pair in pairs:
-            first, second = (data_of(paper, table, scale, cell) for cell in pair)
-            assert first == second, (table, pair)
+        cells = {cell for pair in pairs for cell in pair}
+        data = {cell: Project.open(found.settings(cell, scale, None, 0), CHECKOUT).params.data for cell in cells}
+        for first, second in pairs:
+            assert data[first] == data[second], (table, first, second)
 
 
 def test_printed_floors_are_those_of_the_formula():
