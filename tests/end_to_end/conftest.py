@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -51,6 +52,7 @@ class Forking:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
+        self._starting = threading.Lock()
 
     def run(self, words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of `siloflow WORDS`."""
@@ -59,7 +61,9 @@ class Forking:
             ours, theirs = socket.socketpair()
             with ours, ours.makefile() as answer:
                 with theirs:
-                    socket.send_fds(self._asking(), [asked], [f.fileno() for f in (out, err, theirs)])
+                    with self._starting:
+                        asking = self._asking()
+                    socket.send_fds(asking, [asked], [f.fileno() for f in (out, err, theirs)])
                 ours.settimeout(PATIENCE)
                 child = int(answer.readline())
                 try:

@@ -6,6 +6,7 @@ started and modules are imported. It ends when the socket's other end is closed.
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 from flows.cli import main
 from flows.console.prefect_server import quiet_prefect
 
-LONGEST = 1 << 16  # bytes of what is asked
+LONGEST = 1 << 17  # bytes of what is asked
 
 
 def serve(asked: socket.socket) -> None:
@@ -31,7 +32,7 @@ def serve(asked: socket.socket) -> None:
             for key, _ in waiting.select():
                 if key.fileobj is not asked:
                     waiting.unregister(key.fileobj)
-                    _told(*key.data)
+                    _tell(key.fd, *key.data)
                     continue
                 message, given, *_ = socket.recv_fds(asked, LONGEST, 3)
                 if not message:
@@ -48,11 +49,13 @@ def serve(asked: socket.socket) -> None:
                 waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, answer))
 
 
-def _told(child: int, answer: int) -> None:
-    """Its exit code, to whoever waits for it."""
+def _tell(ended: int, child: int, answer: int) -> None:
+    """A command's exit code, to whoever still waits for it."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.write(answer, f"{code}\n".encode())
+    with contextlib.suppress(BrokenPipeError):
+        os.write(answer, f"{code}\n".encode())
     os.close(answer)
+    os.close(ended)
 
 
 def _command(asked: dict[str, Any], out: int, err: int) -> None:
@@ -64,6 +67,7 @@ def _command(asked: dict[str, Any], out: int, err: int) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["siloflow", *asked["words"]]
     _settle()
     code: Any = 1
@@ -108,7 +112,7 @@ def _import() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who typed it ends the tests, and this with them
     quiet_prefect()
     _import()
     gc.freeze()
