@@ -115,5 +115,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who typed it ends the tests, and this with them
     quiet_prefect()
     _import()
+    assert threading.active_count() == 1, (
+        "a thread would not be there after a fork, and its locks would be held for ever"
+    )
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
