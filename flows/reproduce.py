@@ -1,7 +1,7 @@
 """The flow `reproduce`: a published table beside ours, cell by cell.
 
-flows/papers/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json, flows/papers/fill.py runs those that
-are missing, flows/papers/table.py makes the table of what is recorded.
+flows/papers/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json, flows/papers/fill.py
+runs those that are missing, flows/papers/table.py makes the table of what is recorded.
 """
 
 from typing import Any

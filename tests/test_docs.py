@@ -62,6 +62,12 @@ def test_every_line_of_the_map_is_there():
     assert not missing
 
 
+def test_every_folder_with_code_is_on_the_map():
+    rooms = [path.parent.relative_to(CHECKOUT) for path in CHECKOUT.glob("[fms]*/**/__init__.py")]
+    rooms += [path.parent.relative_to(CHECKOUT) for path in CHECKOUT.glob("tasks/**/__init__.py")]
+    assert {f"{room}/" for room in rooms} <= set(mapped())
+
+
 @every_page
 def test_every_link_leads_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):

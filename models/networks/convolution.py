@@ -11,11 +11,11 @@ from torch.nn.functional import max_pool2d
 from ..state import Weights
 from ..streams import fold
 from .beside_rows import join, of_rows
+from .client_layers import Plain
 from .dense import Ending, dense, dense_weights, within
 from .folded import Folded, fold_images
 from .layers import Layers
 from .network import Network, register
-from .plain_stack import Plain
 
 
 @register("cnn")

@@ -11,12 +11,12 @@ from torch.nn.functional import gelu
 
 from ..state import Weights
 from ..streams import fold
+from .client_layers import Plain
 from .dense import Ending, before_last, dense, dense_weights, drop
 from .folded import Folded, fold_images, unfold_images
 from .layers import BUFFERS, Layers
 from .network import Network
 from .offers import CostedParts
-from .plain_stack import Plain
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a network may have besides its functions of one client: it says so by extending these (see models.networks.network)."""
+"""What a network may have besides its functions of one client: it says so by extending these (see network)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -3,27 +3,19 @@
 Matrices are kept as (in, out): with torch's (out, in) the stacked gradient comes back transposed, which costs a copy a step.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, cast
 
 from torch import Tensor
 
-from ..method_networks.codebook import Quantised  # noqa: F401
-from ..method_networks.conditional_network import Bilinear, Ensemble  # noqa: F401
-from ..method_networks.distrans_network import Transformed  # noqa: F401
-from ..method_networks.fediir_network import Matched  # noqa: F401
-from ..method_networks.fedsr_network import Represented  # noqa: F401
-from ..method_networks.pooled_rows import RowWise  # noqa: F401
+from .. import method_networks
 from ..state import Weights
 from ..streams import Sketch
-from .convolution import CNN  # noqa: F401
-from .deep_ensemble import DeepEnsemble  # noqa: F401
-from .dense import MLP  # noqa: F401
+from . import __path__ as _here
 from .network import Network, learned, registered
-from .residual import Residual  # noqa: F401
-from .resnet import ResNet18  # noqa: F401
-from .vgg import VGG16  # noqa: F401
 
 
 def build(kind: str, shape: Sequence[int], outputs: int, options: Mapping[str, Any]) -> Network:
@@ -71,3 +63,9 @@ def to_learn(network: Network) -> int:
 def parameters(weights: Weights) -> int:
     """How many numbers the weights hold."""
     return sum(w.numel() for w in weights.values())
+
+
+# at the end, since some of them import this file
+for _package, _folder in ((__package__, _here), (method_networks.__name__, method_networks.__path__)):
+    for _module in pkgutil.iter_modules(_folder):
+        importlib.import_module(f"{_package}.{_module.name}")

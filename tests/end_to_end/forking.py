@@ -8,6 +8,7 @@ started and modules are imported. It ends when the socket's other end is closed.
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -96,16 +97,10 @@ def _settle() -> None:
 
 def _import() -> None:
     """What the verbs import when they are typed."""
-    import flows.compare
-    import flows.console.printing  # noqa: F401
-    import flows.console.progress_bar
-    import flows.partition
-    import flows.reproduce
-    import flows.run
-    import flows.schedule
-    import flows.show
-    import flows.stats
-    import flows.versions
+    for verb in ("compare", "partition", "reproduce", "run", "schedule", "show", "stats", "versions"):
+        importlib.import_module(f"flows.{verb}")
+    for part in ("printing", "progress_bar"):
+        importlib.import_module(f"flows.console.{part}")
     from tasks.recording.track import import_mlflow
 
     import_mlflow()

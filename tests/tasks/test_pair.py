@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.paired_runs import compared, told
+from flows.experiment.difference_words import told
+from flows.experiment.paired_runs import compared
 from models.assessment.paired_difference import ACCURACY, Stratum, difference
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Cohort, Silos, make_stacks
