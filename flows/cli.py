@@ -326,8 +326,9 @@ def _can_partition(project: Any) -> None:
 
 
 def _check_run(project: Any, method: str, seed: int) -> None:
+    from flows.experiment.identity import check_resume
     from flows.experiment.project import newest_experiment
-    from flows.run import check_resume, run_name
+    from flows.experiment.run_folder import run_name
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 

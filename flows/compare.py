@@ -12,15 +12,16 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing import headline, spread
+from flows.experiment import identity
 from flows.experiment.difference_words import told
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.paired_runs import compared, kept
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.seed_ensemble import ensemble
-from flows.method import MethodError, start
-from flows.run import check_resume as check_run
-from flows.run import run, workers_of
+from flows.experiment.user_method import MethodError
+from flows.method import start
+from flows.run import run
 from silos.errors import UserError
 from tasks.recording.figures import draw_comparison, table_rows
 from tasks.recording.json_files import unwritable, write_json
@@ -81,13 +82,13 @@ def check_resume(project: Project, wanted: dict[str, Any]) -> None:
         _same(wanted, experiment(project, name))
         for method in wanted["methods"]:
             for seed in wanted["seeds"]:
-                check_run(project, method, seed, name)
+                identity.check_resume(project, method, seed, name)
 
 
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
     _tell_prefect(name)
-    with workers_of(project):
+    with project.workers():
         results, failed = _all_runs(project, name, wanted, overrides)
         conclusions = _conclusions(project, wanted, results)
     comparison = {
@@ -142,7 +143,7 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         first, second = (
             [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
         )
-        with workers_of(project) as workers:
+        with project.workers() as workers:
             found = compared(PrefectRunner(workers), project.silos.federated(), first, second, quantity)
         if found is not None:
             said = told(method, reference, found, quantity)

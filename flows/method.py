@@ -21,7 +21,9 @@ from silos.truth import true_is_no_number
 from tasks.recording.mlflow_names import fault
 
 if TYPE_CHECKING:
+    from flows.experiment.sampling import Sampler
     from flows.methods.shared.conditions import Conditions
+    from flows.methods.shared.pictures import Picture
     from flows.round import Problem, Round
     from models.model import Model
     from models.state import State
@@ -63,17 +65,16 @@ class Report:
         return cls({"loss/train": mean}, {"train_loss": losses})
 
 
-class MethodError(UserError):
-    """A user's own page raised an error: their mistake, and no reason to stop the other runs of a comparison."""
-
-
 class Method(BaseModel, ABC):
     """A frozen record of the method's own section of params.yaml, and the three things a method says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     _numbers = model_validator(mode="before")(true_is_no_number)
 
-    tests: ClassVar[Literal["global", "personal"]] = "global"
+    tested_model: ClassVar[Literal["global", "personal"]] = "global"
+    """Whether every client is scored on one model, or on its own."""
+    takes_members: ClassVar[bool] = True
+    """Whether it trains a deep ensemble (model.members); not where it makes a network of its own around a single one."""
 
     @abstractmethod
     def init(self, problem: "Problem") -> "State":
@@ -87,16 +88,24 @@ class Method(BaseModel, ABC):
     def model(self, state: "State", problem: "Problem") -> "Model":
         """What every client would use today, as far as the server knows it."""
 
-    def answers(self, silos: "Silos") -> "Silos":
+    def silos_with_a_model(self, silos: "Silos") -> "Silos":
         """The clients, of all roles, that have a model: everybody, unless a page says otherwise."""
         return silos
 
-    def answer(self, state: "State", round: "Round") -> "Model":
+    def scored_model(self, state: "State", round: "Round") -> "Model":
         """The model that is scored and logged, in a round in which every client of the problem takes part.
 
         `model`, unless clients have a say in it: here a page may run tasks, which open their training rows only.
         """
         return self.model(state, round.problem)
+
+    def sampler(self, usual: "Sampler") -> "Sampler":
+        """Who is called in a round: as params.yaml says (`clients`), unless a page knows better."""
+        return usual
+
+    def pictures(self) -> "Sequence[Picture]":
+        """What is drawn when a run ends; see flows.methods.shared.pictures."""
+        return ()
 
     def reads(self) -> "Conditions | None":
         """What its model is given of a client beside rows; nothing, unless a page says otherwise."""
@@ -134,10 +143,19 @@ def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Pat
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
     with own_page.refused(cls.__module__):
         options = cls().model_dump(mode="json")
-    return {"method": name, "model": cls.tests, "summary": page.strip().partition("\n")[0], "options": options}
+    return {"method": name, "model": cls.tested_model, "summary": page.strip().partition("\n")[0], "options": options}
 
 
 def start(page: Method, problem: "Problem") -> "State":
-    """What the server knows before the first round; an error in a user's own page is told with its line."""
+    """What the server knows before the first round; an error in a user's own page is told with its line.
+
+    UserError for a deep ensemble where the method makes a network of its own.
+    """
+    if len(problem.network.singles) > 1 and not page.takes_members:
+        others = ", ".join(name for name in names() if find(name).takes_members)
+        raise UserError(
+            f"params.yaml: model.members is {len(problem.network.singles)}, and this method makes a network of its own "
+            f"around a single one; set model.members to 1, or use one of {others}."
+        )
     with own_page.refused(type(page).__module__):
         return page.init(problem)

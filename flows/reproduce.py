@@ -17,7 +17,6 @@ from flows.papers.fill import fill
 from flows.papers.published_tables import is_own
 from flows.papers.sweep import Sweep
 from flows.papers.table import table_of_records
-from flows.run import workers_of
 from silos.errors import UserError
 
 
@@ -36,7 +35,7 @@ def reproduce(
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers.")
     sweep = Sweep(paper, table, scale, seeds, overrides)
     if estimate or not sweep.finished:
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), workers_of(Project.open(overrides)):
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), Project.open(overrides).workers():
             if estimate:
                 return seconds_of(sweep)
             fill(sweep)

@@ -1,6 +1,6 @@
 """A round as a method sees it: who takes part, and how its tasks are run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,28 +118,6 @@ def on_cohorts(
     """Each cohort's messages, one a stack of at most `stack` clients; `own` is what a cohort is given besides itself."""
     cohorts = deal(silos, make_stacks(silos, even(len(silos.clients), stack)), runner.workers)
     return runner.each(task, [(cohort, *own(cohort)) for cohort in cohorts], **options)
-
-
-def draw(
-    problem: Problem, number: int, fraction: float, dropout: float, join: Mapping[str, int] | None = None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The clients of this round that answer, and those that were drawn but dropped out, both in listing order.
-
-    max(1, fraction * clients) are drawn without replacement (McMahan et al. 2017); each drops out with chance `dropout`,
-    from a stream of its own, so that the same seed loses the same clients in every method. `join`: clients to the round
-    before which they are not there to be drawn.
-    """
-    clients = problem.silos.clients
-    if join:
-        clients = tuple(c for c in clients if join.get(c, 1) <= number)
-    chosen = set(clients)
-    wanted = max(1, round(fraction * len(clients)))
-    if wanted < len(clients):
-        ticket = tickets(problem, clients, number, "draw")
-        chosen = set(sorted(clients, key=lambda c: (ticket[c], c))[:wanted])
-    luck = tickets(problem, clients, number, "dropout") if dropout else dict.fromkeys(clients, 1.0)
-    drawn = [c for c in clients if c in chosen]
-    return tuple(c for c in drawn if luck[c] >= dropout), tuple(c for c in drawn if luck[c] < dropout)
 
 
 def tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
+from models.method_networks.codebook import COUNT, OWN
 from models.model import Model
 from models.networks.deep_ensemble import members_of
 from models.streams import client_streams
@@ -35,7 +35,6 @@ def projection(
     """
     one, found = members_of(model.network)[0], []
     network = one.network
-    assert isinstance(network, Quantised)
     for stack in cohort.stacks:
         weights, context = map(one.of, open_weights(model, stack, private, device))
         seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
@@ -52,10 +51,3 @@ def plane(words: Tensor) -> Tensor:
     _, _, directions = torch.linalg.svd(words - words.mean(0), full_matrices=False)
     axes = directions[:2].T
     return torch.cat([axes, axes.new_zeros(len(axes), 2 - axes.shape[1])], 1)
-
-
-def shared_words(model: Model) -> Tensor | None:
-    """The words that all clients share, where there are any and the server has them; the first member's of an ensemble."""
-    one = members_of(model.network)[0]
-    words = model.shared.get(one.prefix + SHARED)
-    return words if isinstance(one.network, Quantised) and words is not None and len(words) > 1 else None

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from models.assessment.uncertainty import doubts, predictive
-from models.method_networks.codebook import Quantised, habits
+from models.method_networks.codebook import habits
 from models.model import Model
 from models.networks.deep_ensemble import members_of
 from models.training.engine import Rows, Training
@@ -58,7 +58,7 @@ def _doubts(
 ) -> dict[str, Tensor]:
     found = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
     numbers = doubts(found, rows.y, rows.counts)
-    each = [one for one in members_of(model.network) if isinstance(one.network, Quantised) and one.network.discrete]
+    each = [one for one in members_of(model.network) if one.network.coded]
     words = [habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts) for one in each]
     return numbers | {name: torch.stack([told[name] for told in words]).mean(0) for name in (words[0] if words else ())}
 

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from flows.console import screen
 from flows.experiment.project import Project, experiment
 from flows.experiment.run_folder import RunFolder
 from flows.method import Method
 from flows.params_file import flat
 from flows.round import Problem
 from models.model import Model
-from models.networks.registry import to_json
-from models.state import Private
+from models.networks.registry import comes_along, kind_of, to_json
+from models.state import Private, Weights
 from silos.private import PrivateStore
 from tasks.recording.figures import write_client_table
 from tasks.recording.track import Finish, Ticket
@@ -36,7 +37,7 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
         tags={
             "method": method,
             "seed": str(seed),
-            "model tested": page.tests,
+            "model tested": page.tested_model,
             "data_version": identity["data_version"],
             "git_commit": git_commit(project.root),
         },
@@ -86,31 +87,39 @@ def _model(
 ) -> dict[str, Any] | None:
     """What tasks.recording.served logs; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
-    network, reads = to_json(model.network), page.reads()
+    network, reads = model.network.served, page.reads()
+    if not comes_along(network):
+        screen.current().say(
+            f"the model is not logged: its network {kind_of(network)} is of your own page, and would not be there where it "
+            "is loaded; let its property `served` name the network that answers without it."
+        )
+        return None
+    beside: Weights = {}
     if isinstance(personal, Private):
         if not project.params.tracking.personal_models:
             return None
         clients = tuple(c for c in clients if c in personal.refs)
         opened = private.load_stack(personal.section, personal.refs, clients)
         personal = {name: torch.from_numpy(array) for name, array in opened.items()}
-        counts = model.select(clients).context  # of words of its own, which a client's model reads beside its weights
-        personal |= {} if isinstance(counts, Private) else counts
+        context = model.select(clients).context
+        beside = {} if isinstance(context, Private) else context  # what a client's model reads beside its weights
     example = np.zeros((2, *manifest.shape), manifest.dtype)  # MLflow keeps it in the open: a shape and a type, no row
     card = {
         "method": page.__class__.__name__,
-        "network": network,
+        "network": to_json(network),
         "task": manifest.task,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
         "personal": bool(personal),
         "clients": list(clients) if personal else [],
-        "statistics": {"kinds": reads.specs, "length": network["statistics"]} if reads and model.context else None,
+        "context": sorted(beside),
+        "statistics": {"kinds": reads.specs, "length": reads.count(problem.silos)} if reads and model.context else None,
     }
     return {
         "uri": project.tracking,
         "card": card,
         "shared": dict(model.shared),
-        "personal": dict(personal),
+        "personal": {**personal, **beside},
         "example": example,
     }
 

@@ -28,7 +28,9 @@ from silos.versions.digest import file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
+    from flows.experiment.sampling import Sampler
     from flows.round import Problem
+    from tasks.running.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,26 @@ class Project:
         """What the data folder says of itself."""
         return self.silos.manifest
 
+    def workers(self) -> AbstractContextManager["Workers"]:
+        """Where params say that tasks run."""
+        from tasks.running.workers import open_workers
+
+        where = self.params.runner
+        return open_workers(where.kind, where.workers, where.address, _say)
+
     def problem(self, seed: int) -> "Problem":
         """What every method of a seed is given."""
         from flows.experiment.problem import problem
 
         return problem(self.params, self.silos, self.device, seed, self.root)
+
+    @property
+    def sampler(self) -> "Sampler":
+        """Who is called in a round, as params say."""
+        from flows.experiment.sampling import Uniform
+
+        clients = self.params.clients
+        return Uniform(clients.fraction, clients.dropout, clients.join)
 
     @property
     def quantity(self) -> Quantity:

@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from silos import bounds
 from silos.errors import UserError, shown
 from silos.names import plain
 from silos.private import PrivateStore
-from tasks.recording.checkpoint import Journal, load_state, save_state
+from tasks.recording.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 
@@ -91,16 +92,16 @@ class RunFolder:
             )
         return known
 
-    def commit(self, record: dict[str, Any], state: State) -> None:
-        """Journal, then checkpoint: only then the round counts."""
+    def commit(self, record: dict[str, Any], state: State, memory: Mapping[str, Any] = NOTHING) -> None:
+        """Journal, then checkpoint: only then the round counts. `memory`: what the sampler of clients remembers."""
         self.journal.write(record)
-        save_state(self.checkpoint, state, record["round"])
+        save_state(self.checkpoint, state, record["round"], memory)
 
     def save_best(self, state: State, number: int) -> None:
         """The state of the best round so far, before that round counts."""
         save_state(self._best(number), state, number)
 
-    def load_best(self, last: int, quantity: Quantity) -> tuple[State, int] | None:
+    def load_best(self, last: int, quantity: Quantity) -> Checkpoint | None:
         """The state of the best of the rounds up to `last`, and its number."""
         return load_state(self._best(self.best_round(last, quantity)[1]))
 

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from flows.experiment.evaluation import scored_model
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
 from flows.method import Method
 from flows.round import Round
-from flows.run import answer_of, workers_of
 from models.model import Model
 from silos.private import PrivateStore
 from tasks.ensemble_check import ensemble_check
@@ -23,7 +23,7 @@ def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) ->
     project = members[0][0]
     if len(members) < 2 or project.quantity.outcome != "correct":
         return None
-    with workers_of(project) as workers:
+    with project.workers() as workers:
         return _together(page, members, PrefectRunner(workers))
 
 
@@ -55,7 +55,7 @@ def _model(page: Method, runner: Runner, project: Project, seed: int, folder: Ru
     if loaded is None:
         return None
     round = _round(project, seed, folder, runner, result["reported_round"])
-    return answer_of(page, project.silos, loaded[0], round), round
+    return scored_model(page, project.silos, loaded[0], round), round
 
 
 def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> Round:

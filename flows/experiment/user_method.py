@@ -11,10 +11,16 @@ from types import ModuleType
 
 import cloudpickle
 
+from flows.console.ctrl_c import interruption
 from silos.errors import UserError, shown
 from silos.files import is_there
+from tasks.recording.json_files import unwritable
 
 _PREFIX = "siloflow_extra_"
+
+
+class MethodError(UserError):
+    """A user's own page raised an error: their mistake, and no reason to stop the other runs of a comparison."""
 
 
 def load(name: str, path: Path) -> ModuleType:
@@ -53,6 +59,19 @@ def refused(module: str) -> Iterator[None]:
         said = f"{type(error).__name__}: {shown(words, 200)}" if words else type(error).__name__
         line = line_of(error, path)
         raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
+
+
+def told_of_page(error: BaseException, method: str, file: str, module: str) -> MethodError | None:
+    """What is said of an error that this page raised in its rounds; None if it was somebody else's."""
+    if isinstance(error, UserError) or unwritable(error) or interruption(error):
+        return None
+    line = line_of(error, str(sys.modules[module].__file__))
+    notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.running.step)
+    where = f" {notes[0]}" if notes else f" ({Path(file).name}, line {line})" if line else ""
+    return MethodError(
+        f"{method} failed: {type(error).__name__}: {error}{where}; "
+        f"mend {file}, and --resume goes on after the last whole round."
+    )
 
 
 def line_of(error: BaseException, path: str) -> int | None:

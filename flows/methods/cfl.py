@@ -27,7 +27,7 @@ from tasks.split import bipartition, lengths, nearer
 class CFL(Method):
     """`mean_below` is the paper's e1, `longest_above` its e2; null is .1 and .2 of the longest update of the first round."""
 
-    tests = "personal"
+    tested_model = "personal"
 
     mean_below: float | None = Field(None, ge=0, le=bounds.REAL)
     longest_above: float | None = Field(None, ge=0, le=bounds.REAL)
@@ -81,7 +81,7 @@ class CFL(Method):
         cluster = state.numbers["cluster"]
         return model_of_groups(problem, state.tensors["weights"], {c: cluster.get(c, 0) for c in problem.silos.clients})
 
-    def answer(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: State, round: Round) -> Model:
         """A fresh client goes down the tree: it trains from the parent's weights and takes the part that it is like."""
         tree = Tree.of(state)
         cluster = {client: tree.cluster.get(client, 0) for client in round.clients}

@@ -15,7 +15,7 @@ from silos.cohort import Silos
 class ClusterOracle(Method):
     """No options of its own."""
 
-    tests = "personal"
+    tested_model = "personal"
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start for every group."""
@@ -34,7 +34,7 @@ class ClusterOracle(Method):
         """Each client has its group's weights."""
         return model_of_groups(problem, state.tensors["weights"], _group_of(problem.silos, state.numbers["groups"]))
 
-    def answers(self, silos: Silos) -> Silos:
+    def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client of a group that nobody trained on has no model."""
         known = silos.laws()
         return silos.select([client for client in silos.clients if silos.domain(client) in known])

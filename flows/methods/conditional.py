@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from flows.method import Method, Report
 from flows.methods.shared.conditions import Conditions, FewRows, Known, Source
 from flows.methods.shared.gradient_round import gradient_round
-from flows.methods.shared.network_checks import fitting, single
+from flows.methods.shared.network_checks import fitting
 from flows.round import Problem, Round
 from models.client_statistics.spectrum import Loadings
 from models.client_statistics.vector import Statistic, make
@@ -44,7 +44,8 @@ class Conditional(Method):
     with too few rows for a statistic reads zeros, or is refused.
     """
 
-    tests = "personal"
+    tested_model = "personal"
+    takes_members = False
 
     statistics: Annotated[tuple[dict[str, Any], ...], Word()] = ({"kind": "covariance_xy"},)
     form: Literal["joined", "planes", "bilinear", "ensemble"] = "joined"
@@ -92,7 +93,7 @@ class Conditional(Method):
         there = [c for c in problem.silos.clients if c in known.refs or not self._conditions.private]
         return self._model(state, problem, there, known)
 
-    def answer(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: State, round: Round) -> Model:
         """A client that never took part computes its statistics now, from its training rows; it trains nothing."""
         problem = round.problem
         known = self._conditions.ask(round, self._bare(state, problem), problem.silos.clients, Known.of(state))
@@ -120,7 +121,7 @@ class Conditional(Method):
 
     def _network(self, problem: Problem) -> Network:
         """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
-        count, network = self._conditions.count(problem.silos), single(problem)
+        count, network = self._conditions.count(problem.silos), problem.network
         manifest = problem.silos.manifest
         inputs, outputs = math.prod(manifest.shape), len(manifest.classes) or 1
         if self.form == "bilinear":

@@ -26,7 +26,8 @@ SECTION = "offset"
 class DisTrans(fedavg.FedAvg):
     """`mix` is the paper's a, `offset_rate` the offset's learning rate in those of the model."""
 
-    tests = "personal"
+    tested_model = "personal"
+    takes_members = False
 
     mix: float = Field(0.2, ge=0, lt=1)
     offset_rate: float = Field(0.2, ge=0, le=bounds.REAL)

@@ -20,7 +20,7 @@ from tasks.local_train import local_train
 class Ditto(fedavg.FedAvg):
     """`personal_weight` is the paper's lambda; it tries .1, 1 and 2."""
 
-    tests = "personal"
+    tested_model = "personal"
 
     personal_weight: float = Field(1.0, ge=0, le=bounds.REAL)
 

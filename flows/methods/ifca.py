@@ -29,7 +29,7 @@ Choice = dict[str, list[int]]
 class IFCA(Method):
     """`clusters` is the paper's K; `restarts` such sets train side by side for `trial` rounds, then the best alone."""
 
-    tests = "personal"
+    tested_model = "personal"
 
     clusters: int = Field(3, ge=1, le=bounds.COPIES)
     restarts: int = Field(1, ge=1, le=bounds.COPIES)
@@ -69,7 +69,7 @@ class IFCA(Method):
         group_of = {c: choice[c][best] if c in choice else 0 for c in problem.silos.clients}
         return model_of_groups(problem, of_group(state.tensors["weights"], best), group_of)
 
-    def answer(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: State, round: Round) -> Model:
         """Every client chooses among today's models, also the fresh and the unseen."""
         best = state.numbers["best"]
         weights = of_group(state.tensors["weights"], best)

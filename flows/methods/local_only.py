@@ -15,7 +15,7 @@ from tasks.local_train import local_train
 class LocalOnly(Method):
     """No options of its own; the weights stay with the clients, the server knows their hashes."""
 
-    tests = "personal"
+    tested_model = "personal"
 
     def init(self, problem: Problem) -> State:
         """Nobody has stored weights yet."""
@@ -34,6 +34,6 @@ class LocalOnly(Method):
         personal = Private("weights", state.private["weights"], start)
         return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)
 
-    def answers(self, silos: Silos) -> Silos:
+    def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client that never trains has no model."""
         return silos.federated()

@@ -18,6 +18,7 @@ from flows.methods.shared import staged
 from flows.methods.shared.borrowed_codewords import Unseen, lend
 from flows.methods.shared.codewords import common_books, doubts, with_words
 from flows.methods.shared.network_checks import fitting
+from flows.methods.shared.pictures import Picture, codewords, stages
 from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round, tickets
 from models.model import Model
@@ -51,7 +52,7 @@ class UEFL(Method):
     deep ensemble every member has a book and words of its own.
     """
 
-    tests = "personal"
+    tested_model = "personal"
 
     arm: Literal["paper", "ours"] = "ours"
     words: int = Field(32, ge=1, le=bounds.CHANNELS)
@@ -104,7 +105,11 @@ class UEFL(Method):
         """The same network for everybody, each client with its own words beside the shared ones."""
         return self._model(state, problem, problem.silos.clients)
 
-    def answer(self, state: State, round: Round) -> Model:
+    def pictures(self) -> tuple[Picture, ...]:
+        """Stages and codewords."""
+        return stages, codewords
+
+    def scored_model(self, state: State, round: Round) -> Model:
         """A client that never took part reads the words that `unseen` says, once there are any."""
         model = self.model(state, round.problem)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]

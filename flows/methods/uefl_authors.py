@@ -17,6 +17,7 @@ from flows.method import Method, Report
 from flows.methods.shared import staged
 from flows.methods.shared.codewords import doubts, with_words
 from flows.methods.shared.network_checks import fitting
+from flows.methods.shared.pictures import Picture, stages
 from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round
 from models.method_networks.codebook import SHARED
@@ -33,7 +34,7 @@ from tasks.running.step import ClientStep
 class UEFLAuthors(Method):
     """Names of options are uefl's. Their code has no bound of stages."""
 
-    tests = "personal"
+    tested_model = "personal"
 
     words: int = Field(64, ge=1, le=bounds.CHANNELS)
     segments: int = Field(1, ge=1, le=bounds.CHANNELS)
@@ -68,6 +69,10 @@ class UEFLAuthors(Method):
     def model(self, state: State, problem: Problem) -> Model:
         """The same network for everybody, each client with its own words; one that never took part reads the first ones."""
         return self._model(state, problem, problem.silos.clients)
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Stages; each client's words are its own, so there is no common plane."""
+        return (stages,)
 
     def _check(self, state: State, round: Round) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the mean entropy of the first stage."""

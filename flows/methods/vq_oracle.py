@@ -14,7 +14,7 @@ from pydantic import Field
 from flows.method import Method, Report
 from flows.methods.shared.codewords import common_books, with_words
 from flows.methods.shared.groups import members
-from flows.methods.shared.network_checks import apart, fitting, single
+from flows.methods.shared.network_checks import apart, fitting
 from flows.round import Problem, Round
 from models.method_networks.codebook import SHARED
 from models.model import Model
@@ -33,7 +33,8 @@ _WAITS = f"words start once every domain has a client with {LEAST_ROWS} differen
 class VQOracle(Method):
     """The options are uefl's, with the defaults of its arm `ours`."""
 
-    tests = "personal"
+    tested_model = "personal"
+    takes_members = False
 
     words: int = Field(64, ge=1, le=bounds.CHANNELS)
     segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = "auto"
@@ -76,7 +77,7 @@ class VQOracle(Method):
         network = self._network(problem, books.shape[1])
         return Model(network, state.tensors["weights"], {SHARED: own}, clients=clients)
 
-    def answers(self, silos: Silos) -> Silos:
+    def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client of a domain that nobody trained on has no words."""
         known = silos.laws()
         return silos.select([client for client in silos.clients if silos.domain(client) in known])
@@ -97,7 +98,7 @@ class VQOracle(Method):
 
     def _network(self, problem: Problem, words: int) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
-        return with_words("vq_oracle", single(problem), words=words, **options)
+        return with_words("vq_oracle", problem.network, words=words, **options)
 
 
 def _by_domain(state: State, round: Round) -> list[list[str]]:

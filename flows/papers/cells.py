@@ -7,7 +7,6 @@ from flows.experiment.paired_runs import compared, counted, kept
 from flows.experiment.seed_ensemble import ensemble
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
-from flows.run import workers_of
 from silos.errors import UserError
 from tasks.pair import Kept
 from tasks.running.runner import PrefectRunner
@@ -24,7 +23,7 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     unknown = [name for name in classes or () if name not in silos.manifest.classes]
     if unknown:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
-    with workers_of(project) as workers:
+    with project.workers() as workers:
         found = compared(PrefectRunner(workers), silos, _kept(sweep, first), _kept(sweep, second), quantity, classes)
     return None if found is None else told_of_cells(first, second, found, quantity, classes)
 
@@ -39,7 +38,7 @@ def together(sweep: Sweep, cell: str) -> dict[str, float] | None:
 def by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, list[int]]:
     """class to [right, rows] over all clients of one run."""
     project = sweep.project(cell, seed, choice)
-    with workers_of(project) as workers:
+    with project.workers() as workers:
         run = kept(project, sweep.folder(cell, seed, choice).path)
         return counted(PrefectRunner(workers), project.silos.federated(), run)
 

@@ -83,6 +83,11 @@ class Quantised(Wrapped):
         """Whether there are words at all."""
         return self.words + self.room > 0
 
+    @property
+    def coded(self) -> "Quantised | None":
+        """Itself, if there are any words."""
+        return self if self.discrete else None
+
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The inner network's weights, and shared words from N(0, start_scale^2)."""
         shared = normal(fold(stream, _CODES), (self.words, self.length)) * self.start_scale

@@ -74,6 +74,21 @@ class Network(ABC):
         return {}
 
     @property
+    def starts_from(self) -> str:
+        """The hash of the file that its first weights are from; empty where they are drawn."""
+        return ""
+
+    @property
+    def served(self) -> "Network":
+        """What answers when the model is logged: itself, unless what it adds is for training only."""
+        return self
+
+    @property
+    def coded(self) -> "Network | None":
+        """Itself, if it reads features as codewords, whose use can be counted (models.method_networks.codebook)."""
+        return None
+
+    @property
     def random(self) -> bool:
         """Whether a stream changes the logits."""
         return self.dropout > 0

@@ -30,6 +30,11 @@ class Pretrained(Headed):
 
     pretrained: str | None = None
 
+    @property
+    def starts_from(self) -> str:
+        """The hash of the numbers that were kept."""
+        return self.pretrained or ""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pretrained is not None and self.image_channels not in (1, 3):

@@ -36,6 +36,13 @@ def kind_of(network: Network) -> str:
     return network.kind or type(network).__name__
 
 
+def comes_along(network: Network) -> bool:
+    """Whether every part of it is of `models/`, which goes with a logged model, and not of somebody's page."""
+    inner = [getattr(network, f.name) for f in fields(cast(Any, network))]
+    ours = type(network).__module__.split(".")[0] == __name__.split(".")[0]
+    return ours and all(comes_along(one) for one in inner if isinstance(one, Network))
+
+
 def from_json(spec: Mapping[str, Any]) -> Network:
     """The network that `to_json` described; KeyError if nothing is registered under its kind."""
     options = {k: _from_json(v) for k, v in spec.items() if k != "kind"}

@@ -5,9 +5,11 @@ is there; what a killed process wrote of a later round is written again.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,9 +20,22 @@ from silos.errors import UserError
 from silos.files import write_bytes
 from tasks.recording.json_files import ANEW, read_json, write_compact
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-def save_state(path: Path, state: State, round: int) -> None:
-    """The state after this round, whole or not at all."""
+
+class Checkpoint(NamedTuple):
+    """The state after a round, and what the sampler of clients remembers of the rounds: plain JSON."""
+
+    state: State
+    round: int
+    memory: Mapping[str, Any]
+
+
+def save_state(path: Path, state: State, round: int, memory: Mapping[str, Any] = NOTHING) -> None:
+    """The checkpoint, whole or not at all; ValueError or TypeError for a memory that is no plain JSON."""
+    held = json.loads(json.dumps(dict(memory), sort_keys=True, allow_nan=False))
+    if held != memory:
+        raise TypeError(f"the sampler's memory comes back from JSON as {held}, and is {dict(memory)}")
     # clones, since safetensors refuses tensors that share memory
     tensors = {
         f"{s}/{n}": t.clone(memory_format=torch.contiguous_format)
@@ -29,17 +44,18 @@ def save_state(path: Path, state: State, round: int) -> None:
     }
     rest = {
         "round": round,
+        "memory": held,
         "numbers": state.numbers,
         "private": state.private,
         "finished": state.finished,
         "sections": list(state.tensors),
-        "sha256": state.sha256(),
+        "sha256": _sha256(state, held),
     }
     write_bytes(path, save(tensors, metadata={"state": json.dumps(rest, sort_keys=True)}))
 
 
-def load_state(path: Path) -> tuple[State, int] | None:
-    """The state and its round; None if there is no checkpoint yet."""
+def load_state(path: Path) -> Checkpoint | None:
+    """What was saved there; None if nothing was yet. UserError if it is damaged."""
     if not path.is_file():
         return None
     try:
@@ -52,9 +68,13 @@ def load_state(path: Path) -> tuple[State, int] | None:
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"the checkpoint {path} is damaged ({error}); {ANEW}.") from None
     state = State(sections, rest["numbers"], rest["private"], rest["finished"])
-    if state.sha256() != rest["sha256"]:
+    if _sha256(state, rest["memory"]) != rest["sha256"]:
         raise UserError(f"the checkpoint {path} is damaged (its hash differs); {ANEW}.")
-    return state, rest["round"]
+    return Checkpoint(state, rest["round"], rest["memory"])
+
+
+def _sha256(state: State, memory: Mapping[str, Any]) -> str:
+    return sha256(f"{state.sha256()}\n{json.dumps(memory, sort_keys=True)}".encode()).hexdigest()
 
 
 class Journal:

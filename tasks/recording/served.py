@@ -1,111 +1,62 @@
-"""The served model: MLflow's pyfunc over safetensors and JSON, no pickle, with a copy of `models/` beside it.
+"""The logged model: MLflow's pyfunc over safetensors and JSON, no pickle.
 
-MLflow runs this file from the logged model, where no checkout is; so it imports nothing of siloflow but `models`.
+With it goes a copy of `models/`, under a name that says which code it is: so it loads where no checkout is, beside a package
+`models` of the program's own, and beside models that another version of siloflow has logged.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import mlflow
 import numpy as np
-import pandas as pd
 import torch
-from mlflow.models import set_model
-from mlflow.pyfunc import PythonModel
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
+from safetensors.torch import save_file
 
-from models.method_networks.codebook import COUNT
-from models.networks.deep_ensemble import plain
-from models.networks.registry import from_json
-
-
-class Answering:
-    """Rows, as they were partitioned, to label, probability and entropy (nats) of every row; of a regression to prediction.
-
-    `params={"client": name}` chooses that client's weights; the empty name, or an unknown one, gets the rule for fresh
-    clients: the global model where the method has one, else a refusal. A conditional model is given the statistics of the
-    rows' client, as `siloflow stats` makes them: `params={"statistics": [...]}`.
-    """
-
-    def load_context(self, context: Any) -> None:
-        """Weights and sizes from the logged files."""
-        weights = context.artifacts["weights"]
-        with safe_open(weights, framework="pt") as file:
-            self.card = json.loads(file.metadata()["card"])
-        self.network = from_json(self.card["network"])
-        self.tensors = load_file(weights)
-
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
-        """model_input: (rows, *shape) array of the logged dtype; MLflow would read type hints as a schema."""
-        weights = self._weights((params or {}).get("client", ""))
-        context = self._context((params or {}).get("statistics", ()))
-        counts = [name for name in weights if plain(name) == COUNT]  # of a client's own words, in every member
-        context |= {name: weights.pop(name) for name in counts}
-        x = torch.from_numpy(np.ascontiguousarray(model_input))
-        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-        shape = tuple(self.card["shape"])
-        if tuple(x.shape[1:]) != shape:
-            raise ValueError(f"rows have shape {tuple(x.shape[1:])}, and this model takes {shape}")
-        with torch.no_grad():
-            output = self.network.apply(weights, context, x, None)
-        if self.card["task"] == "regression":
-            return pd.DataFrame({"prediction": output[:, 0].numpy()})
-        log_p = torch.log_softmax(output, -1)
-        best = log_p.argmax(-1)
-        return pd.DataFrame(
-            {
-                "label": [self.card["classes"][i] for i in best.tolist()],
-                "probability": log_p.exp().gather(1, best[:, None])[:, 0].numpy(),
-                "entropy": -(log_p.exp() * log_p).sum(-1).numpy(),
-            }
-        )
-
-    def _weights(self, client: str) -> dict[str, torch.Tensor]:
-        shared = {k.removeprefix("shared/"): t for k, t in self.tensors.items() if k.startswith("shared/")}
-        if not self.card["personal"]:
-            return shared
-        if client not in self.card["clients"]:
-            known = ", ".join(self.card["clients"][:20])
-            raise ValueError(
-                f"{self.card['method']} has a model of its own for each client and none for {client!r}; "
-                f'choose one by params={{"client": name}}: {known}'
-            )
-        place = self.card["clients"].index(client)
-        own = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
-        return {**shared, **own}
-
-    def _context(self, given: Sequence[float]) -> dict[str, torch.Tensor]:
-        wanted = self.card["statistics"]
-        if wanted is None:
-            return {}
-        kinds = ", ".join(spec["kind"] for spec in wanted["kinds"])
-        takes = f"{wanted['length']} numbers" + (f" ({kinds})" if kinds else "")
-        numbers = torch.tensor([float(number) for number in given]).float()
-        if not len(numbers):
-            raise ValueError(
-                f"{self.card['method']} reads {takes} of a client beside its rows, and was given none; "
-                'params={"statistics": [...]} are what `siloflow stats CLIENT --json` prints'
-            )
-        if len(numbers) != wanted["length"]:
-            raise ValueError(f"{len(numbers)} statistics were given, and this model takes {takes}")
-        for place in torch.nonzero(~torch.isfinite(numbers)).flatten().tolist():
-            raise ValueError(
-                f"number {place + 1} of the statistics is {given[place]}, which is no finite float32 number"
-            )
-        return {"statistics": numbers}
-
-
-class Served(Answering, PythonModel):
-    """`predict` is inherited: of a class that defines it MLflow demands type hints, and has none for an array."""
-
+import models
+from tasks.recording.track import as_current
 
 _ANSWERS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
     "regression": {"prediction": "float"},
 }
+
+_PROGRAM = '''"""What MLflow runs: siloflow's models, which lie beside this file, over the logged weights."""
+
+import json
+
+from mlflow.models import set_model
+from mlflow.pyfunc import PythonModel
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from {package}.answering import Answering
+
+
+class Loaded:
+    def load_context(self, context):
+        weights = context.artifacts["weights"]
+        with safe_open(weights, framework="pt") as file:
+            card = json.loads(file.metadata()["card"])
+        self.answering = Answering(card, load_file(weights))
+
+    def predict(self, context, model_input, params=None):
+        return self.answering.answer(model_input, params or {{}})
+
+
+class Served(Loaded, PythonModel):
+    """`predict` is inherited: of a class that defines it MLflow demands type hints, and has none for an array."""
+
+
+set_model(Served())
+'''
 
 
 def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
@@ -116,12 +67,6 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
         return
     for one in known:  # its upload was cut
         client.delete_logged_model(one.model_id)
-    import mlflow
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
-
-    from tasks.recording.track import as_current
-
     card, example = model["card"], model["example"]
     described = [ParamSpec("statistics", "double", [], (-1,))] if card["statistics"] else []
     signature = ModelSignature(
@@ -131,14 +76,14 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
     )
     tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
     tensors |= {f"personal/{k}": t for k, t in model["personal"].items()}
-    here = Path(__file__).resolve()
-    with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
-        weights = Path(folder) / "weights.safetensors"
+    with TemporaryDirectory() as folder, _code_in(Path(folder)) as code, as_current(model["uri"], run_id):
+        weights, program = Path(folder) / "weights.safetensors", Path(folder) / "served.py"
         save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
+        program.write_text(_PROGRAM.format(package=code.name))
         mlflow.pyfunc.log_model(
             name="model",
-            python_model=str(here),
-            code_paths=[str(here.parents[2] / "models")],
+            python_model=str(program),
+            code_paths=[str(code)],
             artifacts={"weights": str(weights)},
             signature=signature,
             input_example=example,
@@ -151,4 +96,20 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
         )
 
 
-set_model(Served())
+@contextmanager
+def _code_in(folder: Path) -> Iterator[Path]:
+    """A copy of `models/` under a name of its own; it can be imported meanwhile, since MLflow runs a model to log it."""
+    source = Path(models.__path__[0])
+    files = {path.relative_to(source): path.read_bytes() for path in sorted(source.rglob("*.py"))}
+    digest = sha256(b"\0".join(str(name).encode() + b"\0" + text for name, text in files.items())).hexdigest()
+    code = folder / f"siloflow_models_{digest[:8]}"
+    for name, text in files.items():
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_bytes(text)
+    sys.path.append(str(folder))
+    try:
+        yield code
+    finally:
+        sys.path.remove(str(folder))
+        for module in [module for module in sys.modules if module.split(".")[0] == code.name]:
+            del sys.modules[module]

@@ -1,14 +1,17 @@
 """UEFL as typed: what a run says and tells MLflow, the served model, and tables whose data are or are not there."""
 
 import gzip
+import json
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file
 
+from models.answering import Answering
 from silos.manifest import read_manifest
 from silos.store import open_client
 
@@ -70,20 +73,18 @@ def test_an_ensemble_decides_and_the_final_doubts_are_its_own(ensembled, assert_
     assert metrics["uncertainty/words_used"] <= 16
 
 
-@pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")  # MLflow's, when the file is imported
 @pytest.mark.parametrize("which", ["ran", "ensembled"])
 def test_the_served_model_reads_a_clients_own_words(which, request):
-    from tasks.recording.served import Answering
-
     folder, answer = request.getfixturevalue(which)
     client = folder.mlflow()
     (logged,) = client.search_logged_models([client.get_run(answer.json["mlflow_run_id"]).info.experiment_id])
     (weights,) = Path(logged.artifact_location.removeprefix("file://")).rglob("weights.safetensors")
-    model = Answering()
-    model.load_context(SimpleNamespace(artifacts={"weights": weights}))
+    with safe_open(weights, framework="pt") as file:
+        card = json.loads(file.metadata()["card"])
+    model = Answering(card, load_file(weights))
     for row in answer.json["metrics"]["accuracy/by_client"][:3]:
         x, y = open_client(folder.path / "data" / "digits", _entry(folder, row["client"]), "test")
-        said = model.predict(None, x, params={"client": row["client"]})["label"].astype(int).to_numpy()
+        said = model.answer(x, {"client": row["client"]})["label"].astype(int).to_numpy()
         assert (said == y).mean() == pytest.approx(row["accuracy"])
 
 

@@ -4,30 +4,17 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
-from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import Network, kind_of, size
 from models.state import Weights
 from silos.errors import UserError
 from silos.free_memory import must_fit
 
 TRAINED = 16  # bytes of a parameter in training: weights, gradient and two of an optimiser, in float32
-TAKE_MEMBERS = "fedavg, fedprox, fedsgd, local_only, pooled, ifca, ditto, cfl, cluster_oracle, uefl or uefl_authors"
 
 
 def ending_in_a_layer(problem: Problem) -> Any:
     """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
-    network = single(problem)
-    return offering(network, network.ended, "last dense layer to build on")
-
-
-def single(problem: Problem) -> Network:
-    """The problem's network; UserError if it is an ensemble, whose members the method has no word for."""
-    if isinstance(problem.network, DeepEnsemble):
-        raise UserError(
-            f"params.yaml: model.members is {problem.network.members}, and this method makes a network of its own around "
-            f"a single one; set model.members to 1, or use {TAKE_MEMBERS}."
-        )
-    return problem.network
+    return offering(problem.network, problem.network.ended, "last dense layer to build on")
 
 
 def fitting(network: Network, key: str, copies: int = 1) -> Network:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.run import _metrics
+from flows.experiment.records import metrics_of
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
@@ -93,6 +93,6 @@ def test_every_domain_has_metrics_of_its_own_whatever_its_name(domains, write_si
     silos = write_silos({"a": 5, "b": 5, "c": 5}, domains=dict(zip("abc", (*domains, domains[1]), strict=True)))
     about = {"test/rows": 1, "test/loss": 0.0, "test/entropy": 0.0}
     table = {c: {**about, "test/accuracy": v} for c, v in {"a": 0.25, "b": 0.5, "c": 1.0}.items()}
-    found = {k: v for k, v in _metrics(table, silos, QUANTITIES["classification"]).items() if k.startswith("domain/")}
+    found = {k: v for k, v in metrics_of(table, silos, QUANTITIES["classification"]).items() if k.startswith("domain/")}
     assert sorted(v for name, v in found.items() if name.endswith("accuracy/mean")) == [0.25, 0.75]
     assert not any(map(fault, found))

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from flows.cli import app
+from flows.experiment.identity import check_resume
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
-from flows.method import MethodError
-from flows.run import check_resume
+from flows.experiment.user_method import MethodError
 from models.assessment.quantities import QUANTITIES
 from silos.errors import UserError
 from silos.private import PrivateStore

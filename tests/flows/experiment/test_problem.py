@@ -3,7 +3,7 @@
 import pytest
 
 from flows.experiment.project import Project
-from flows.round import draw
+from flows.experiment.sampling import Uniform
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from silos.errors import UserError
@@ -29,7 +29,7 @@ def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
 def test_clients_may_join_later(opened):
     project = opened("clients.join={c05: 3, c00: 2}")
     join = project.params.clients.join
-    there = [set(draw(project.problem(0), number, 1.0, 0.0, join)[0]) for number in (1, 2, 3)]
+    there = [set(Uniform(1.0, 0.0, join).call(project.problem(0), number, {}).clients) for number in (1, 2, 3)]
     assert [len(clients) for clients in there] == [4, 5, 6]
     assert there[2] - there[1] == {"c05"}
 

@@ -171,7 +171,7 @@ def test_a_fresh_client_is_asked_where_batches_normalise_too(make_problem, make_
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
     everybody = make_problem(SIZES, network=network, optimiser=SGD(0.001), silos={"rows_of": rows_of})
     state = play(CFL(**ALWAYS), replace(everybody, silos=everybody.silos.select("abcd")), [1]).state
-    assert set(CFL().answer(state, make_round(everybody)).clients) == set(SIZES)
+    assert set(CFL().scored_model(state, make_round(everybody)).clients) == set(SIZES)
 
 
 def split_of(state) -> set[frozenset[str]]:
@@ -212,7 +212,7 @@ def test_a_fresh_client_goes_down_the_tree_to_the_part_whose_direction_is_its_ow
     played = play(page, problem, range(1, 10))
     low, high = (played.state.tensors["weights"]["w"][node].item() for node in (1, 2))
     before = played.state.sha256()
-    model = page.answer(played.state, make_round(everybody))
+    model = page.scored_model(played.state, make_round(everybody))
     answers = dict(zip(model.clients, model.personal["w"][:, 0].tolist(), strict=True))
     assert answers == {**dict.fromkeys(LOW | {"x"}, low), **dict.fromkeys(HIGH | {"y"}, high)}
     assert played.state.sha256() == before
@@ -235,7 +235,7 @@ def test_two_levels_of_the_tree_are_gone_down(make_problem, make_round, play):
     page = CFL(mean_below=0.2, longest_above=0.2)
     played = play(page, problem, range(1, 12))
     assert clusters(played) == [{f"l{law}{i}" for i in range(3)} for law in range(4)]
-    model = page.answer(played.state, make_round(everybody))
+    model = page.scored_model(played.state, make_round(everybody))
     at = {client: place for place, client in enumerate(model.clients)}
     for law in range(4):
         for w in model.personal.values():

@@ -64,7 +64,7 @@ def test_a_fresh_client_has_its_groups_model_and_an_unseen_group_has_none(make_p
     problem = replace(everybody, silos=everybody.silos.federated())
     played = play(ClusterOracle(), problem, [1])
     (fresh, other), (unseen,) = ([c for c in domains if everybody.silos.role(c) == r] for r in ("fresh", "unseen"))
-    silos = played.page.answers(everybody.silos)
+    silos = played.page.silos_with_a_model(everybody.silos)
     assert set(silos.clients) == set(domains) - {unseen}
     model = played.page.model(played.state, replace(everybody, silos=silos))
     for client in (fresh, other):
@@ -77,7 +77,7 @@ def test_a_fresh_client_has_its_groups_model_and_an_unseen_group_has_none(make_p
 def test_who_has_a_model(page, make_problem):
     roles = [{"kind": "hold_out", "domains": ["south"]}, {"kind": "fresh", "per_domain": 1}]
     silos = make_problem(SIZES, silos={"domains": DOMAINS, "roles": roles}).silos
-    with_model = {silos.role(c) for c in page.answers(silos).clients}
+    with_model = {silos.role(c) for c in page.silos_with_a_model(silos).clients}
     assert (
         with_model
         == {

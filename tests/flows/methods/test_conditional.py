@@ -101,7 +101,7 @@ def test_every_source_and_arm_trains_with_whoever_is_there_and_answers_for_all(
     played = play(page, problem, [1, 2, 3], absent=absent)
     before = played.state.sha256()
     round = make_round(everybody, 3, private=played.private)
-    model = page.answer(played.state, round)
+    model = page.scored_model(played.state, round)
     assert played.state.sha256() == before
     scores = round.each(evaluate, model, silos=everybody.silos, training=problem.training)
     table = by_client(scores)
@@ -118,7 +118,7 @@ def test_a_resumed_run_reads_the_same_statistics_to_the_bit(make_problem, play, 
         whole = play(page, problem, [1, 2, 3, 4], absent=absent, private=PrivateStore(str(tmp_path / name / "whole")))
         store = PrivateStore(str(tmp_path / name / "half"))
         save_state(tmp_path / "checkpoint", play(page, problem, [1, 2], absent=absent, private=store).state, 2)
-        state, _ = load_state(tmp_path / "checkpoint")
+        state, _, _ = load_state(tmp_path / "checkpoint")
         rest = play(page, problem, [3, 4], state=state, absent=absent, private=PrivateStore(store.folder))
         assert rest.state.sha256() == whole.state.sha256()
         assert rest.reports == whole.reports[2:]
@@ -142,7 +142,7 @@ def test_a_fresh_client_reads_its_own_statistics_and_trains_nothing(make_problem
     problem = replace(everybody, silos=everybody.silos.federated())
     page = Conditional()
     played = play(page, problem, [1, 2])
-    model = page.answer(played.state, make_round(everybody, 2, private=played.private))
+    model = page.scored_model(played.state, make_round(everybody, 2, private=played.private))
     assert set(fresh) & set(played.state.private["statistics"]) == set()
     vectors = {c: played.private.load("statistics", model.context.refs, c)["statistics"].tobytes() for c in SIZES}
     assert len(set(vectors.values())) == len(SIZES)
@@ -241,7 +241,7 @@ def test_the_ensemble_learns_two_laws_that_one_model_cannot_and_knows_fresh_clie
     for page in (FedAvg(), Conditional(form="ensemble", experts=4, arm=arm)):
         played = play(page, problem, range(1, 31), stack=8)
         round = make_round(everybody, 30, private=played.private)
-        model = page.answer(played.state, round)
+        model = page.scored_model(played.state, round)
         table = by_client(round.each(evaluate, model, silos=everybody.silos, training=problem.training), RMSE)
         for role in ("federated", "fresh"):
             rows = {c: row for c, row in table.items() if everybody.silos.role(c) == role}

@@ -51,7 +51,7 @@ def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem,
 def test_its_state_survives_a_write_and_a_read(page, problem, play, tmp_path):
     state = play(page, problem, [1]).state
     save_state(tmp_path / "checkpoint", state, 1)
-    read, number = load_state(tmp_path / "checkpoint")
+    read, number, _ = load_state(tmp_path / "checkpoint")
     assert (number, read.sha256()) == (1, state.sha256())
 
 
@@ -60,7 +60,7 @@ def test_a_resumed_run_is_bit_identical(page, problem, play, tmp_path):
     whole = play(page, problem, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
     half = play(page, problem, [1, 2], private=PrivateStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, 2)
-    state, number = load_state(tmp_path / "checkpoint")
+    state, number, _ = load_state(tmp_path / "checkpoint")
     rest = [number + 1, number + 2]
     resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / "half")))
     assert resumed.state.sha256() == whole.state.sha256()
@@ -92,7 +92,7 @@ def test_its_model_answers_for_each_client(page, problem, play):
     played = play(page, problem, [1])
     model = page.model(played.state, problem)
     assert set(model.clients) == set(CLIENTS)
-    assert model.is_personal == (page.tests == "personal")
+    assert model.is_personal == (page.tested_model == "personal")
     for client in CLIENTS:
         stack = Stack((client,), 1)
         weights, context = open_weights(model.select([client]), stack, played.private, "cpu")
@@ -153,7 +153,7 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
     monkeypatch.setattr(streams, "_named", hear)
     problem = replace(problem, seed=7, network=replace(problem.network, dropout=0.2))
     state = play(page, problem, [5]).state
-    page.answer(state, play(page, problem, [6], state=state).rounds[0])
+    page.scored_model(state, play(page, problem, [6], state=state).rounds[0])
     assert {seed for seed, *_ in drawn} == {7}
     always = {purpose for *_, round, purpose in drawn if round == 0}
     assert all(purpose.startswith("init") or purpose.endswith("statistics") for purpose in always)

@@ -130,7 +130,7 @@ def test_the_servers_optimiser_goes_on_after_a_resume(make_problem, play, tmp_pa
     problem = make_problem(SIZES, optimiser=Adam(0.01, 0.1, decoupled=True))
     whole = play(FedSGD(), problem, [1, 2, 3, 4]).state
     save_state(tmp_path / "checkpoint", play(FedSGD(), problem, [1, 2]).state, 2)
-    half, _ = load_state(tmp_path / "checkpoint")
+    half, _, _ = load_state(tmp_path / "checkpoint")
     assert float(half.tensors["server"]["steps"]) == 2
     assert play(FedSGD(), problem, [3, 4], state=half).state.sha256() == whole.sha256()
 

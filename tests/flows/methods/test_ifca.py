@@ -94,7 +94,7 @@ def test_clients_choose_by_their_training_rows_in_training_and_in_evaluation(qua
     problem = replace(problem, training=training.training)
     played = play(IFCA(clusters=2), problem, [1], state=starting([1, 4]))
     assert played.reports[0].rows["cluster"] == TRUTH
-    model = played.page.answer(played.state, make_round(problem))
+    model = played.page.scored_model(played.state, make_round(problem))
     near = dict(zip(model.clients, (model.personal["w"][:, 0] > 2.5).tolist(), strict=True))
     assert near == TRUTH
 
@@ -107,7 +107,7 @@ def test_fresh_and_absent_clients_choose_when_they_are_asked(quadratic, make_rou
     known = played.page.model(played.state, everybody)
     w = numbers(played)[0]
     assert known.personal["w"][:, 0].tolist() == [w[0], w[1], w[0], w[0]]  # c and d were never asked
-    asked = played.page.answer(played.state, make_round(everybody))
+    asked = played.page.scored_model(played.state, make_round(everybody))
     assert asked.personal["w"][:, 0].tolist() == [w[TRUTH[client]] for client in asked.clients]
 
 

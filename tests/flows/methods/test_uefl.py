@@ -147,7 +147,7 @@ def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, killed, 
     whole = play(page, problem, [1, 2, 3, 4, 5], private=PrivateStore(str(tmp_path / "whole")))
     half = play(page, problem, range(1, killed + 1), private=PrivateStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, killed)
-    state, number = load_state(tmp_path / "checkpoint")
+    state, number, _ = load_state(tmp_path / "checkpoint")
     rest = range(number + 1, 6)
     resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / "half")))
     assert resumed.state.sha256() == whole.state.sha256()
@@ -210,7 +210,7 @@ def test_a_run_of_an_ensemble_that_is_killed_goes_on_bit_for_bit(options, ensemb
     whole = play(page, ensemble, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
     half = play(page, ensemble, [1, 2], private=PrivateStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, 2)
-    state, number = load_state(tmp_path / "checkpoint")
+    state, number, _ = load_state(tmp_path / "checkpoint")
     resumed = play(page, ensemble, [number + 1, 4], state=state, private=PrivateStore(str(tmp_path / "half")))
     assert resumed.state.sha256() == whole.state.sha256()
 
@@ -284,7 +284,7 @@ def test_in_every_member_a_client_that_never_took_part_reads_the_words_that_it_i
     there = replace(ensemble, silos=ensemble.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1, 2])
     round = make_round(ensemble, 3, private=played.private)
-    model = page.answer(played.state, round)
+    model = page.scored_model(played.state, round)
     for member in (0, 1):
         count = dict(zip(model.clients, model.context[f"{member}/{COUNT}"].tolist(), strict=True))
         assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
@@ -302,7 +302,7 @@ def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen
     there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1, 2])
     round = make_round(problem, 3, private=played.private)
-    model = page.answer(played.state, round)
+    model = page.scored_model(played.state, round)
     count = dict(zip(model.clients, model.context[COUNT].tolist(), strict=True))
     assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
     assert count["oslo"] == 4
@@ -316,7 +316,7 @@ def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_sh
     page = UEFL(**{**EVERYBODY, "unseen": "nearest"})
     there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1, 2])
-    refs = page.answer(played.state, make_round(problem, 3, private=played.private)).personal.refs
+    refs = page.scored_model(played.state, make_round(problem, 3, private=played.private)).personal.refs
     assert refs.get("bonn") in {None, *(refs[c] for c in there.silos.clients)}
 
 
@@ -335,7 +335,7 @@ def test_the_nearest_words_are_nearest_to_training_rows(where, lender, make_prob
     page = UEFL(**{**EVERYBODY, "unseen": "nearest", "first_rounds": 1, "start_scale": 0.01})
     there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1])
-    refs = page.answer(played.state, make_round(problem, 2, private=played.private)).personal.refs
+    refs = page.scored_model(played.state, make_round(problem, 2, private=played.private)).personal.refs
     assert refs.get("bonn") == (refs[lender] if lender else None)
 
 
@@ -385,7 +385,7 @@ def test_before_there_are_words_a_client_that_never_took_part_changes_nobodys_an
     page = UEFL(arm="paper", start="centres", warm_up=3, unseen=unseen)
     played = play(page, problem, [1], absent={1: ["bonn"]})
     round = make_round(problem, 2, private=played.private)
-    answers = [page.answer(played.state, round), page.model(played.state, problem)]
+    answers = [page.scored_model(played.state, round), page.model(played.state, problem)]
     scored = [by_client(round.each(evaluate, model, training=problem.training)) for model in answers]
     assert scored[0] == scored[1]
 
@@ -397,7 +397,7 @@ def test_silos_with_fewer_tokens_than_words_lend_and_keep_what_they_have(
     page = UEFL(**{**EVERYBODY, "words": 30, "most": most, "unseen": unseen})
     played = play(page, problem, rounds, absent={number: ["bonn"] for number in rounds})
     assert max(played.state.numbers["words"].values()) < played.state.numbers["room"]
-    model = page.answer(played.state, make_round(problem, 4, private=played.private))
+    model = page.scored_model(played.state, make_round(problem, 4, private=played.private))
     scored = by_client(make_round(problem, 4, private=played.private).each(evaluate, model, training=problem.training))
     assert scored["bonn"]["test/loss"] < 10
 

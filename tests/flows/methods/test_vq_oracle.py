@@ -78,7 +78,7 @@ def test_every_client_reads_the_words_of_its_domain_and_an_unseen_domain_has_non
     problem = make_problem({**SIZES, "w": 5}, silos={"domains": domains, "roles": roles})
     trained = replace(problem, silos=problem.silos.federated())
     played = play(VQOracle(**OPTIONS), trained, [1])
-    there = played.page.answers(problem.silos)
+    there = played.page.silos_with_a_model(problem.silos)
     assert "w" not in there.clients
     assert set(there.clients) > set(trained.silos.clients)
     model = played.page.model(played.state, replace(problem, silos=there))

@@ -22,9 +22,7 @@ from tasks.pair import Kept
 from tasks.running.runner import PlainRunner, PrefectRunner
 from tasks.running.step import ClientStep, Sealed, ServerStep, server_step, step
 
-ROOM = [
-    m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.") if m.name != "tasks.recording.served"
-]  # MLflow's own file
+ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
 STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}
 STEPS = [STEPS[name] for name in sorted(STEPS)]
 COHORT = Cohort(Silos("nowhere", "none", ("a",)), (Stack(("a",), 1),))

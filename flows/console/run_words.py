@@ -1,0 +1,25 @@
+"""What a run says while it goes, and at its end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flows.console import screen
+from models.assessment.quantities import Quantity
+
+
+def say_round(name: str, record: dict[str, Any], quantity: Quantity, said: Sequence[str]) -> None:
+    """A round is over; `said`: what the method reports in words."""
+    screen.current().round(record["round"], quantity.said(record["metrics"]))
+    for words in said:
+        screen.current().say(f"{name}, round {record['round']}: {words}")
+
+
+def say_result(name: str, result: dict[str, Any], quantity: Quantity, problem: str | None) -> None:
+    """The run is over; `problem`: why MLflow was not told of all of it."""
+    screen.current().end(name, quantity.said(result["metrics"]), result["seconds"]["total"])
+    if problem:
+        screen.current().say(
+            f"{name}: {problem}; its metrics are kept in {result['folder']}, and --resume delivers them."
+        )
+    if result["dropped_out"]:
+        screen.current().say(f"{name}: clients dropped out {result['dropped_out']} times, the rounds went on")

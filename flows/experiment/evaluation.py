@@ -1,0 +1,76 @@
+"""What a method's model is worth to every client: asked by tasks whose messages are no traffic of training."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from flows.experiment.project import Project
+from flows.experiment.records import by_client_of, means_of, metrics_of
+from flows.experiment.run_folder import RunFolder
+from flows.method import Method
+from flows.round import Round, Tally
+from models.model import Model
+from models.state import State
+from silos.cohort import Silos
+from tasks.evaluate import evaluate
+from tasks.messages import Scores
+from tasks.recording.json_files import write_json
+from tasks.recording.round_metrics import by_client
+from tasks.uncertainty_check import uncertainty_check
+
+SPLITS = ("validation", "test")
+
+
+def scored_model(page: Method, silos: Silos, state: State, round: Round) -> Model:
+    """The model of every client, of all roles, that has one; also of those that did not take part.
+
+    The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
+    """
+    silos = page.silos_with_a_model(silos)
+    problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
+    return page.scored_model(state, replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally))
+
+
+def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:
+    """Every client of the model is scored; one model on common rows is scored once and counts for every client."""
+    silos = project.silos.select(model.clients)
+    once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
+    options: dict[str, Any] = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
+    scores: list[Scores] = []
+    if len(once) < len(SPLITS):
+        each = tuple(s for s in SPLITS if s not in once)
+        scores += round.each(evaluate, model, silos=silos, splits=each, **options)
+    if once:
+        found = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
+        scores += [score.for_all(silos.clients) for score in found]
+    return scores
+
+
+def doubts_of(project: Project, model: Model, round: Round) -> dict[str, dict[str, float]]:
+    """client to what uncertainty_check finds on its test rows; nothing of a regression, or without test rows."""
+    if project.quantity.outcome != "correct":
+        return {}
+    silos = project.silos.select(model.clients)
+    asked = silos.select(silos.clients[:1]) if silos.common("test") and not model.is_personal else silos
+    problem = round.problem
+    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+    options |= {"passes": project.params.evaluation.passes, "refuse": False}
+    found: dict[str, dict[str, float]] = {}
+    for message in round.each(uncertainty_check, model, silos=asked, split="test", **options):
+        for at, client in enumerate(message.clients):
+            if message.rows[at]:
+                numbers = {name: float(value[at]) for name, value in message.numbers.items()}
+                found[client] = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    return found if asked is silos else {client: dict(found[asked.clients[0]]) for client in silos.clients}
+
+
+def last_scores(
+    project: Project, model: Model, round: Round, folder: RunFolder
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """A run's metrics, and the doubts of each client; every client keeps its outcomes, whose hashes are in the folder."""
+    silos, quantity = project.silos, project.quantity
+    scores = scores_of(project, model, round, keep_outcomes=True)
+    write_json(folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
+    table, doubts = by_client(scores, quantity), doubts_of(project, model, round)
+    metrics = {**metrics_of(table, silos, quantity), **means_of(doubts, silos)}
+    return {**metrics, f"{quantity.name}/by_client": by_client_of(table, silos, quantity)}, doubts

@@ -1,0 +1,111 @@
+"""What is written down of a round and of a run: plain JSON."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flows.method import Report
+from flows.round import Round
+from models.assessment.quantities import Quantity
+from silos.cohort import Silos
+from tasks.messages import Scores
+from tasks.recording.mlflow_names import parts
+from tasks.recording.round_metrics import by_client, summary
+
+
+def round_record(
+    round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity
+) -> dict[str, Any]:
+    """What the journal keeps of a round: metrics with their time, and a row for each client."""
+    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in silos.clients}
+    for column, values in report.rows.items():
+        for client in table.keys() & values.keys():
+            table[client][column] = values[client]
+    scored = by_client(scores, quantity)
+    for client, row in scored.items():
+        table[client].update(row)
+    metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
+    metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
+    metrics["clients/answered"] = len(round.clients)
+    metrics["steps"] = max(round.tally.steps.values(), default=0)
+    return {
+        "round": round.number,
+        "time_ms": int(time.time() * 1000),
+        "metrics": metrics,
+        "clients": table,
+        "dropped": list(round.dropped),
+    }
+
+
+def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> dict[str, Any]:
+    """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
+    found: dict[str, Any] = {}
+    for role in ("federated", "fresh", "unseen"):
+        rows = {client: row for client, row in table.items() if silos.role(client) == role}
+        before = "" if role == "federated" else f"{role}/"
+        found |= {f"{before}{k}": v for k, v in summary(rows, "test", quantity).items()}
+        if role == "federated":
+            found |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
+            shown = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
+            for place, clients in _domains(silos).items():
+                there = summary({c: rows[c] for c in clients if c in rows}, "test", quantity)
+                found |= {f"{place}/{name}": there[name] for name in shown if name in there}
+    return found
+
+
+def by_client_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> list[dict[str, Any]]:
+    """Every client with its role and what the run is judged by on its test rows, null without such rows."""
+    name = quantity.name
+    return [{"client": c, "role": silos.role(c), name: table.get(c, {}).get(f"test/{name}")} for c in silos.clients]
+
+
+def means_of(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, float]:
+    """`uncertainty/entropy` and so on: means over the federated clients, over each domain's, and over others by role."""
+    groups: dict[str, list[str]] = {"": list(silos.federated().clients)}
+    groups |= {f"{place}/": clients for place, clients in _domains(silos).items()}
+    groups |= {f"{role}/": [c for c in doubts if silos.role(c) == role] for role in ("fresh", "unseen")}
+    names = dict.fromkeys(name for of in doubts.values() for name in of)
+    found: dict[str, float] = {}
+    for before, clients in groups.items():
+        for name in [n for n in names if not before.startswith("domain") or n in _BY_DOMAIN]:
+            values = [doubts[c][name] for c in clients if name in doubts.get(c, {})]
+            found |= {f"{before}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
+    return found
+
+
+def totals_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Bytes, steps and clients that dropped out, over all rounds."""
+    return {
+        "bytes": {k: sum(r["metrics"][f"bytes/{k}"] for r in records) for k in ("up", "down")},
+        "steps": sum(r["metrics"].get("steps", 0) for r in records),
+        "dropped_out": sum(r["dropped"] for r in records),
+    }
+
+
+def seconds_of(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Of all rounds, also those before a resume; orchestration is what was not spent on the work inside tasks."""
+    rounds = [r["seconds"] for r in records]
+    spent = sum(s["round"] for s in rounds)
+    inside = sum(v for s in rounds for k, v in s.items() if k != "round")
+    return {
+        "per_round": spent / max(len(rounds), 1),
+        "local_train": sum(s.get("local_train", 0.0) for s in rounds),
+        "orchestration": spent - inside,
+    }
+
+
+_BY_DOMAIN = ("entropy", "ece", "perplexity")
+_MOST_DOMAINS = 12  # more in one page cannot be told apart
+
+
+def _domains(silos: Silos) -> dict[str, list[str]]:
+    """`domain/-50` to the federated clients of that domain, where there are a few."""
+    federated = silos.federated()
+    if not 2 <= len(federated.laws()) <= _MOST_DOMAINS:
+        return {}
+    names = parts(federated.laws())
+    found: dict[str, list[str]] = {}
+    for client in federated.clients:
+        found.setdefault(f"domain/{names[silos.domain(client)]}", []).append(client)
+    return found

@@ -1,0 +1,58 @@
+"""Who is called in a round."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.method import Report
+from flows.round import Problem, Round, tickets
+
+Memory = Mapping[str, Any]
+"""What a sampler keeps from one round to the next: plain JSON. It is in the checkpoint, so a resumed run calls the same."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """The clients of a round that answer, and those that were called but dropped out, both in listing order."""
+
+    clients: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+
+
+class Sampler(ABC):
+    """Who is called: by the seed, the round and what it keeps in memory, and by nothing else."""
+
+    @abstractmethod
+    def call(self, problem: Problem, number: int, memory: Memory) -> Called:
+        """The clients of this round."""
+
+    def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
+        """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise."""
+        return memory
+
+
+@dataclass(frozen=True)
+class Uniform(Sampler):
+    """max(1, fraction * clients) are drawn without replacement (McMahan et al. 2017); it remembers nothing.
+
+    Each drops out with chance `dropout`, from a stream of its own, so that the same seed loses the same clients in every
+    method. `join`: clients to the round before which they are not there to be drawn.
+    """
+
+    fraction: float = 1.0
+    dropout: float = 0.0
+    join: Mapping[str, int] = field(default_factory=dict)
+
+    def call(self, problem: Problem, number: int, memory: Memory) -> Called:
+        """See Sampler."""
+        clients = tuple(c for c in problem.silos.clients if self.join.get(c, 1) <= number)
+        chosen = set(clients)
+        wanted = max(1, round(self.fraction * len(clients)))
+        if wanted < len(clients):
+            ticket = tickets(problem, clients, number, "draw")
+            chosen = set(sorted(clients, key=lambda c: (ticket[c], c))[:wanted])
+        luck = tickets(problem, clients, number, "dropout") if self.dropout else dict.fromkeys(clients, 1.0)
+        drawn = [c for c in clients if c in chosen]
+        there, lost = ([c for c in drawn if (luck[c] >= self.dropout) == kept] for kept in (True, False))
+        return Called(tuple(there), tuple(lost))

@@ -1,0 +1,57 @@
+"""Pictures that a method may ask for at the end of its runs: files in the run's folder, which MLflow gets too."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.round import Round
+from models.assessment.quantities import Quantity
+from models.method_networks.codebook import SHARED
+from models.model import Model
+from models.networks.deep_ensemble import members_of
+from silos.cohort import Silos
+from tasks.projection import plane, projection
+from tasks.recording.figures import draw_codebook, draw_stages
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a picture may show: the model that is reported, its clients, and what the journal has of the rounds."""
+
+    folder: Path
+    model: Model
+    silos: Silos
+    round: Round
+    records: list[dict[str, Any]]
+    quantity: Quantity
+    personal: bool  # whether params let what is a client's own be seen (tracking.personal_models)
+
+
+Picture = Callable[[Scene], Path | None]
+"""Draws a file into the scene's folder; None where there is nothing to see."""
+
+
+def stages(scene: Scene) -> Path:
+    """The quantity and the clients' doubts over rounds, with the end of each stage."""
+    path = scene.folder / "stages.png"
+    draw_stages(path, scene.records, scene.quantity)
+    return path
+
+
+def codewords(scene: Scene) -> Path | None:
+    """Features of each client and its own words in the plane of the shared words; only where params let them be seen."""
+    one = members_of(scene.model.network)[0]
+    shared = scene.model.shared.get(one.prefix + SHARED)
+    if shared is None or len(shared) < 2 or not scene.personal:
+        return None
+    silos, axes, problem = scene.silos.select(scene.model.clients), plane(shared), scene.round.problem
+    options: dict[str, Any] = {"training": problem.training, "axes": axes, "seed": problem.seed}
+    points = {
+        client: (tokens.tolist(), own.tolist())
+        for message in scene.round.each(projection, scene.model, silos=silos, **options)
+        for client, tokens, own in zip(message.clients, message.tokens, message.words, strict=True)
+    }
+    path = scene.folder / "codebook.png"
+    draw_codebook(path, (shared @ axes).tolist(), points, {c: silos.domain(c) or "" for c in points})
+    return path
