@@ -68,6 +68,11 @@ def test_every_folder_with_code_is_on_the_map():
     assert {f"{room}/" for room in rooms} <= set(mapped())
 
 
+def test_every_method_is_named_in_the_readme_and_no_other():
+    linked = re.findall(r"\[(\w+)\]\(docs/methods/(\w+)\.md\)", README.read_text(encoding="utf-8"))
+    assert {name for name, page in linked if name == page} == set(methods.names())
+
+
 @every_page
 def test_every_link_leads_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):

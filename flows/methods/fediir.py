@@ -26,6 +26,8 @@ from tasks.local_train import local_train
 class FedIIR(fedavg.FedAvg):
     """`penalty` is the paper's lambda; `decay` keeps that much of the last round's g."""
 
+    takes_members = False
+
     penalty: float = Field(0.01, ge=0, le=bounds.REAL)
     decay: float = Field(0.95, ge=0, lt=1)
 

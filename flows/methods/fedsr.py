@@ -29,6 +29,8 @@ class FedSR(fedavg.FedAvg):
     `width` gives mu a linear layer of its own, as in the authors' code.
     """
 
+    takes_members = False
+
     norm_weight: float = Field(0.01, ge=0, le=bounds.REAL)
     conditional_weight: float = Field(0.001, ge=0, le=bounds.REAL)
     sampled: bool = True

@@ -1,4 +1,4 @@
-"""What networks share that are made around another one in parts that ends in a dense layer."""
+"""What networks share that are made around another one."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -8,25 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from ..state import Weights
+from ..training.batch import ClientBatch
+from ..training.objectives import Objective
 from .network import Network
 from .offers import CostedParts, PartedStack, Stacked
 
 
 @dataclass(frozen=True)
-class Wrapped(CostedParts, Network):
-    """A network around `inner`, whose names of weights stay; each form is made of the inner network's own."""
+class Around(Network):
+    """A network around any other, whose functions it has; what differs, such as `cost`, is written beside it."""
 
     inner: Any
-
-    @property
-    def stacked(self) -> Stacked | None:
-        """Its own form, if the inner network has one."""
-        return self if self.inner.stacked else None
-
-    @property
-    def parted(self) -> PartedStack | None:
-        """Itself, if the inner network is in parts for a stack."""
-        return self if self.inner.stacked else None
 
     @property
     def dropout(self) -> float:
@@ -52,6 +44,38 @@ class Wrapped(CostedParts, Network):
     def random(self) -> bool:
         """The inner network's."""
         return bool(self.inner.random)
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """The inner network's."""
+        weights: dict[str, Tensor] = self.inner.init(stream)
+        return weights
+
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """The inner network's."""
+        logits: Tensor = self.inner.apply(weights, context, x, stream)
+        return logits
+
+    def cost(
+        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The inner network's."""
+        found: tuple[Tensor, dict[str, Tensor]] = self.inner.cost(weights, context, batch, objective)
+        return found
+
+
+@dataclass(frozen=True)
+class Wrapped(CostedParts, Around):
+    """One around a network in parts that ends in a dense layer: each of its forms is made of the inner network's own."""
+
+    @property
+    def stacked(self) -> Stacked | None:
+        """Its own form, if the inner network has one."""
+        return self if self.inner.stacked else None
+
+    @property
+    def parted(self) -> PartedStack | None:
+        """Itself, if the inner network is in parts for a stack."""
+        return self if self.inner.stacked else None
 
     @property
     def personal(self) -> tuple[str, ...]:

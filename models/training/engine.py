@@ -6,7 +6,7 @@ The gradient of the summed loss is each client's own gradient, since no client's
 runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for 1.6 s, is not needed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -66,15 +66,18 @@ def train(
     proximal: float = 0.0,
     anchor: Weights | None = None,
     optimiser: OptimiserState | None = None,
+    only: Collection[str] | None = None,
 ) -> Trained:
     """Local epochs of mini-batch training for every client of a stack.
 
     weights, context: names to (clients, ...); streams: (clients,) int64. `proximal` adds proximal/2 ||w - anchor||^2
     (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given. `optimiser` is the
-    optimiser's state to start from, as an earlier call returned it, or fresh. The loss of a deep ensemble is the mean over
-    its members besides.
+    optimiser's state to start from, as an earlier call returned it, or fresh. `only` names the weights that may change,
+    running statistics included; the others stay as they are. The loss of a deep ensemble is the mean over its members
+    besides.
     """
-    local = _Local(resolve(network, training.engine, training.optimiser), training, proximal)
+    plan = resolve(network, training.engine, training.optimiser if only is None else None)  # by hand, all weights step
+    local = _Local(plan, training, proximal, None if only is None else frozenset(only))
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
     if local.plan.kind == "sequential":
         return cast(Trained, _one_after_another(local.run, rows.y.shape[0], *stack))
@@ -146,6 +149,7 @@ class _Local:
     plan: Plan
     training: Training
     proximal: float
+    only: frozenset[str] | None = None
 
     @property
     def network(self) -> Network:
@@ -166,7 +170,7 @@ class _Local:
         weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
         state = optimiser
         if state is None:
-            state = self.training.optimiser.init(learned(self.network, weights), len(streams))
+            state = self.training.optimiser.init(self._learned(weights), len(streams))
         for batch in _batches(self.network, self.training, rows, streams):
             if self.plan.fused:
                 loss = self._descend(weights, context, anchor, batch)
@@ -195,13 +199,19 @@ class _Local:
         means = {name: (total / along(count, total)).to(leaves[name].dtype) for name, total in sums.items()}
         return {**means, **buffers}, seen / (count * len(self.network.singles))
 
+    def _learned(self, weights: Weights) -> dict[str, Tensor]:
+        """Those of the weights that gradients move."""
+        found = learned(self.network, weights)
+        return found if self.only is None else {name: w for name, w in found.items() if name in self.only}
+
     def _step(
         self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
     ) -> tuple[dict[str, Tensor], OptimiserState, Tensor]:
         """One step of the optimiser; the loss is each client's mean, (clients,)."""
-        leaves = {name: w.requires_grad_() for name, w in learned(self.network, weights).items()}
+        leaves = {name: w.requires_grad_() for name, w in self._learned(weights).items()}
         buffers = {name: w for name, w in weights.items() if name not in leaves}
         loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
+        moved = {name: w for name, w in moved.items() if self.only is None or name in self.only}
         total = loss.sum()
         if self.proximal:
             total = total + self.proximal / 2 * sum(((w - anchor[n]) ** 2).sum() for n, w in leaves.items())
@@ -209,7 +219,8 @@ class _Local:
         trained = {name: w.detach() for name, w in leaves.items()}
         new, new_state = self.training.optimiser.step(trained, grads, state)
         for name, rate in self.network.rates.items():
-            new[name] = trained[name].lerp(new[name], rate)
+            if name in new:
+                new[name] = trained[name].lerp(new[name], rate)
         new, weights = {**new, **buffers, **moved}, {**trained, **buffers}
         if batch.full:
             return new, new_state, loss.detach()

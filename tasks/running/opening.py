@@ -59,6 +59,20 @@ def enough(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
     return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
 
 
+def enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor:
+    """Which rows may be told of by class: (clients, rows, classes) float64, on the CPU, since sums of it leave.
+
+    1 at a row's class if its client has so many different rows of that class, else 0.
+    """
+    told = torch.zeros(*rows.y.shape, classes, dtype=torch.float64)
+    for at, count in enumerate(rows.counts.tolist()):
+        labels = rows.y[at, :count].cpu()
+        for c in labels.unique().tolist():
+            own = (labels == c).nonzero()[:, 0]
+            told[at, own, c] = float(_at_least(rows.x[at, own], least))
+    return told
+
+
 def _at_least(x: Tensor, least: int) -> bool:
     """Looks at the first few before at all: they are enough as a rule."""
     return any(len(some) >= least and different(some).max() + 1 >= least for some in (x[: 2 * least], x))

@@ -268,7 +268,7 @@ def counted(folder: Path, method: str) -> int:
     best = run.load_best(found[1], quantity)
     assert best is not None, "the best state is missing"
     assert best[1] == run.best_round(found[1], quantity)[1]
-    for state, _ in (found, best):
+    for state, *_ in (found, best):
         for section, refs in state.private.items():
             assert len(private.load_stack(section, refs, sorted(refs))) > 0
     return found[1]

@@ -1,6 +1,7 @@
 """What every method must do, whichever it is: found through the registry."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +21,12 @@ CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}  # one row onl
 ROWS = {"one_class": "same"}
 
 
-@pytest.fixture(params=names())
+EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+
+
+@pytest.fixture(params=names(EXAMPLES))
 def page(request) -> Method:
-    return find(request.param)()
+    return find(request.param, EXAMPLES)()
 
 
 @pytest.fixture

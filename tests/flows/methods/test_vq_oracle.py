@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from flows.method import start
 from flows.methods.uefl import UEFL
 from flows.methods.vq_oracle import VQOracle
 from models.method_networks.codebook import SHARED
@@ -93,4 +94,4 @@ def test_an_option_and_a_network_that_do_not_fit_are_named(make):
     with pytest.raises(UserError, match=r"method.vq_oracle.segments is 4, and must divide the 6 channels"):
         VQOracle(segments=4).init(make())
     with pytest.raises(UserError, match=r"model.members is 2"):
-        VQOracle().init(replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+        start(VQOracle(), replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))

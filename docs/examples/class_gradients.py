@@ -1,0 +1,59 @@
+"""FedAvg whose loss weighs classes by how far the shared model is from right on them, told by gradients of each class.
+
+every client: g_c = sum of the loss's gradient in the logits over its rows of class c, where it has ten such rows
+the server:   u_c = |sum of g_c| / rows of c;  in this round's loss class c weighs (u_c / mean u)^strength
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+
+from flows.method import Report
+from flows.methods import fedavg
+from models.networks.wrapped import Around
+from models.training.objectives import slopes
+from models.training.plan import resolve
+from silos.cohort import Cohort
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+from tasks.messages import SEVERAL_ADDED, Message
+from tasks.running.opening import enough_of_class, open_stacks
+from tasks.running.step import step
+
+
+@dataclass(frozen=True)
+class ClassGradients(Message):
+    with_model = False  # local training of the same round counts it
+    rows: Annotated[torch.Tensor, SEVERAL_ADDED]  # (classes,) int64
+    sums: Annotated[torch.Tensor, SEVERAL_ADDED]  # (classes, classes) float64, of class and logit
+
+
+@step
+def class_gradients(cohort: Cohort, model, private, training, device="cpu") -> list[ClassGradients]:
+    told = []
+    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+        logits = resolve(model.network, training.engine).logits(weights, context, rows.x, None)
+        slope = slopes(training.objective, logits.flatten(0, 1), rows.y.flatten())[1].view_as(logits).double().cpu()
+        own = enough_of_class(rows, logits.shape[-1])
+        told.append(ClassGradients(stack.clients, own.sum((0, 1)).long(), torch.einsum("kri,kro->io", own, slope)))
+    return told
+
+
+@dataclass(frozen=True)
+class ByClass(Around):
+    def cost(self, weights, context, batch, objective):
+        return super().cost(weights, context, batch, lambda logits, y: objective(logits, y) * context["weight"][y])
+
+
+class ClassWeighted(fedavg.FedAvg):
+    strength: float = 1.0
+
+    def one_round(self, state, round):
+        model = self.model(state, round.problem).select(round.clients)
+        told = round.each(class_gradients, model, training=round.problem.training)
+        size = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told).clamp_min(1)
+        weight = torch.where(size > 0, size / size[size > 0].mean(), 1.0).float() ** self.strength
+        weighted = {"weight": weight.expand(len(model.clients), -1)}
+        updates = round.train(local_train, replace(model, network=ByClass(model.network), context=weighted))
+        return state.with_tensors(weights=round.once(aggregate, updates, model.shared)), Report.of(updates)

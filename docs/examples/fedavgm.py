@@ -1,0 +1,35 @@
+"""FedAvgM: FedAvg whose server steps with momentum (Hsu, Qi and Brown 2019).
+
+v <- momentum v + (w - average of the clients' weights);  w <- w - learning_rate v
+what is not learned, such as running statistics, is the average
+"""
+
+from pydantic import Field
+
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Problem, Round
+from models.networks.registry import learned
+from models.state import State
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+
+class FedAvgM(fedavg.FedAvg):
+    """Momentum 0 with learning rate 1 is FedAvg."""
+
+    momentum: float = Field(0.9, ge=0, lt=1)
+    learning_rate: float = Field(1.0, gt=0)
+
+    def init(self, problem: Problem) -> State:
+        state = super().init(problem)
+        learns = learned(problem.network, state.tensors["weights"])
+        return state.with_tensors(velocity={name: w * 0 for name, w in learns.items()})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        w, v = state.tensors["weights"], state.tensors["velocity"]
+        updates = round.train(local_train, self.model(state, round.problem))
+        average = round.once(aggregate, updates, w)
+        v = {name: self.momentum * v[name] + w[name] - average[name] for name in v}
+        stepped = {name: w[name] - self.learning_rate * v[name] for name in v}
+        return state.with_tensors(weights={**average, **stepped}, velocity=v), Report.of(updates)

@@ -1,0 +1,59 @@
+"""FedRep: one shared representation, a head of its own for each client (Collins et al. 2021, algorithm 1).
+
+every client: its head steps for `head_epochs` epochs, the representation fixed; then the representation, the head fixed
+the server:   averages representations, by rows; heads stay with their clients
+"""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from flows.method import Method, Report
+from flows.methods.shared.network_checks import apart, ending_in_a_layer
+from flows.round import Problem, Round
+from models.model import Model
+from models.state import Private, State
+from models.streams import fold, server_stream
+from models.training.engine import Training, train
+from silos.cohort import Cohort
+from silos.private import PrivateStore
+from tasks.aggregate import aggregate
+from tasks.local_train import sent_and_kept
+from tasks.messages import Update
+from tasks.running.opening import open_stacks, open_streams
+from tasks.running.step import step
+
+
+@step
+def head_then_body(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
+                   head_epochs: int, device: str = "cpu") -> list[Update]:  # fmt: skip
+    updates, heads = [], replace(training, epochs=head_epochs)
+    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+        streams = open_streams(stack, seed, round, "local_train", device)
+        head = [name for name in weights if name not in model.shared]
+        turned = train(model.network, weights, context, rows, heads, fold(streams, 1), only=head).weights
+        trained = train(model.network, turned, context, rows, training, streams, only=model.shared)
+        updates.append(sent_and_kept(stack, model, trained, rows, private))
+    return updates
+
+
+class FedRep(Method):
+    tested_model, takes_members = "personal", False
+    head_epochs: int = Field(10, ge=1)
+
+    def init(self, problem: Problem) -> State:
+        return State(apart(*self._drawn(problem))[0]).with_private("heads", {})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        updates = round.train(head_then_body, self.model(state, round.problem), head_epochs=self.head_epochs)
+        for update in updates:
+            state = state.with_private("heads", update.private["heads"])
+        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), Report.of(updates)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        heads = Private("heads", state.private["heads"], apart(*self._drawn(problem))[1])
+        return Model(problem.network, state.tensors["weights"], heads, clients=problem.silos.clients)
+
+    def _drawn(self, problem: Problem) -> tuple[dict, list[str]]:
+        layer = f"dense{ending_in_a_layer(problem).last}"
+        return problem.network.init(server_stream(problem.seed, 0, "init")), [f"{layer}.weight", f"{layer}.bias"]

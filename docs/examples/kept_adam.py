@@ -1,0 +1,29 @@
+"""FedAvg whose clients keep their optimiser's state from one round to the next; nobody else sees it.
+
+every client: local epochs from the shared weights, Adam's moments and its count of steps from where it left them
+"""
+
+from flows.method import Report
+from flows.methods import fedavg
+from flows.round import Problem, Round
+from models.networks.registry import learned
+from models.state import Private, State
+from models.training.engine import stacked
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+
+
+class KeptAdam(fedavg.FedAvg):
+    """With SGD without momentum, which has no state, it is FedAvg."""
+
+    def init(self, problem: Problem) -> State:
+        return super().init(problem).with_private("optimiser", {})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        w, problem = state.tensors["weights"], round.problem
+        fresh = problem.training.optimiser.init(learned(problem.network, stacked(w, 1)), 1)
+        kept = Private("optimiser", state.private["optimiser"], {name: t[0] for name, t in fresh.items()})
+        updates = round.train(local_train, self.model(state, problem), optimiser=kept)
+        for update in updates:
+            state = state.with_private("optimiser", update.private["optimiser"])
+        return state.with_tensors(weights=round.once(aggregate, updates, w)), Report.of(updates)

@@ -1,0 +1,175 @@
+"""Pages of docs/examples: methods in one short file each, which nothing in siloflow knows of."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.method import find
+from flows.methods.fedavg import FedAvg
+from models.networks.registry import learned
+from models.state import Private
+from models.streams import fold, server_stream
+from models.training.engine import Rows, train
+from models.training.optimisers import SGD, Adam
+from silos.cohort import Stack, open_stack
+from tasks.running.opening import open_streams
+
+PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+SIZES = {"lyon": 40, "oslo": 30, "rome": 23}
+
+
+def page(name, **options):
+    return find(name, PAGES)(**options)
+
+
+def with_optimiser(problem, optimiser):
+    return replace(problem, training=replace(problem.training, optimiser=optimiser))
+
+
+def test_they_are_the_four_and_each_is_short():
+    assert set(PAGES) == {"fedavgm", "fedrep", "class_gradients", "kept_adam"}
+    for path in PAGES.values():
+        assert len(Path(path).read_text(encoding="utf-8").splitlines()) < 60, path
+
+
+def test_the_page_that_the_docs_show_is_the_file():
+    text = (Path(__file__).parents[3] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(\"\"\"FedAvgM.*?)```", text, re.DOTALL)
+    assert shown == Path(PAGES["fedavgm"]).read_text(encoding="utf-8")
+
+
+def test_fedavgm_without_momentum_is_fedavg(make_problem, play):
+    problem = make_problem(SIZES)
+    ours = play(page("fedavgm", momentum=0.0), problem, [1, 2, 3]).state.tensors["weights"]
+    fedavg = play(FedAvg(), problem, [1, 2, 3]).state.tensors["weights"]
+    for name, w in fedavg.items():
+        assert torch.allclose(ours[name], w, atol=1e-6)
+
+
+def test_fedavgm_is_the_recursion(make_problem, play):
+    """Of three rounds, with averages that FedAvg gives from the same weights."""
+    problem, momentum = make_problem(SIZES), 0.7
+    state = FedAvg().init(problem)
+    w, v = state.tensors["weights"], {n: torch.zeros_like(t) for n, t in state.tensors["weights"].items()}
+    for number in (1, 2, 3):
+        average = play(FedAvg(), problem, [number], state=state).state.tensors["weights"]
+        v = {n: momentum * v[n] + w[n] - average[n] for n in v}
+        w = {n: w[n] - 0.5 * v[n] for n in v}
+        state = state.with_tensors(weights=w)
+    ours = play(page("fedavgm", momentum=momentum, learning_rate=0.5), problem, [1, 2, 3]).state.tensors["weights"]
+    for name in w:
+        assert torch.allclose(ours[name], w[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["batched", "sequential"])
+def test_fedrep_is_its_algorithm_client_by_client(kind, make_problem, play):
+    """Written anew with plain torch: heads first, bodies then, each with the other fixed; bodies averaged by rows."""
+    problem = make_problem(SIZES)
+    problem = replace(problem, training=replace(problem.training, engine=kind, batch=100, optimiser=SGD(0.1)))
+    played = play(page("fedrep", head_epochs=3), problem, [1, 2])
+    w = problem.network.init(server_stream(problem.seed, 0, "init"))
+    head = sorted(w, key=lambda n: int(re.findall(r"\d+", n)[0]))[-2:]
+    heads = {client: {n: w[n] for n in head} for client in SIZES}
+    body = {n: t for n, t in w.items() if n not in head}
+    for _ in range(2):
+        trained = []
+        for client in problem.silos.clients:
+            rows = open_stack(problem.silos, Stack((client,), 1), "train")
+            x, y = torch.from_numpy(rows.x[0]).float(), torch.from_numpy(rows.y[0])
+            own = {**body, **heads[client]}
+            for names, epochs in ((head, 3), (list(body), problem.training.epochs)):
+                for _ in range(epochs):
+                    leaves = {n: t.clone().requires_grad_() for n, t in own.items()}
+                    problem.training.objective(problem.network.apply(leaves, {}, x, None), y).mean().backward()
+                    own = {n: (t - 0.1 * t.grad if n in names else t).detach() for n, t in leaves.items()}
+            heads[client] = {n: own[n] for n in head}
+            trained.append({n: own[n] * SIZES[client] for n in body})
+        body = {n: sum(t[n] for t in trained) / sum(SIZES.values()) for n in body}
+    for name, t in body.items():
+        assert torch.allclose(played.state.tensors["weights"][name], t, atol=1e-6)
+    model = played.page.model(played.state, problem)
+    assert isinstance(model.personal, Private)
+    assert set(played.state.tensors["weights"]).isdisjoint(head)  # the server has no head
+    clients = list(SIZES)
+    kept = played.private.load_stack("heads", model.personal.refs, clients)
+    for name in head:
+        theirs = torch.stack([heads[c][name] for c in clients])
+        assert torch.allclose(torch.from_numpy(kept[name]), theirs, atol=1e-6)
+
+
+def test_weights_that_are_fixed_are_the_same_bits_and_have_no_state(make_problem):
+    problem = make_problem(SIZES)
+    stack = Stack(tuple(SIZES), 3)
+    opened = open_stack(problem.silos, stack, "train")
+    rows = Rows(*(torch.from_numpy(a) for a in (opened.x, opened.y, opened.rows)))
+    drawn = problem.network.init(server_stream(0, 0, "init"))
+    weights = {n: w.expand(3, *w.shape) for n, w in drawn.items()}
+    streams = fold(open_streams(stack, 0, 1, "local_train", "cpu"), 1)
+    (some, *_), training = drawn, replace(problem.training, optimiser=Adam(0.1))
+    for engine in ("batched", "vmap", "sequential"):
+        found = train(problem.network, weights, {}, rows, replace(training, engine=engine), streams, only=[some])
+        for name, w in weights.items():
+            assert torch.equal(found.weights[name], w) == (name != some)
+        assert all(some in name or "/" not in name for name in found.optimiser)
+
+
+def test_with_equal_class_gradients_every_class_weighs_as_much(make_problem, play):
+    """Strength 0 is FedAvg; with more, the weights are those of the gradients, made here row by row."""
+    problem = make_problem({"lyon": 60, "oslo": 50})
+    for strength in (0.0, 1.0):
+        ours = play(page("class_gradients", strength=strength), problem, [1, 2]).state.tensors["weights"]
+        fedavg = play(FedAvg(), problem, [1, 2]).state.tensors["weights"]
+        same = all(torch.allclose(ours[n], fedavg[n], atol=1e-6) for n in fedavg)
+        assert same == (strength == 0)
+
+
+def test_class_gradients_are_the_sums_of_softmax_less_one_hot(make_problem, make_round):
+    problem = make_problem({"lyon": 60, "oslo": 50, "few": 9})
+    method, round = page("class_gradients"), make_round(problem, stack=2)
+    state = method.init(problem)
+    step = vars(sys.modules[type(method).__module__])["class_gradients"]
+    told = round.each(step, method.model(state, problem), training=problem.training)
+    rows, sums = sum(m.rows for m in told), sum(m.sums for m in told)
+    expected, counts = torch.zeros_like(sums), torch.zeros_like(rows)
+    for client in ("lyon", "oslo", "few"):
+        opened = open_stack(problem.silos, Stack((client,), 1), "train")
+        x, y = torch.from_numpy(opened.x[0]).float(), torch.from_numpy(opened.y[0])
+        p = torch.softmax(problem.network.apply(state.tensors["weights"], {}, x, None), -1)
+        for c in range(len(sums)):
+            if (y == c).sum() >= 10:
+                counts[c] += (y == c).sum()
+                expected[c] += (p - torch.nn.functional.one_hot(y, len(sums)))[y == c].double().sum(0)
+    assert torch.equal(rows, counts)
+    assert torch.allclose(sums, expected, atol=1e-5)
+    assert round.tally.bytes_up == 4 * 3 * (len(sums) ** 2 + len(sums))
+    assert round.tally.bytes_down == 0
+
+
+def test_kept_state_of_adam_goes_on_where_it_was(make_problem, play):
+    """With one client, two rounds of one epoch are two epochs; fresh state is another result; SGD has no state to keep."""
+    problem = with_optimiser(make_problem({"lyon": 40}), Adam(0.01))
+    problem = replace(problem, training=replace(problem.training, epochs=1, batch=100))
+    kept, fresh = (play(p, problem, [1, 2]).state.tensors["weights"] for p in (page("kept_adam"), FedAvg()))
+    longer = replace(problem, training=replace(problem.training, epochs=2))
+    whole = play(FedAvg(), longer, [1]).state.tensors["weights"]
+    for name in whole:
+        assert torch.allclose(kept[name], whole[name], atol=1e-6)
+    assert not all(torch.allclose(fresh[n], whole[n], atol=1e-4) for n in whole)
+    plain = with_optimiser(problem, SGD(0.1))
+    ours, theirs = (play(p, plain, [1, 2]).state.tensors["weights"] for p in (page("kept_adam"), FedAvg()))
+    assert all(torch.equal(ours[n], theirs[n]) for n in theirs)
+
+
+def test_the_state_that_is_kept_is_weights_only_of_those_that_learn(make_problem, play):
+    problem = with_optimiser(make_problem(SIZES), Adam(0.01))
+    played = play(page("kept_adam"), problem, [1, 2])
+    refs = played.state.private["optimiser"]
+    assert set(refs) == set(SIZES)
+    weights = problem.network.init(server_stream(0, 0, "init"))
+    kept = played.private.load_stack("optimiser", refs, list(SIZES))
+    assert len(kept) >= 2 * len(learned(problem.network, weights))
+    assert set(played.state.tensors) == {"weights"}  # and the server has none of it
