@@ -22,9 +22,7 @@ from models.client_statistics.spectrum import Loadings
 from models.client_statistics.vector import Statistic, make
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.model import Model
-from models.networks.convolution import CNN
-from models.networks.dense import MLP
-from models.networks.registry import Network
+from models.networks.registry import Network, kind_of
 from models.state import State
 from models.streams import server_stream
 from silos import bounds
@@ -128,15 +126,18 @@ class Conditional(Method):
             return Bilinear(inputs, outputs, count, self.constant)
         if self.form == "ensemble":
             return Ensemble(inputs, outputs, count, self.experts)
-        if not isinstance(network, MLP | CNN):
-            raise UserError(f"params.yaml: model.kind {type(network).__name__} takes no statistics; use mlp or cnn.")
+        joined = network.reading(count)
+        if joined is None:
+            raise UserError(f"params.yaml: model.kind {kind_of(network)} takes no statistics; use mlp or cnn.")
         if self.form == "joined":
-            return replace(network, statistics=count)
+            return joined
         pictures = [record.components for record in self._records if isinstance(record, Loadings)]
         named = self.source in ("client_id", "cluster_id")
-        if not isinstance(network, CNN) or len(network.shape) != 2 or len(pictures) < len(self._records) or named:
+        fit = len(pictures) == len(self._records) and not named
+        beside = network.reading(count, planes=sum(pictures)) if fit else None
+        if beside is None:
             raise UserError(
                 "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "
                 "statistics [{kind: loadings}], and no client_id or cluster_id in their place; use joined otherwise."
             )
-        return replace(network, statistics=count, planes=sum(pictures))
+        return beside

@@ -1,7 +1,7 @@
 """Convolutions with max pooling, then dense layers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -37,6 +37,10 @@ class CNN(Ending, Network):
     dropout: float = 0.0
     statistics: int = 0
     planes: int = 0
+
+    def reading(self, statistics: int, planes: int = 0) -> "CNN | None":
+        """Beside the features, or as pictures beside an image of one channel."""
+        return None if planes and len(self.shape) != 2 else replace(self, statistics=statistics, planes=planes)
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -56,6 +56,10 @@ class MLP(Ending, Fused, Network):
     outputs: int
     dropout: float = 0.0
     statistics: int = 0
+
+    def reading(self, statistics: int, planes: int = 0) -> "MLP | None":
+        """Beside its inputs."""
+        return None if planes else replace(self, statistics=statistics)
 
     @classmethod
     def for_rows(cls, shape: Sequence[int], outputs: int, **options: Any) -> Self:

@@ -78,6 +78,13 @@ class Network(ABC):
         """The hash of the file that its first weights are from; empty where they are drawn."""
         return ""
 
+    def reading(self, statistics: int, planes: int = 0) -> "Network | None":
+        """Itself with room for so many statistics of a client beside its rows, or as so many pictures beside an image.
+
+        None if it has no such form.
+        """
+        return None
+
     @property
     def served(self) -> "Network":
         """What answers when the model is logged: itself, unless what it adds is for training only."""

@@ -1,6 +1,7 @@
 """Where rounds run makes no difference to what comes out, and leaves nothing behind."""
 
 import pickle
+from pathlib import Path
 
 import cloudpickle
 import dask
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of t
 
 PLACES = [("threads", 1), ("threads", 2), ("processes", 2), ("dask", 2)]
 FAR = ["processes", "dask"]
+EXAMPLES = {path.stem: path for path in (Path(__file__).parents[2] / "docs" / "examples").glob("*.py")}
 
 
 def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, workers_now):
@@ -37,6 +39,17 @@ def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, 
     prefect.settle(runner.started)
     tasks = sorted((name, completed(run)) for run, name in flow_runs().items() if run not in others)
     assert tasks == [*zip(["fedavg-seed0"] * 4, [11, 19, 19, 19], strict=True), *[("local_only-seed0", 16)] * 2]
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_a_page_with_steps_messages_and_networks_of_its_own_runs_in_worker_processes(name, play_run, pools):
+    """They have no such module, and what they send back is what the page knows."""
+    pools("processes")
+    page = f"extra_methods={{{name}: {EXAMPLES[name]}, own: own.py}}"
+    here, there = (play_run(name, kind, 2, page) for kind in ("threads", "processes"))
+    assert here["weights_sha256"] == there["weights_sha256"]
+    assert here["mlflow_run_id"]
+    assert here["bytes"] == there["bytes"]
 
 
 @pytest.mark.parametrize("kind", FAR)
