@@ -1,5 +1,7 @@
 """A page whose model is a network of its own: the run is whole, and the logged model is one that loads elsewhere."""
 
+import os
+
 import mlflow
 import pytest
 
@@ -34,7 +36,7 @@ def test_a_network_of_a_users_page_is_not_logged_unless_it_names_one_that_is_the
     (folder / f"{name}.py").write_text(PAGE.format(more=more))
     result = play_run(name, "threads", 1, f"extra_methods.{name}={name}.py", "training.rounds=1")
     assert result["mlflow_run_id"], told.said
-    client = mlflow.MlflowClient()
+    client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])  # other tests may have set another
     experiment = client.get_run(result["mlflow_run_id"]).info.experiment_id
     logged = client.search_logged_models([experiment], filter_string=f"source_run_id = '{result['mlflow_run_id']}'")
     assert [one.status == "READY" for one in logged] == ([True] if more else [])
