@@ -9,9 +9,10 @@ from models.networks.registry import Network
 from models.streams import client_streams, uniform
 from models.training.engine import Training
 from models.training.engine_choice import even
-from silos.cohort import Cohort, Silos, deal, make_stacks
+from silos.cohort import Cohort, Silos, make_stacks
 from silos.private import PrivateStore
 from tasks.messages import Message, Update
+from tasks.running.dealing import deal
 from tasks.running.runner import Runner
 from tasks.running.step import ClientStep, ServerStep
 

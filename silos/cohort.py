@@ -1,7 +1,7 @@
 """Which clients are worked on together, and their rows opened side by side."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -14,7 +14,7 @@ from silos.manifest import COMMON
 from silos.reference import Silos
 from silos.store import open_client, open_common_rows
 
-__all__ = ["Cohort", "Silos", "Stack", "StackRows", "deal", "make_stacks", "open_common", "open_stack"]
+__all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
 
 CACHE_BYTES = min(4 * 1024**3, free_bytes() // 16)  # what a process keeps of opened stacks; several share a machine
 
@@ -48,23 +48,6 @@ def make_stacks(silos: Silos, size: int) -> tuple[Stack, ...]:
     rows = silos.rows("train")
     order = sorted(rows, key=lambda name: (-rows[name], name))
     return tuple(Stack(tuple(order[at : at + size]), size) for at in range(0, len(order), size))
-
-
-def deal(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
-    """Whole stacks in contiguous runs, at most `workers` and none empty.
-
-    The largest run has as few training rows as a contiguous dealing can give it.
-    """
-    rows = silos.rows("train")
-    weights = [sum(rows[name] for name in stack.clients) for stack in stacks]
-    low, high = max(weights, default=0), sum(weights)
-    while low < high:
-        limit = (low + high) // 2
-        if len(_runs(weights, limit)) <= workers:
-            high = limit
-        else:
-            low = limit + 1
-    return [Cohort(silos, tuple(stacks[first:last])) for first, last in _runs(weights, low)]
 
 
 @dataclass(frozen=True)
@@ -149,20 +132,6 @@ def _remembered(
 
 _lock = Lock()
 _opened: OrderedDict[tuple, _Opened] = OrderedDict()
-
-
-def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """(first, past the last) of the fewest contiguous runs whose weights add up to `limit` at most."""
-    runs: list[tuple[int, int]] = []
-    total = 0
-    for at, weight in enumerate(weights):
-        if runs and total + weight <= limit:
-            runs[-1] = (runs[-1][0], at + 1)
-            total += weight
-        else:
-            runs.append((at, at + 1))
-            total = weight
-    return runs
 
 
 def _files(silos: Silos, stack: Stack) -> dict[str, str]:

@@ -85,7 +85,7 @@ def git_commit(root: Path) -> str:
 def _model(
     project: Project, page: Method, problem: Problem, private: PrivateStore, model: Model
 ) -> dict[str, Any] | None:
-    """What tasks.recording.served logs; None where that would be personal weights that nobody asked for."""
+    """What tasks.recording.logged_model logs; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
     network, reads = model.network.served, page.reads()
     if not comes_along(network):

@@ -78,7 +78,7 @@ class Finish:
     """What is logged once, when the run is done."""
 
     files: tuple[Path, ...] = ()
-    model: Mapping[str, Any] | None = None  # arguments of tasks.recording.served.log
+    model: Mapping[str, Any] | None = None  # arguments of tasks.recording.logged_model.log
     data: Mapping[str, Any] | None = None  # name, version, source, profile
     metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
 
@@ -188,7 +188,7 @@ class Delivery:
             for file in self._finish.files:
                 client.log_artifact(self.run_id, str(file))
             if self._finish.model:
-                from tasks.recording.served import log_once
+                from tasks.recording.logged_model import log_once
 
                 log_once(client, self.run_id, self._finish.model)
         client.set_terminated(self.run_id, self._status)

@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from models.answering import Answering
+from models.served_model import Answering
 from silos.manifest import read_manifest
 from silos.store import open_client
 

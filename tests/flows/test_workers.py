@@ -10,9 +10,10 @@ import pytest
 from prefect.client.orchestration import get_client
 
 import tasks.running.workers
-from silos.cohort import deal, make_stacks, open_stack
+from silos.cohort import make_stacks, open_stack
 from silos.errors import UserError
 from tasks.running import runner
+from tasks.running.dealing import deal
 from tasks.running.step import Sealed
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints

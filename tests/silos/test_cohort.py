@@ -1,7 +1,6 @@
-"""Stacks depend on the data alone; dealing moves them whole, once each and in order."""
+"""Stacks depend on the data alone, and opening them is remembered."""
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silos import cohort
-from silos.cohort import Silos, Stack, deal, make_stacks, open_stack
+from silos.cohort import Silos, Stack, make_stacks, open_stack
 from silos.store import open_client, write
 
 COUNTS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 50), min_size=1, max_size=20)
@@ -36,39 +35,6 @@ def test_stacks_hold_each_client_once_the_largest_first(rows, size):
     assert [rows[name] for name in order] == sorted(rows.values(), reverse=True)
     assert all(stack.size == size for stack in stacks)
     assert all(len(stack.clients) == size for stack in stacks[:-1])
-
-
-@given(rows=COUNTS, size=st.integers(1, 4), workers=st.integers(1, 8))
-def test_dealing_covers_each_stack_once_and_in_order(rows, size, workers):
-    silos = sized(rows)
-    stacks = make_stacks(silos, size)
-    cohorts = deal(silos, stacks, workers)
-    assert tuple(stack for dealt in cohorts for stack in dealt.stacks) == stacks
-    assert len(cohorts) <= workers
-    assert all(dealt.stacks for dealt in cohorts)
-    assert [name for dealt in cohorts for name in dealt.clients] == [n for s in stacks for n in s.clients]
-
-
-@given(rows=COUNTS, workers=st.integers(1, 5))
-def test_no_contiguous_dealing_has_a_smaller_largest_run(rows, workers):
-    silos = sized(rows)
-    weights = [rows[stack.clients[0]] for stack in make_stacks(silos, 1)]
-
-    @cache
-    def best(first: int, left: int) -> float:
-        if first == len(weights):
-            return 0
-        if left == 0:
-            return float("inf")
-        ends = range(first + 1, len(weights) + 1)
-        return min(max(sum(weights[first:end]), best(end, left - 1)) for end in ends)
-
-    cohorts = deal(silos, make_stacks(silos, 1), workers)
-    assert max(sum(rows[name] for name in dealt.clients) for dealt in cohorts) == best(0, workers)
-
-
-def test_dealing_nothing_gives_no_cohorts():
-    assert deal(sized({}), (), 4) == []
 
 
 def test_a_stack_is_its_clients_padded_with_zeros(natural):

@@ -12,9 +12,10 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.streams import client_streams
 from models.training.engine import Rows, stacked, train
-from silos.cohort import Stack, deal, make_stacks
+from silos.cohort import Stack, make_stacks
 from silos.private import PrivateStore
 from tasks.local_train import _SMALL, local_train, weighted_sum
+from tasks.running.dealing import deal
 from tasks.running.opening import open_rows
 
 NINE = {f"c{i}": 5 + 3 * i for i in range(9)}

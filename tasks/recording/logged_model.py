@@ -37,7 +37,7 @@ from mlflow.pyfunc import PythonModel
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from {package}.answering import Answering
+from {package}.served_model import Answering
 
 
 class Loaded:
