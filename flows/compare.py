@@ -13,7 +13,7 @@ from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing import headline, spread
 from flows.experiment import identity
-from flows.experiment.difference_words import told
+from flows.experiment.difference_words import difference_record
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.paired_runs import compared, kept
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
@@ -146,7 +146,7 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
         with project.workers() as workers:
             found = compared(PrefectRunner(workers), project.silos.federated(), first, second, quantity)
         if found is not None:
-            said = told(method, reference, found, quantity)
+            said = difference_record(method, reference, found, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}
             paired.append({**about, "distinguishable": found.distinguishable, **said})
     return {

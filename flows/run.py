@@ -19,7 +19,7 @@ from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.sampling import Called
-from flows.experiment.user_method import told_of_page
+from flows.experiment.user_method import error_of_page
 from flows.method import Method, Report, start
 from flows.methods.shared.pictures import Scene
 from flows.round import Problem, Round
@@ -110,7 +110,7 @@ class _Run:
         except BaseException as error:
             delivery.abandon()
             file = self.project.params.extra_methods.get(self.method)
-            told = told_of_page(error, self.method, file, type(self.page).__module__) if file else None
+            told = error_of_page(error, self.method, file, type(self.page).__module__) if file else None
             if told is not None:
                 raise told from error
             raise

@@ -13,7 +13,7 @@ from silos.private import PrivateStore
 from tasks.messages import Projected
 from tasks.running.opening import open_weights
 from tasks.running.step import step
-from tasks.token_centres import told_centres
+from tasks.token_centres import centres_to_tell
 
 _POINTS = 60  # of a client: more would hide each other
 
@@ -38,7 +38,7 @@ def projection(
     for stack in cohort.stacks:
         weights, context = map(one.of, open_weights(model, stack, private, device))
         seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
-        told = told_centres(cohort, stack, one, weights, context, seeds, _POINTS, split, device)
+        told = centres_to_tell(cohort, stack, one, weights, context, seeds, _POINTS, split, device)
         tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in told)
         own = weights[OWN].cpu() @ axes
         held = context[COUNT].tolist() if network.room else [0] * stack.size

@@ -41,13 +41,13 @@ def token_centres(
         streams = client_streams(seed, stack.clients, round, "token_centres")
         for one in members_of(model.network):
             own = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
-            found = told_centres(cohort, stack, *own, words, "train", device)
+            found = centres_to_tell(cohort, stack, *own, words, "train", device)
             centre, weight = zip(*found, strict=True)
             told.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
     return told
 
 
-def told_centres(
+def centres_to_tell(
     cohort: Cohort,
     stack: Stack,
     one: Member,

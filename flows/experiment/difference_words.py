@@ -7,7 +7,7 @@ from models.assessment.paired_difference import Difference, better, in_words
 from models.assessment.quantities import Quantity
 
 
-def told(first: str, second: str, found: Difference, quantity: Quantity) -> dict[str, Any]:
+def difference_record(first: str, second: str, found: Difference, quantity: Quantity) -> dict[str, Any]:
     """Who is better, and by how much."""
     return {
         "difference": found.mean,
@@ -18,10 +18,10 @@ def told(first: str, second: str, found: Difference, quantity: Quantity) -> dict
     }
 
 
-def told_of_cells(
+def difference_of_cells(
     first: str, second: str, found: Difference, quantity: Quantity, classes: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """The same of two cells of a table, with their names, and with the classes whose rows alone were compared."""
-    said = told(first, second, found, quantity)
+    said = difference_record(first, second, found, quantity)
     where = f" on {', '.join(classes)}" if classes else ""
     return {"first": first, "second": second, **said, "words": f"{said['words']}{where}"}

@@ -61,7 +61,7 @@ def refused(module: str) -> Iterator[None]:
         raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
 
 
-def told_of_page(error: BaseException, method: str, file: str, module: str) -> MethodError | None:
+def error_of_page(error: BaseException, method: str, file: str, module: str) -> MethodError | None:
     """What is said of an error that this page raised in its rounds; None if it was somebody else's."""
     if isinstance(error, UserError) or unwritable(error) or interruption(error):
         return None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.experiment.difference_words import told_of_cells
+from flows.experiment.difference_words import difference_of_cells
 from flows.experiment.paired_runs import compared, counted, kept
 from flows.experiment.seed_ensemble import ensemble
 from flows.papers.published_tables import Pair
@@ -25,7 +25,7 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
     with project.workers() as workers:
         found = compared(PrefectRunner(workers), silos, _kept(sweep, first), _kept(sweep, second), quantity, classes)
-    return None if found is None else told_of_cells(first, second, found, quantity, classes)
+    return None if found is None else difference_of_cells(first, second, found, quantity, classes)
 
 
 def together(sweep: Sweep, cell: str) -> dict[str, float] | None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from flows.experiment.difference_words import told_of_cells
+from flows.experiment.difference_words import difference_of_cells
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from models.assessment.paired_difference import over_draws
@@ -105,7 +105,7 @@ def _sentence(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     quantity = sweep.quantity(pair.first)
     draws = zip(sweep.records(pair.first), sweep.records(pair.second), strict=True)
     found = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in draws]
-    return told_of_cells(pair.first, pair.second, over_draws(found, bound=quantity.bound), quantity)
+    return difference_of_cells(pair.first, pair.second, over_draws(found, bound=quantity.bound), quantity)
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:
