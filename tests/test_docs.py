@@ -73,6 +73,13 @@ def test_every_method_is_named_in_the_readme_and_no_other():
     assert {name for name, page in linked if name == page} == set(methods.names())
 
 
+def test_the_methods_that_train_a_deep_ensemble_are_all_listed():
+    text = " ".join(HOW_IT_WORKS.read_text("utf-8").split())
+    (listed,) = re.findall(r"bytes and time grow with the members\. (.*?) take an ensemble", text)
+    takes = {name for name in methods.names() if methods.find(name).takes_members}
+    assert set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", listed))) - {"and"} == takes
+
+
 @every_page
 def test_every_link_leads_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
