@@ -132,7 +132,7 @@ def _anywhere(function: Callable) -> Callable:
 
 def _timed(answer: Any, start: float) -> Any:
     """A step's messages, the first of which says how long all of them took."""
-    if isinstance(answer, list) and answer and hasattr(answer[0], "seconds"):
+    if isinstance(answer, list) and answer and isinstance(answer[0], Message):
         answer[0] = replace(answer[0], seconds=time.perf_counter() - start)
     return answer
 
