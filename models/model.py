@@ -30,8 +30,8 @@ class Model:
     def bytes_down(self) -> int:
         """Bytes that one client receives: the shared weights; what is private is with it already."""
         per_client = [p for p in (self.personal, self.context) if not isinstance(p, Private)]
-        own = sum(size_in_bytes(p) for p in per_client) // max(len(self.clients), 1)
-        return size_in_bytes(self.shared) + own
+        share = sum(size_in_bytes(p) for p in per_client) // max(len(self.clients), 1)
+        return size_in_bytes(self.shared) + share
 
     def select(self, clients: Sequence[str]) -> "Model":
         """The model of these clients only: what travels to their cohort."""

@@ -58,8 +58,8 @@ class Answering:
                 f'choose one by params={{"client": name}}: {known}'
             )
         place = self.card["clients"].index(client)
-        own = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
-        return {**shared, **own}
+        personal = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
+        return {**shared, **personal}
 
     def _statistics(self, given: Sequence[float]) -> dict[str, Tensor]:
         wanted = self.card["statistics"]

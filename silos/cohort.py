@@ -124,7 +124,7 @@ def _remembered(
     silos.check(source)  # nothing came between
     with _lock:
         _opened[key] = opened
-        held = sum(kept.rows.nbytes for kept in _opened.values())
+        held = sum(entry.rows.nbytes for entry in _opened.values())
         while held > CACHE_BYTES:
             held -= _opened.popitem(last=False)[1].rows.nbytes
     return opened.rows

@@ -39,17 +39,17 @@ def _left_to_groups(root: Path) -> list[int]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []  # not Linux
-    left = []
+    remainders = []
     for controller, limit, usage, cache in _FILES:
-        own = [path for _, names, path in (line.split(":", 2) for line in lines) if controller in names.split(",")]
-        for path in own[:1]:
+        paths = [path for _, names, path in (line.split(":", 2) for line in lines) if controller in names.split(",")]
+        for path in paths[:1]:
             base = root / "sys/fs/cgroup" / controller
             place = base / path.lstrip("/")
             for folder in (place, *(p for p in place.parents if p.is_relative_to(base))):
                 most, taken = _number(folder / limit), _number(folder / usage)
                 if most is not None and taken is not None:
-                    left.append(most - taken + _cached(folder / "memory.stat", cache))
-    return left
+                    remainders.append(most - taken + _cached(folder / "memory.stat", cache))
+    return remainders
 
 
 def _number(path: Path) -> int | None:

@@ -48,9 +48,9 @@ def changing(folder: Path, name: str, say: Say) -> Iterator[None]:
 
     def busy() -> list[str]:
         _refuse(name, _living(folder, _WORKS))
-        return _living(folder, _CHANGES, own)
+        return _living(folder, _CHANGES, own_file)
 
-    with _named(folder, _CHANGES, name) as own, _open(folder) as lock:
+    with _named(folder, _CHANGES, name) as own_file, _open(folder) as lock:
         _wait(lock, fcntl.LOCK_EX, say, busy)
         yield
 
@@ -116,11 +116,11 @@ def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
-def _living(folder: Path, role: str, own: Path | None = None) -> list[str]:
-    """The names of the processes in this role, each one's longest, but for `own`; what dead ones left is cleaned away."""
+def _living(folder: Path, role: str, own_file: Path | None = None) -> list[str]:
+    """The names of the processes in this role, each one's longest, but for `own_file`; what dead ones left is cleaned up."""
     names: dict[str, str] = {}
     for path in sorted(folder.glob(f"{role}-*")):
-        if path == own:
+        if path == own_file:
             continue
         try:
             with path.open(encoding="utf-8") as file:

@@ -84,10 +84,10 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}); {WAYS_BACK}") from error
-    found = held.get("format") if isinstance(held, dict) else None
-    if found != FORMAT:
+    number = held.get("format") if isinstance(held, dict) else None
+    if number != FORMAT:
         raise UserError(
-            f"{path} has format {found!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
+            f"{path} has format {number!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
             "makes the data anew."
         )
     try:

@@ -66,10 +66,10 @@ class PrivateStore:
 
     def keep(self, section: str, refs_to_keep: Iterable[str]) -> None:
         """Deletes the files of a section that none of these references points into."""
-        kept = {ref.partition("/")[0] for ref in refs_to_keep}
+        stems = {ref.partition("/")[0] for ref in refs_to_keep}
         folder = self._folder(section)
         for path in folder.glob("*.safetensors"):
-            if path.stem not in kept:
+            if path.stem not in stems:
                 path.unlink(missing_ok=True)
                 _sound.pop(str(path), None)
         for path in folder.glob(".*.tmp"):

@@ -117,9 +117,9 @@ class Silos:
 
 @lru_cache(maxsize=16)
 def _manifest(folder: str, version: str, md5: str | None) -> Manifest:
-    found = read_manifest(Path(folder))
+    manifest = read_manifest(Path(folder))
     _must_be(folder, version, MANIFEST, md5)
-    return found
+    return manifest
 
 
 def _must_be(folder: str, version: str, file: str, md5: str | None, about: str = "") -> None:

@@ -119,9 +119,9 @@ def _leftovers(folder: Path) -> tuple[Path, Path]:
     new, old = (home / f".{parent.name}-{folder.name}.{end}" for end in ("new", "old"))
     if old.exists() and not folder.exists():
         old.rename(folder)
-    for left in (new, old):
-        if left.exists():
-            shutil.rmtree(left)
+    for leftover in (new, old):
+        if leftover.exists():
+            shutil.rmtree(leftover)
     return new, old
 
 

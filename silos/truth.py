@@ -16,9 +16,9 @@ def true_is_no_number(cls: type[BaseModel], raw: Any) -> Any:
         kinds = set(_kinds(field.annotation))
         if kinds & {int, float} and not kinds & {bool, Any}:
             kind = "int_type" if int in kinds else "float_type"
-            found = _held(raw.get(name), (name,))
+            values = _held(raw.get(name), (name,))
             wrong += [
-                InitErrorDetails(type=kind, loc=at, input=value) for at, value in found if isinstance(value, bool)
+                InitErrorDetails(type=kind, loc=at, input=value) for at, value in values if isinstance(value, bool)
             ]
     if wrong:
         raise ValidationError.from_exception_data(cls.__name__, wrong)

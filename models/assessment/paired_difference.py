@@ -99,15 +99,15 @@ def over_draws(differences: Sequence[float], level: float = 0.95, bound: float =
     One draw tells nothing of others: the interval is all of [-bound, bound]. A difference that is not finite makes all
     three NaN. ValueError without draws.
     """
-    found = np.array(differences, dtype=float)
-    if not len(found):
+    values = np.array(differences, dtype=float)
+    if not len(values):
         raise ValueError("there is no draw of the data")
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         return Difference(math.nan, math.nan, math.nan)
-    mean = float(found.mean())
-    if len(found) == 1:
+    mean = float(values.mean())
+    if len(values) == 1:
         return Difference(mean, -bound, bound)
-    half = float(stdtrit(len(found) - 1, (1 + level) / 2) * found.std(ddof=1) / len(found) ** 0.5)
+    half = float(stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1) / len(values) ** 0.5)
     return Difference(mean, max(mean - half, -bound), min(mean + half, bound))
 
 
@@ -118,9 +118,9 @@ def _of_rows(spread: np.ndarray, rows: np.ndarray, alike: bool) -> tuple[float, 
     if alike:
         return together * float((1 / rows).sum()) / len(rows) ** 2, float(free.sum())
     # a client with one row has no variance of its own
-    own = np.where(free > 0, spread / np.maximum(free, 1), together) / rows / len(rows) ** 2
-    total = float(own.sum())
-    return total, total**2 / float((own**2 / np.maximum(free, 1)).sum()) if total else 0.0
+    variances = np.where(free > 0, spread / np.maximum(free, 1), together) / rows / len(rows) ** 2
+    total = float(variances.sum())
+    return total, total**2 / float((variances**2 / np.maximum(free, 1)).sum()) if total else 0.0
 
 
 def better(method: str, reference: str, found: Difference, quantity: Quantity = ACCURACY) -> str | None:

@@ -42,13 +42,13 @@ def predictive(
     pieces = []
     with torch.no_grad():
         for number, at in enumerate(range(0, x.shape[1], _ROWS_AT_ONCE)):
-            own = [fold(fold(cast(Tensor, streams), number), t) for t in range(passes)] if random else [None]
-            said: list[Tensor] = []
+            substreams = [fold(fold(cast(Tensor, streams), number), t) for t in range(passes)] if random else [None]
+            outputs: list[Tensor] = []
             for one, plan in plans:
                 rows = x[:, at : at + _ROWS_AT_ONCE]
                 logits = _passes(plan, one.of(weights), one.of(context), rows)
-                said += [logits(None if stream is None else one.stream(stream)) for stream in own]
-            pieces.append(together(said))
+                outputs += [logits(None if stream is None else one.stream(stream)) for stream in substreams]
+            pieces.append(together(outputs))
     return Predictive(*(torch.cat(part, 1) for part in zip(*pieces, strict=True)))
 
 
@@ -69,8 +69,8 @@ def doubts(found: Predictive, y: Tensor, counts: Tensor) -> dict[str, Tensor]:
     used = torch.arange(y.shape[1], device=y.device) < counts[:, None]
     entropy = torch.special.entr(found.p).sum(-1)
     truth = found.p.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-    confidence, said = found.p.max(-1)
-    right = (said == y).double()
+    confidence, prediction = found.p.max(-1)
+    right = (prediction == y).double()
     per_row = {
         "entropy": entropy,
         "mutual_information": entropy - found.each,

@@ -57,12 +57,12 @@ class Loadings(Statistic):
         values, directions = spectrum(z)
         rounding = values[0] * max(z.shape) * torch.finfo(z.dtype).eps
         there = min(self.components, int((values > rounding).sum()))
-        found = torch.zeros(self.components, width, dtype=z.dtype)
+        loadings = torch.zeros(self.components, width, dtype=z.dtype)
         anchor = torch.zeros(width, dtype=z.dtype)
         anchor[: x.shape[1]] = float(self.sign == "ones")
         for at in range(there):
-            found[at] = fix_sign(directions[at], anchor) * (self.norm or width**0.5)
-        return Found(found.flatten(), there == self.components, _gap(values, there))
+            loadings[at] = fix_sign(directions[at], anchor) * (self.norm or width**0.5)
+        return Found(loadings.flatten(), there == self.components, _gap(values, there))
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Fingerprint(Statistic):
     def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
         """See Statistic."""
         top = spectrum(centred(torch.cat([x, one_hot(y, classes)], 1)))[0][: self.values]
-        found = torch.zeros(self.values, dtype=x.dtype)
-        found[: len(top)] = top.log1p() if self.log else top
-        return Found(found)
+        fingerprint = torch.zeros(self.values, dtype=x.dtype)
+        fingerprint[: len(top)] = top.log1p() if self.log else top
+        return Found(fingerprint)
 
 
 def spectrum(z: Tensor) -> tuple[Tensor, Tensor]:

@@ -132,5 +132,5 @@ def _check_rows(x: Tensor, y: Tensor, classes: int) -> None:
     outside = y[(y < 0) | (y >= classes)]
     if len(outside):
         agreed = f"{classes} classes, 0 to {classes - 1}"
-        found = f"a training row has class {int(outside[0])}, outside the agreed list of {agreed}"
-        raise StatisticError(f"{found}; all clients need one list")
+        fault = f"a training row has class {int(outside[0])}, outside the agreed list of {agreed}"
+        raise StatisticError(f"{fault}; all clients need one list")

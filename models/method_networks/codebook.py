@@ -198,10 +198,10 @@ def centres(
 
     A duplicate would never be chosen, since the first of equals is. ValueError if a number is not finite.
     """
-    found, label, kept = _clusters(tokens, words, seed, weight)
+    centroids, label, sample = _clusters(tokens, words, seed, weight)
     every = len(tokens) / len(label)  # tokens for each that was looked at
-    share = every * np.bincount(label, None if weight is None else weight[kept], len(found))
-    return found[share > 0].astype(np.float32), share[share > 0]
+    share = every * np.bincount(label, None if weight is None else weight[sample], len(centroids))
+    return centroids[share > 0].astype(np.float32), share[share > 0]
 
 
 def centres_of_many(
@@ -216,18 +216,18 @@ def centres_of_many(
 
     if len(np.unique(owner)) < least:
         return np.zeros((0, tokens.shape[1]), np.float32), np.zeros(0)
-    found, label, kept = _clusters(tokens, words, seed)
+    centroids, label, sample = _clusters(tokens, words, seed)
     every = len(tokens) / len(label)  # tokens for each that was looked at
-    tokens, owner = tokens[kept], owner[kept]
-    left = np.unique(label)
-    while len(left) and (rows := _rows_of(label, owner, len(found))[left]).min() < least:
-        lost = label == left[rows.argmin()]
-        left = np.delete(left, rows.argmin())
-        if len(left):
-            label[lost] = left[cdist(tokens[lost], found[left]).argmin(1)]
-    means = [tokens[label == cluster].mean(0, dtype=np.float64) for cluster in left]
-    share = every * np.bincount(label, minlength=len(found))[left]
-    return np.array(means, np.float32).reshape(len(left), tokens.shape[1]), share
+    tokens, owner = tokens[sample], owner[sample]
+    clusters = np.unique(label)
+    while len(clusters) and (rows := _rows_of(label, owner, len(centroids))[clusters]).min() < least:
+        lost = label == clusters[rows.argmin()]
+        clusters = np.delete(clusters, rows.argmin())
+        if len(clusters):
+            label[lost] = clusters[cdist(tokens[lost], centroids[clusters]).argmin(1)]
+    means = [tokens[label == cluster].mean(0, dtype=np.float64) for cluster in clusters]
+    share = every * np.bincount(label, minlength=len(centroids))[clusters]
+    return np.array(means, np.float32).reshape(len(clusters), tokens.shape[1]), share
 
 
 def _rows_of(label: np.ndarray, owner: np.ndarray, clusters: int) -> np.ndarray:
@@ -246,18 +246,18 @@ def _clusters(
     if not np.isfinite(tokens).all():
         raise ValueError("its features are no finite numbers; a lower training.optimiser.learning_rate may help")
     draw = np.random.default_rng(seed)
-    kept: np.ndarray | slice = slice(None)
+    sample: np.ndarray | slice = slice(None)
     if len(tokens) > _SAMPLE * words:
-        kept = np.sort(draw.choice(len(tokens), _SAMPLE * words, replace=False))
-        tokens, weight = tokens[kept], None if weight is None else weight[kept]
+        sample = np.sort(draw.choice(len(tokens), _SAMPLE * words, replace=False))
+        tokens, weight = tokens[sample], None if weight is None else weight[sample]
     different = len(np.unique(tokens, axis=0))
     # tokens that differ in their last bit only may share a centre, and then one is left over
     warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
     with threadpool_limits(1):  # sums of several threads would differ in their last bits
-        found = KMeans(min(words, different), n_init=1, max_iter=50, random_state=seed).fit(
+        clustering = KMeans(min(words, different), n_init=1, max_iter=50, random_state=seed).fit(
             tokens, sample_weight=weight
         )
-    return found.cluster_centers_, found.labels_, kept
+    return clustering.cluster_centers_, clustering.labels_, sample
 
 
 def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor) -> dict[str, Tensor]:
@@ -273,8 +273,8 @@ def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, co
             codes, index = network.quantise_stack(weights, context, z)
             used = torch.arange(at, at + z.shape[1], device=x.device) < counts[:, None]
             by_token = used.repeat_interleave(network.tokens, 1)
-            found = z.new_zeros(len(z), network.words + network.room, dtype=torch.float64)
-            words.append(found.scatter_add_(1, index, by_token.double()))
+            uses = z.new_zeros(len(z), network.words + network.room, dtype=torch.float64)
+            words.append(uses.scatter_add_(1, index, by_token.double()))
             by_hundred.append(perplexity(words[-1]))
             distance.append(((z - codes) ** 2).mean((2, 3)).double().masked_fill(~used, 0).sum(1))
     total = torch.stack(words).sum(0)

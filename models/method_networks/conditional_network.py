@@ -51,15 +51,15 @@ class Bilinear(Stacked, Network):
 
     def _product(self, weight: Tensor, context: Weights, x: Tensor) -> Tensor:
         """x: (..., rows, n), weight: (..., n + 1, q, outputs); W m first, where a client's rows share m."""
-        own = of_client(x, context, self.statistics)
+        statistics = of_client(x, context, self.statistics)
         if self.constant:
-            own = torch.cat([own, torch.ones_like(own[..., :1])], -1)
+            statistics = torch.cat([statistics, torch.ones_like(statistics[..., :1])], -1)
         x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
-        if own.shape[-2] == 1:
-            coefficients: Tensor = (weight * own.squeeze(-2)[..., None, :, None]).sum(-2)
+        if statistics.shape[-2] == 1:
+            coefficients: Tensor = (weight * statistics.squeeze(-2)[..., None, :, None]).sum(-2)
             return x @ coefficients
         of_each = (x @ weight.flatten(-2)).unflatten(-1, (-1, self.outputs))
-        answer: Tensor = (of_each * own.unsqueeze(-1)).sum(-2)
+        answer: Tensor = (of_each * statistics.unsqueeze(-1)).sum(-2)
         return answer
 
 
@@ -98,8 +98,8 @@ class Ensemble(Stacked, Network):
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """`apply` for a stack: x (clients, rows, *shape) to (clients, rows, outputs)."""
         x = x.flatten(2)
-        own = of_client(x, context, self.statistics)
-        gate = torch.baddbmm(weights["gate.bias"].unsqueeze(1), own, weights["gate.weight"])
+        statistics = of_client(x, context, self.statistics)
+        gate = torch.baddbmm(weights["gate.bias"].unsqueeze(1), statistics, weights["gate.weight"])
         return self._mix(gate, torch.baddbmm(weights["expert.bias"].unsqueeze(1), x, weights["expert.weight"]))
 
     def _mix(self, gate: Tensor, answers: Tensor) -> Tensor:

@@ -58,8 +58,8 @@ class Transformed(Wrapped):
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Features of all x1, then of all x2: (2 rows, channels, places)."""
-        own = weights[OFFSET]
-        both = torch.cat([(1 - self.mix) * x + self.mix * own, (1 + self.mix) * x - self.mix * own])
+        offset = weights[OFFSET]
+        both = torch.cat([(1 - self.mix) * x + self.mix * offset, (1 + self.mix) * x - self.mix * offset])
         return super().encode(weights, context, both, None if used is None else torch.cat([used, used]))
 
     def encode_stack(

@@ -52,8 +52,8 @@ class Matched(Wrapped):
         head = {name: weights[name] for name in self.parts}
         if not self.penalty:
             return loss_of(head), moved
-        found = torch.func.grad(loss_of)(head)
-        distance = torch.stack([((found[name] - context[name]) ** 2).sum() for name in self.parts]).sum()
+        gradients = torch.func.grad(loss_of)(head)
+        distance = torch.stack([((gradients[name] - context[name]) ** 2).sum() for name in self.parts]).sum()
         return loss_of(head) + self.penalty * distance, moved
 
     def cost_stack(
@@ -69,8 +69,10 @@ class Matched(Wrapped):
         per_row = objective(logits.flatten(0, 1), batch.y.flatten())
         (slope,) = torch.autograd.grad(per_row.sum(), scores, create_graph=True)
         share = batch.used / batch.rows.clamp_min(1).unsqueeze(1)
-        found = _gradient(read, slope * share.unsqueeze(-1))
-        distance = sum(((g - context[name]) ** 2).flatten(1).sum(1) for name, g in zip(self.parts, found, strict=True))
+        gradients = _gradient(read, slope * share.unsqueeze(-1))
+        distance = sum(
+            ((g - context[name]) ** 2).flatten(1).sum(1) for name, g in zip(self.parts, gradients, strict=True)
+        )
         return batch.mean(per_row.view(batch.y.shape)) + self.penalty * cast(Tensor, distance), moved
 
     def gradients(self, weights: Weights, context: Weights, rows: Rows, objective: Objective) -> dict[str, Tensor]:

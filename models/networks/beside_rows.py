@@ -25,9 +25,9 @@ def of_rows(x: Tensor, context: Weights, length: int) -> Tensor:
 
 def of_client(x: Tensor, context: Weights, length: int) -> Tensor:
     """The same before they are repeated: (..., 1, length) where a client's rows share them."""
-    found = context.get(STATISTICS)
-    if found is None:
+    statistics = context.get(STATISTICS)
+    if statistics is None:
         return x.new_zeros(*x.shape[:-2], 1, length)
-    if found.shape[-1] != length:
-        raise ValueError(f"the network takes {length} statistics of a client, and was given {found.shape[-1]}.")
-    return (found.unsqueeze(-2) if found.dim() < x.dim() else found).to(x.dtype)
+    if statistics.shape[-1] != length:
+        raise ValueError(f"the network takes {length} statistics of a client, and was given {statistics.shape[-1]}.")
+    return (statistics.unsqueeze(-2) if statistics.dim() < x.dim() else statistics).to(x.dtype)

@@ -40,8 +40,8 @@ class Plain:
         mean = torch.einsum("r,rchw->c", share, x) / count.clamp_min(1)
         variance = torch.einsum("r,rchw->c", share, (x - mean[:, None, None]) ** 2) / count.clamp_min(1)
         unbiased = variance * count / (count - 1).clamp_min(1)
-        for part, found in (("mean", mean), ("variance", unbiased)):
+        for part, statistic in (("mean", mean), ("variance", unbiased)):
             before = self.weights[f"{name}.{part}"]
-            after = (1 - MOMENTUM) * before + MOMENTUM * found.detach()
+            after = (1 - MOMENTUM) * before + MOMENTUM * statistic.detach()
             self.moved[f"{name}.{part}"] = torch.where(count > 1, after, before)
         return mean, variance

@@ -90,8 +90,8 @@ class CNN(Ending, Network):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
         clients, rows = x.shape[:2]
-        found = self._convolve(Folded(weights), fold_images(self._image(x, context)))
-        return found.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1), {}
+        features = self._convolve(Folded(weights), fold_images(self._image(x, context)))
+        return features.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1), {}
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """The first dense layer with its ReLU, if there is a hidden one."""
@@ -122,8 +122,8 @@ class CNN(Ending, Network):
         if not self.planes:
             return image
         pixels = math.prod(self.shape[:2])
-        found = of_rows(x.reshape(*lead, -1), context, self.statistics).unflatten(-1, (self.planes, -1))
-        pictures = found[..., :pixels].unflatten(-1, self.shape[:2]).movedim(-3, -1)
+        planes = of_rows(x.reshape(*lead, -1), context, self.statistics).unflatten(-1, (self.planes, -1))
+        pictures = planes[..., :pixels].unflatten(-1, self.shape[:2]).movedim(-3, -1)
         return torch.cat([image, pictures], -1)
 
     @property
@@ -137,11 +137,11 @@ class CNN(Ending, Network):
     def _convolved(self) -> list[tuple[int, ...]]:
         """Height and width after each convolution, before pooling."""
         lost = self.kernel - 1 - 2 * self._margin
-        sides, found = self.shape[:2], []
+        sides, sizes = self.shape[:2], []
         for _ in self.channels:
-            found.append(tuple(side - lost for side in sides))
-            sides = tuple(side // 2 for side in found[-1])
-        return found
+            sizes.append(tuple(side - lost for side in sides))
+            sides = tuple(side // 2 for side in sizes[-1])
+        return sizes
 
     def _sides(self) -> list[tuple[int, ...]]:
         """Height and width after each pooling."""

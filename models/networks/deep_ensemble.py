@@ -74,20 +74,20 @@ class DeepEnsemble(Stacked, Network):
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to (rows, classes), whose softmax is the mean of the members'."""
-        said = []
+        outputs = []
         for one in self.singles:
-            own = None if stream is None else one.stream(stream)
-            said.append(torch.log_softmax(one.network.apply(one.of(weights), one.of(context), x, own), -1))
-        return torch.logsumexp(torch.stack(said), 0) - math.log(self.members)
+            substream = None if stream is None else one.stream(stream)
+            outputs.append(torch.log_softmax(one.network.apply(one.of(weights), one.of(context), x, substream), -1))
+        return torch.logsumexp(torch.stack(outputs), 0) - math.log(self.members)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """x: (clients, rows, *shape) to (clients, rows, classes), whose softmax is the mean of the members'."""
-        said = []
+        outputs = []
         for one in self.singles:
-            own = None if streams is None else one.stream(streams)
-            logits = one.network.apply_stack(one.of(weights), one.of(context), x, own)
-            said.append(torch.log_softmax(logits, -1))
-        return torch.logsumexp(torch.stack(said), 0) - math.log(self.members)
+            substreams = None if streams is None else one.stream(streams)
+            logits = one.network.apply_stack(one.of(weights), one.of(context), x, substreams)
+            outputs.append(torch.log_softmax(logits, -1))
+        return torch.logsumexp(torch.stack(outputs), 0) - math.log(self.members)
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
@@ -96,8 +96,8 @@ class DeepEnsemble(Stacked, Network):
         costs: list[Tensor] = []
         moved: dict[str, Tensor] = {}
         for one in self.singles:
-            own = batch._replace(stream=one.stream(batch.stream))
-            cost, after = one.network.cost(one.of(weights), one.of(context), own, objective)
+            member_batch = batch._replace(stream=one.stream(batch.stream))
+            cost, after = one.network.cost(one.of(weights), one.of(context), member_batch, objective)
             costs.append(cost)
             moved |= one.named(after)
         return torch.stack(costs).sum(), moved
@@ -109,8 +109,8 @@ class DeepEnsemble(Stacked, Network):
         costs: list[Tensor] = []
         moved: dict[str, Tensor] = {}
         for one in self.singles:
-            own = batch._replace(streams=one.stream(batch.streams))
-            cost, after = one.network.cost_stack(one.of(weights), one.of(context), own, objective)
+            member_batch = batch._replace(streams=one.stream(batch.streams))
+            cost, after = one.network.cost_stack(one.of(weights), one.of(context), member_batch, objective)
             costs.append(cost)
             moved |= one.named(after)
         return torch.stack(costs).sum(0), moved

@@ -194,5 +194,5 @@ def drop(x: Tensor, rate: float, stream: Tensor | None, layer: int) -> Tensor:
     """Dropout of one client (stream: ()) or of a stack (streams: (clients,)); none without a stream."""
     if not rate or stream is None:
         return x
-    kept = uniform(fold(stream, layer), x.shape[stream.dim() :]) >= rate
-    return x * kept / (1 - rate)
+    mask = uniform(fold(stream, layer), x.shape[stream.dim() :]) >= rate
+    return x * mask / (1 - rate)

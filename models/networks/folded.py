@@ -76,9 +76,9 @@ class Folded:
         with torch.no_grad():
             known = count > 1
             unbiased = variance * count / (count - 1).clamp_min(1)
-            for part, found in zip(BUFFERS, (mean, unbiased), strict=True):
+            for part, statistic in zip(BUFFERS, (mean, unbiased), strict=True):
                 before = self.weights[f"{name}.{part}"].flatten()
-                after = torch.where(known, before.lerp(found, MOMENTUM), before)
+                after = torch.where(known, before.lerp(statistic, MOMENTUM), before)
                 self.moved[f"{name}.{part}"] = after.view(clients, channels)
         out = centred / (variance + EPSILON).sqrt()[None, :, None, None]
         return out * scale[None, :, None, None] + shift[None, :, None, None]

@@ -84,8 +84,8 @@ class Pretrained(Headed):
 
 def ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A torchvision state dict under the names that weights have here; those that no encoder uses stay too."""
-    found = {}
+    weights = {}
     for name, w in state.items():
         layer, _, part = name.rpartition(".")
-        found[f"{layer}.{_OURS.get(part, part)}"] = w
-    return found
+        weights[f"{layer}.{_OURS.get(part, part)}"] = w
+    return weights

@@ -45,15 +45,15 @@ class Residual(Headed):
         weights: dict[str, Tensor] = {}
         inside = self.image_channels
         for stage, width in enumerate(self.widths):
-            name, own = f"stage{stage}", fold(stream, stage)
+            name, substream = f"stage{stage}", fold(stream, stage)
             shapes: dict[str, tuple[int, ...]] = {
                 f"{name}.conv.weight": (width, inside, 3, 3),
                 f"{name}.conv.bias": (width,),
             }
-            weights |= within(fold(own, 0), 1 / math.sqrt(9 * inside), shapes)
+            weights |= within(fold(substream, 0), 1 / math.sqrt(9 * inside), shapes)
             for at in (1, 2):
                 kernel: dict[str, tuple[int, ...]] = {f"{name}.conv{at}.weight": (width, width, 3, 3)}
-                weights |= within(fold(own, at), 1 / math.sqrt(9 * width), kernel)
+                weights |= within(fold(substream, at), 1 / math.sqrt(9 * width), kernel)
                 weights |= norm_weights(f"{name}.norm{at}", width)
             inside = width
         return weights

@@ -50,23 +50,23 @@ class ResNet18(Pretrained):
     @property
     def norms(self) -> tuple[str, ...]:
         """The stem's, two a block, and those of projections."""
-        found = ["bn1"]
+        names = ["bn1"]
         for block in self._blocks():
-            found += [f"{block.name}.bn1", f"{block.name}.bn2"]
-            found += [f"{block.name}.downsample.1"] if block.projects else []
-        return tuple(found)
+            names += [f"{block.name}.bn1", f"{block.name}.bn2"]
+            names += [f"{block.name}.downsample.1"] if block.projects else []
+        return tuple(names)
 
     def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
         """As torchvision starts: normal with variance 2 / fan_out (He et al. 2015), no biases."""
         weights = _kernel(fold(stream, 0), "conv1", (self.widths[0], self.taken, 7, 7))
         weights |= norm_weights("bn1", self.widths[0])
         for number, block in enumerate(self._blocks()):
-            own, name, width = fold(stream, 1 + number), block.name, block.width
+            substream, name, width = fold(stream, 1 + number), block.name, block.width
             for at, inside in ((1, block.inside), (2, width)):
-                weights |= _kernel(fold(own, at), f"{name}.conv{at}", (width, inside, 3, 3))
+                weights |= _kernel(fold(substream, at), f"{name}.conv{at}", (width, inside, 3, 3))
                 weights |= norm_weights(f"{name}.bn{at}", width)
             if block.projects:
-                weights |= _kernel(fold(own, 0), f"{name}.downsample.0", (width, block.inside, 1, 1))
+                weights |= _kernel(fold(substream, 0), f"{name}.downsample.0", (width, block.inside, 1, 1))
                 weights |= norm_weights(f"{name}.downsample.1", width)
         return weights
 

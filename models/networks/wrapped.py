@@ -59,8 +59,8 @@ class Around(Network):
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The inner network's."""
-        found: tuple[Tensor, dict[str, Tensor]] = self.inner.cost(weights, context, batch, objective)
-        return found
+        outcome: tuple[Tensor, dict[str, Tensor]] = self.inner.cost(weights, context, batch, objective)
+        return outcome
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ class Wrapped(CostedParts, Around):
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The inner network's features."""
-        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used)
-        return found
+        features: tuple[Tensor, dict[str, Tensor]] = self.inner.encode(weights, context, x, used)
+        return features
 
     def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The inner network's features."""
-        found: tuple[Tensor, dict[str, Tensor]] = self.inner.encode_stack(weights, context, x, used, whole)
-        return found
+        features: tuple[Tensor, dict[str, Tensor]] = self.inner.encode_stack(weights, context, x, used, whole)
+        return features
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """The inner network's."""

@@ -131,8 +131,8 @@ def outcomes(
         for at in range(0, width, chunk):
             y = rows.y[:, at : at + chunk]
             logits = plan.logits(weights, context, rows.x[:, at : at + chunk], None)
-            found = measures(objective, logits.flatten(0, 1), y.flatten())
-            parts.append({name: value.view(y.shape) for name, value in found.items()})
+            values = measures(objective, logits.flatten(0, 1), y.flatten())
+            parts.append({name: value.view(y.shape) for name, value in values.items()})
     used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
     return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~used, 0) for name in parts[0]}
 
@@ -190,8 +190,8 @@ class _Local:
         seen = torch.zeros(len(streams), device=rows.x.device)
         for batch in _batches(self.network, self.training, rows, streams):
             loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
-            found = torch.autograd.grad((loss * batch.rows).sum(), list(leaves.values()))
-            for total, part in zip(sums.values(), found, strict=True):
+            gradients = torch.autograd.grad((loss * batch.rows).sum(), list(leaves.values()))
+            for total, part in zip(sums.values(), gradients, strict=True):
                 total += part
             buffers |= moved
             seen += loss.detach() * batch.rows
@@ -201,8 +201,8 @@ class _Local:
 
     def _learned(self, weights: Weights) -> dict[str, Tensor]:
         """Those of the weights that gradients move."""
-        found = learned(self.network, weights)
-        return found if self.only is None else {name: w for name, w in found.items() if name in self.only}
+        parameters = learned(self.network, weights)
+        return parameters if self.only is None else {name: w for name, w in parameters.items() if name in self.only}
 
     def _step(
         self, weights: dict[str, Tensor], context: Weights, anchor: Weights, state: OptimiserState, batch: Batch
@@ -241,13 +241,13 @@ class _Local:
 
         pull = optimiser.weight_decay + self.proximal
         done = None if batch.full or not pull else batch.rows == 0
-        kept = {} if done is None else {name: w[done] for name, w in weights.items()}
+        copies = {} if done is None else {name: w[done] for name, w in weights.items()}
         rate = optimiser.learning_rate
         fused.descend(weights, context, batch.x, Descent(batch.streams, slopes_of, rate, 1 - rate * pull))
         if self.proximal:
             for name, w in weights.items():
                 w.add_(anchor[name], alpha=rate * self.proximal)
-        for name, w in kept.items():
+        for name, w in copies.items():
             weights[name][done] = w
         return losses[0]
 

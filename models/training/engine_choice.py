@@ -59,8 +59,8 @@ def pick(
 
 def fitting(network: Network, batch: int, megabytes: float) -> int:
     """The clients whose weights and activations fit, at least one."""
-    own = 4 * (size(network) + batch * network.widest)
-    return int(min(_MOST, max(1, megabytes * 2**20 // own)))
+    footprint = 4 * (size(network) + batch * network.widest)
+    return int(min(_MOST, max(1, megabytes * 2**20 // footprint)))
 
 
 def even(clients: int, most: int) -> int:

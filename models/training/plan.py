@@ -59,8 +59,8 @@ class Plan:
         stack = (weights, context, *batch.each)
         if self.kind == "vmap":
             return _mapped(self.network, of_one, stack)
-        found = [of_one(*one) for one in _clients(stack, len(batch.y))]
-        joined: tuple[Tensor, dict[str, Tensor]] = tree_map(lambda *parts: torch.stack(parts), *found)
+        costs = [of_one(*one) for one in _clients(stack, len(batch.y))]
+        joined: tuple[Tensor, dict[str, Tensor]] = tree_map(lambda *parts: torch.stack(parts), *costs)
         return joined
 
     def _as_one(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:

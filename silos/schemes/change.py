@@ -115,32 +115,32 @@ def _in_blocks(
     groups: dict[str, list[int]] = {}
     for position, client in enumerate(clients):
         groups.setdefault(client.domain if within else "", []).append(position)
-    found = [0] * len(clients)
+    numbers = [0] * len(clients)
     for domain, members in groups.items():
         if len(members) < parts:
             inside = f" of the domain {domain!r}" if within else ""
             raise at.error(f"has {parts} {what} for {len(members)} clients{inside}; give at most one a client.")
         for position, block in zip(members, blocks(len(members), parts), strict=True):
-            found[position] = block
-    return list(zip(clients, found, strict=True))
+            numbers[position] = block
+    return list(zip(clients, numbers, strict=True))
 
 
 def _permutations(count: int, classes: int, at: At) -> list[np.ndarray]:
     """The identity, and permutations without a fixed point, all different: (classes,) int64 each."""
-    found = [np.arange(classes)]
+    permutations = [np.arange(classes)]
     for cluster in range(1, count):
         rng = at.stream(cluster)
         for _ in range(ATTEMPTS):
             drawn = rng.permutation(classes)
-            if (drawn != found[0]).all() and not any((drawn == other).all() for other in found):
-                found.append(drawn)
+            if (drawn != permutations[0]).all() and not any((drawn == other).all() for other in permutations):
+                permutations.append(drawn)
                 break
         else:
             raise at.error(
                 f"found no {count - 1} different permutations that move all of {classes} classes, in {ATTEMPTS} draws "
                 "each; lower clusters."
             )
-    return found
+    return permutations
 
 
 def _thinned(client: ClientRows, codes: list[int], ratio: float, rng: np.random.RandomState) -> np.ndarray:

@@ -33,10 +33,10 @@ def column(step: Column, rows: Rows, at: At) -> Owners:
             f"takes its clients from the column `{step.column}`, which the source does not have; add it to the "
             "source, or use `equal` or `dirichlet`."
         )
-    found, codes = np.unique(values, return_inverse=True)
-    names = sorted(found.tolist(), key=natural)
+    clients, codes = np.unique(values, return_inverse=True)
+    names = sorted(clients.tolist(), key=natural)
     places = {name: place for place, name in enumerate(names)}
-    owner = np.array([places[name] for name in found.tolist()], np.int64)[codes]
+    owner = np.array([places[name] for name in clients.tolist()], np.int64)[codes]
     return Owners(owner, names, [""] * len(names))
 
 
@@ -93,10 +93,10 @@ def by_share(count: int, shares: np.ndarray) -> np.ndarray:
 
 def enough_rows(rows: Rows, clients: int, min_rows: int, at: At) -> None:
     """Raises UserError where the training rows cannot give each client min_rows."""
-    found = len(rows.parts()[0])
-    if clients * min_rows > found:
+    count = len(rows.parts()[0])
+    if clients * min_rows > count:
         raise at.error(
-            f"asks for {clients} clients with at least {min_rows} row{'s' * (min_rows > 1)} each, and there are {found} "
-            f"rows to deal: client {numbered(found // min_rows, clients)} would get too few; ask for fewer clients"
+            f"asks for {clients} clients with at least {min_rows} row{'s' * (min_rows > 1)} each, and there are {count} "
+            f"rows to deal: client {numbered(count // min_rows, clients)} would get too few; ask for fewer clients"
             f"{' or lower min_rows' if at.kind == 'dirichlet' else ''}."
         )

@@ -22,8 +22,8 @@ def hold_out(step: HoldOut, made: Partition, at: At) -> Partition:
 
 def fresh(step: Fresh, made: Partition, at: At) -> Partition:
     """The last clients of each domain become `fresh`; clients that are `unseen` already stay so."""
-    left = Counter(client.domain for client in made.clients if client.role == "federated")
-    for domain, count in left.items():
+    counts = Counter(client.domain for client in made.clients if client.role == "federated")
+    for domain, count in counts.items():
         if count <= step.per_domain:
             where = f"the domain {domain!r} has" if domain else "there are"
             raise at.error(
@@ -32,7 +32,7 @@ def fresh(step: Fresh, made: Partition, at: At) -> Partition:
     clients = []
     for client in made.clients:
         if client.role == "federated":
-            left[client.domain] -= 1
-            client = client if left[client.domain] >= step.per_domain else replace(client, role="fresh")
+            counts[client.domain] -= 1
+            client = client if counts[client.domain] >= step.per_domain else replace(client, role="fresh")
         clients.append(client)
     return replace(made, clients=clients)

@@ -30,8 +30,8 @@ def _groups(value: Any) -> str | tuple[tuple[str, ...], ...]:
     try:
         return _GROUPS.validate_python(value)
     except ValidationError:
-        said = shown(repr(value))
-        raise ValueError(f"{said} is neither paper nor code, nor a list with a list of classes a group") from None
+        text = shown(repr(value))
+        raise ValueError(f"{text} is neither paper nor code, nor a list with a list of classes a group") from None
 
 
 _GROUPS: TypeAdapter[tuple[tuple[str, ...], ...]] = TypeAdapter(Annotated[tuple[Names, ...], Field(min_length=1)])
@@ -186,9 +186,9 @@ def check_scheme(steps: tuple[Assignment | Change, ...]) -> None:
     """Raises UserError unless exactly one step makes clients and it comes first."""
     kinds = [step.kind for step in steps]
     if not steps or not isinstance(steps[0], Assignment):
-        found = f"begins with `{kinds[0]}`" if kinds else "is empty"
+        fault = f"begins with `{kinds[0]}`" if kinds else "is empty"
         raise UserError(
-            f"params.yaml: data.scheme {found}, and must begin with a step that makes clients; "
+            f"params.yaml: data.scheme {fault}, and must begin with a step that makes clients; "
             "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first."
         )
     for index, step in enumerate(steps[1:], start=1):

@@ -16,8 +16,8 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     Common test rows are those that the source marks as test, else a fraction of all rows drawn at random, and
     common validation rows likewise (then a fraction of the rows that the source does not mark as test).
     """
-    asked = [name for name in ("test", "validation") if getattr(params, f"{name}_rows") == "common"]
-    if not asked:
+    splits = [name for name in ("test", "validation") if getattr(params, f"{name}_rows") == "common"]
+    if not splits:
         return rows, None
     split = np.full(len(rows.y), "train", dtype="<U10") if rows.split is None else rows.split.astype("<U10")
     rng = stream(seed, "split", "common rows")
@@ -25,7 +25,7 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     order = rng.permutation(candidates)
     taken = 0
     common = np.zeros(len(rows.y), bool)
-    for name in asked:
+    for name in splits:
         marked = split == name
         if not marked.any():
             count = int(len(candidates) * getattr(params, name) + 0.5)

@@ -31,10 +31,10 @@ def gtsrb(source: Gtsrb, root: Path, seed: int) -> Rows:
     accepted = "the folders hold <class>/*.ppm and *.ppm, as in the published archives"
     fetch(source, root, missing, download, accepted)
     samples = {split: _listed(place, split) for split in ("train", "test")}
-    chosen = choose({split: len(found) for split, found in samples.items()}, source.rows, seed)
+    chosen = choose({split: len(pictures) for split, pictures in samples.items()}, source.rows, seed)
     parts = {}
-    for split, found in samples.items():
-        taken = [found[number] for number in chosen[split]]
+    for split, pictures in samples.items():
+        taken = [pictures[number] for number in chosen[split]]
         labels = np.array([label for _, label in taken], np.int64)
         parts[split] = (read_pictures([path for path, _ in taken], source.size), labels)
     return joined(parts, CLASSES)
@@ -47,7 +47,7 @@ def _listed(place: Path, split: str) -> list[tuple[Path, int]]:
     base = place / "gtsrb"
     try:
         # of folders torchvision counts those that are there, which are the classes only if all are
-        found = [
+        pictures = [
             (Path(path), int(Path(path).parent.name) if split == "train" else label)
             for path, label in datasets.GTSRB(str(place), split=split)._samples
         ]
@@ -56,7 +56,7 @@ def _listed(place: Path, split: str) -> list[tuple[Path, int]]:
             f"{base} is not laid out as GTSRB is ({error}); put there GTSRB/Training/<class>/*.ppm, GTSRB/Final_Test/"
             "Images/*.ppm and GT-final_test.csv as published."
         ) from error
-    for path, label in found:
+    for path, label in pictures:
         if not 0 <= label < len(CLASSES):
             raise UserError(f"{path} has the class {label}, and there are {len(CLASSES)}; replace the files.")
-    return found
+    return pictures

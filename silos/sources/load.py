@@ -49,10 +49,10 @@ def contents(source: Source, root: Path) -> dict[str, str]:
 
 def digits() -> Rows:
     """The digits of scikit-learn, their 17 shades of grey spread over 0 to 255."""
-    found = find_spec("sklearn")
-    assert found is not None
-    assert found.origin is not None
+    spec = find_spec("sklearn")
+    assert spec is not None
+    assert spec.origin is not None
     # read where load_digits reads it: importing scikit-learn, and SciPy and pandas with it, takes longer than the rest
-    table = np.loadtxt(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     x = np.floor(table[:, :-1].reshape(-1, 8, 8) * 255 / 16 + 0.5).astype(np.uint8)
     return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])

@@ -99,16 +99,16 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
             f"{name}: y holds {y.dtype}, and a regression needs numbers; drop `task: regression` for classes."
         )
     with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(y, dtype=np.float32)
-    if not np.isfinite(found).all():
-        row = int((~np.isfinite(found)).argmax())
+        targets = np.ascontiguousarray(y, dtype=np.float32)
+    if not np.isfinite(targets).all():
+        row = int((~np.isfinite(targets)).argmax())
         raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
     exact = y.astype(np.float64)
-    if exact.max() > exact.min() and np.abs(exact - found).max() > _ROUNDED * exact.std():
+    if exact.max() > exact.min() and np.abs(exact - targets).max() > _ROUNDED * exact.std():
         raise UserError(
             f"{name}: y differs by less than float32 can tell at its size; subtract its mean before saving."
         )
-    return found
+    return targets
 
 
 def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:

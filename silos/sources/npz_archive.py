@@ -41,8 +41,8 @@ def read_arrays(name: str, path: Path, needed: Sequence[str], others: Sequence[s
     except UserError:
         raise
     except Exception as error:  # of many types: zipfile, its codecs and NumPy trust the file
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{name} cannot be read as a .npz archive ({said}); write it again.") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{name} cannot be read as a .npz archive ({reason}); write it again.") from error
 
 
 def _array(where: str, key: str, archive: zipfile.ZipFile) -> np.ndarray:
@@ -69,8 +69,8 @@ def _check_header(where: str, file: IO[bytes], size: int) -> None:
     except ValueError:
         raise UserError(f"{where} is not a NumPy array; write the archive with numpy.savez.") from None
     if version not in _HEADERS:
-        said = "a table of named columns" if version == (3, 0) else f"of NumPy's format {version[0]}, not known here"
-        raise UserError(f"{where} is {said}; give it as one array of numbers or strings.")
+        kind = "a table of named columns" if version == (3, 0) else f"of NumPy's format {version[0]}, not known here"
+        raise UserError(f"{where} is {kind}; give it as one array of numbers or strings.")
     shape, _, dtype = _HEADERS[version](file)
     if dtype.hasobject:
         raise UserError(
@@ -94,7 +94,7 @@ def _text(where: str, array: np.ndarray) -> np.ndarray:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{where} holds bytes that are no UTF-8 ({error.reason}); save it as strings.") from None
-    found = first_fault(array.ravel())
-    if found:
-        raise UserError(f"{where} of row {found[0]} {found[1]}.")
+    fault = first_fault(array.ravel())
+    if fault:
+        raise UserError(f"{where} of row {fault[0]} {fault[1]}.")
     return array

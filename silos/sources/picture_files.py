@@ -30,6 +30,6 @@ def read_pictures(paths: Sequence[Path], size: int) -> np.ndarray:
         except FileNotFoundError:
             raise UserError(f"{path}: there is no such picture; put it back.") from None
         except Exception as error:  # of many types: each format has a reader of its own
-            said = " ".join(str(error).replace(repr(str(path)), "it").split())
-            raise UserError(f"{path} is not a picture that can be read ({said}); replace or delete it.") from error
+            reason = " ".join(str(error).replace(repr(str(path)), "it").split())
+            raise UserError(f"{path} is not a picture that can be read ({reason}); replace or delete it.") from error
     return x

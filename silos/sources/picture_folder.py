@@ -21,25 +21,25 @@ def folder(source: Folder, root: Path) -> Rows:
             f"{source.path}: no such folder (looked for {base}); params.yaml: data.source.path is relative to the "
             "folder of params.yaml, and holds domain/class/file."
         )
-    found = [
+    pictures = [
         (domain.name, label.name, path)
         for domain in _folders(base)
         for label in _folders(domain)
         for path in sorted(label.iterdir(), key=lambda path: path.name)
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     ]
-    if not found:
+    if not pictures:
         raise UserError(f"{source.path} holds no pictures as domain/class/file ({', '.join(SUFFIXES)}); put them so.")
-    for named in ({domain for domain, _, _ in found}, {label for _, label, _ in found}):
+    for named in ({domain for domain, _, _ in pictures}, {label for _, label, _ in pictures}):
         wrong = first_fault(np.array(sorted(named)))
         if wrong:
             raise UserError(f"{source.path}: the folder {sorted(named)[wrong[0]]!r} {wrong[1]}.")
-    classes = sorted({label for _, label, _ in found})
+    classes = sorted({label for _, label, _ in pictures})
     return Rows(
-        x=read_pictures([path for _, _, path in found], source.size),
-        y=np.array([classes.index(label) for _, label, _ in found], np.int64),
+        x=read_pictures([path for _, _, path in pictures], source.size),
+        y=np.array([classes.index(label) for _, label, _ in pictures], np.int64),
         classes=classes,
-        domain=np.array([domain for domain, _, _ in found]),
+        domain=np.array([domain for domain, _, _ in pictures]),
     )
 
 

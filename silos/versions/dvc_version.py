@@ -68,9 +68,9 @@ def digest_in(text: str | bytes, path: str = RECORD) -> str:
         if out["path"] != DATA or not isinstance(digest, str) or not digest.endswith(".dir"):
             raise ValueError(f"it should hold the hash of the folder {DATA}")
     except (KeyError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{path} is not what DVC writes ({said}); bring it back with git, or delete it and run "
+            f"{path} is not what DVC writes ({reason}); bring it back with git, or delete it and run "
             "`siloflow partition`."
         ) from error
     return digest
@@ -240,7 +240,7 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     if known is None:
         return f"its hash is {listing_digest(hashes)} and the recorded one {expected}"
     changed = sorted(path for path in known.keys() & hashes.keys() if known[path] != hashes[path])
-    said = [
+    phrases = [
         f"{_some(paths)} {verb}"
         for paths, verb in (
             (changed, "changed"),
@@ -249,7 +249,7 @@ def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
         )
         if paths
     ]
-    return ", ".join(said)
+    return ", ".join(phrases)
 
 
 def _some(paths: list[str]) -> str:

@@ -44,9 +44,9 @@ def log(root: Path) -> list[Version]:
     """The versions that git knows, newest first; none before the first commit."""
     if _git(root, "rev-parse", "--git-dir") and not _git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
         return []
-    told = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
+    text = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
     versions = []
-    for line in filter(None, told.split("\n")):  # words may hold other ends of lines
+    for line in filter(None, text.split("\n")):  # words may hold other ends of lines
         revision, date, words = line.split("\t", 2)
         digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
         versions.append(Version(revision, date, words, digest, partitions(root, digest)))
@@ -67,21 +67,23 @@ def find(root: Path, revision: str) -> str:
         return digest_in(text)
     prefix = revision.removesuffix(".dir")
     known = {digest: {digest, *partitions(root, digest).values()} for digest in listed_digests(root)}
-    found = [digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)]
-    if recorded(root) in found:
+    digests = [
+        digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)
+    ]
+    if recorded(root) in digests:
         return str(recorded(root))
-    if not found:
+    if not digests:
         raise UserError(
             f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that DVC's cache knows; "
             "`siloflow data log` lists versions."
         )
-    return found[0]
+    return digests[0]
 
 
 def listed_digests(root: Path) -> list[str]:
     """Every version of a folder that DVC's cache holds, newest first."""
-    found = sorted(object_path(root, "").glob("??/*.dir"), key=lambda path: -path.stat().st_mtime_ns)
-    return [path.parent.name + path.name for path in found]
+    paths = sorted(object_path(root, "").glob("??/*.dir"), key=lambda path: -path.stat().st_mtime_ns)
+    return [path.parent.name + path.name for path in paths]
 
 
 def diff(root: Path, before: str, after: str) -> list[dict[str, Any]]:
@@ -200,8 +202,8 @@ class _Opened:
 def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
     """Links to DVC's objects under their names of that version."""
     with TemporaryDirectory() as temporary:
-        own = _inside(files, name)
-        for path, md5 in own.items():
+        hashes = _inside(files, name)
+        for path, md5 in hashes.items():
             source = object_path(root, md5)
             if not source.is_file():
                 raise UserError(
@@ -209,7 +211,7 @@ def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
                 )
             (Path(temporary) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(temporary) / path).symlink_to(source)
-        yield _Opened(Path(temporary), own)
+        yield _Opened(Path(temporary), hashes)
 
 
 def _inside(files: dict[str, str], name: str) -> dict[str, str]:
@@ -217,16 +219,16 @@ def _inside(files: dict[str, str], name: str) -> dict[str, str]:
 
 
 def _git(root: Path, *words: str, check: bool = True) -> str:
-    told: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
+    decoding: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
     try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **told)
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **decoding)
     except FileNotFoundError:
-        code, out, said = 1, "", "it is not installed"
+        code, out, reason = 1, "", "it is not installed"
     else:
-        code, out, said = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
+        code, out, reason = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
     if code and check:
         raise UserError(
-            f"the versions of data/ are read from git, and that fails ({said}); a clone of the repository knows them, "
+            f"the versions of data/ are read from git, and that fails ({reason}); a clone of the repository knows them, "
             "and a version's hash is a name everywhere."
         )
     return "" if code else out
