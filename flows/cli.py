@@ -88,8 +88,8 @@ def compare(
         if resume:
             _check_comparison(project, wanted)
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference}
-        found = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
-        session.answer(found, "compare", failed=bool(found["failed"]))
+        comparison = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
+        session.answer(comparison, "compare", failed=bool(comparison["failed"]))
 
 
 @app.command()
@@ -151,8 +151,8 @@ def methods(overrides: Overrides = None, json: Json = False) -> None:
         from flows import method as pages
 
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
-        found = [pages.describe(name, extra) for name in pages.names(extra)]
-        session.answer({"methods": found}, "methods")
+        descriptions = [pages.describe(name, extra) for name in pages.names(extra)]
+        session.answer({"methods": descriptions}, "methods")
 
 
 @app.command()
@@ -199,10 +199,10 @@ def reproduce(
         sweep = _sweep(**asked)
         if estimate or not sweep.finished:
             session.serve()
-            found = session.flow("reproduce", "reproduce", **asked, estimate=estimate)
+            answer = session.flow("reproduce", "reproduce", **asked, estimate=estimate)
         else:
-            found = _recorded(sweep)
-        session.answer(found, "estimate" if estimate else "reproduce")
+            answer = _recorded(sweep)
+        session.answer(answer, "estimate" if estimate else "reproduce")
 
 
 @app.command()

@@ -144,11 +144,11 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
             [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
         )
         with project.workers() as workers:
-            found = compared(PrefectRunner(workers), project.silos.federated(), first, second, quantity)
-        if found is not None:
-            said = difference_record(method, reference, found, quantity)
+            difference = compared(PrefectRunner(workers), project.silos.federated(), first, second, quantity)
+        if difference is not None:
+            said = difference_record(method, reference, difference, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}
-            paired.append({**about, "distinguishable": found.distinguishable, **said})
+            paired.append({**about, "distinguishable": difference.distinguishable, **said})
     return {
         "table": table_rows(list(results.values()), quantity),
         "paired": paired,
@@ -158,14 +158,14 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
 
 def _ensembles(project: Project, wanted: dict[str, Any], results: Results) -> list[dict[str, Any]]:
     """Of each method with several seeds: the mean prediction of its runs, in accuracy and in how unsure it is."""
-    found = []
+    ensembles = []
     for method in wanted["methods"]:
         seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
         members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
         numbers = ensemble(project.params.page(method, project.root), members) if members else None
         if numbers is not None:
-            found.append({"method": method, "seeds": seeds, **numbers})
-    return found
+            ensembles.append({"method": method, "seeds": seeds, **numbers})
+    return ensembles
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
@@ -177,13 +177,13 @@ def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int
     return curves
 
 
-def _ensemble_note(found: list[dict[str, Any]]) -> list[str]:
+def _ensemble_note(ensembles: list[dict[str, Any]]) -> list[str]:
     """The ensembles as a table of the experiment's note."""
-    if not found:
+    if not ensembles:
         return []
-    names = [name for name in found[0] if name not in ("method", "seeds")]
+    names = [name for name in ensembles[0] if name not in ("method", "seeds")]
     head = ["All seeds of a method as one ensemble:", "", f"| method | {' | '.join(names)} |"]
-    rows = [f"| {one['method']} | {' | '.join(f'{one[name]:.3f}' for name in names)} |" for one in found]
+    rows = [f"| {one['method']} | {' | '.join(f'{one[name]:.3f}' for name in names)} |" for one in ensembles]
     return [*head, "|---" * (len(names) + 1) + "|", *rows, ""]
 
 
@@ -227,7 +227,7 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
     ]
     try:
         client = connect(project.tracking)
-        found = client.get_experiment_by_name(name)
-        client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "\n".join(lines))
+        entry = client.get_experiment_by_name(name)
+        client.set_experiment_tag(entry.experiment_id, "mlflow.note.content", "\n".join(lines))
     except Exception as error:
         screen.current().say(f"MLflow has no note of this comparison ({type(error).__name__}); the files have it.")

@@ -129,12 +129,14 @@ def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path())
         own_page.load(name, root / extra[name]) if name in extra else importlib.import_module(f"flows.methods.{name}")
     )
     classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
-    own = [c for c in classes if c.__module__ == page.__name__]
-    if len(own) != 1:
-        raise UserError(f"the page of method {name!r} must define one class that extends Method, and has {len(own)}.")
-    if inspect.isabstract(own[0]):
-        raise UserError(f"the page of method {name!r} must define {', '.join(sorted(own[0].__abstractmethods__))}.")
-    return own[0]
+    methods = [c for c in classes if c.__module__ == page.__name__]
+    if len(methods) != 1:
+        raise UserError(
+            f"the page of method {name!r} must define one class that extends Method, and has {len(methods)}."
+        )
+    if inspect.isabstract(methods[0]):
+        raise UserError(f"the page of method {name!r} must define {', '.join(sorted(methods[0].__abstractmethods__))}.")
+    return methods[0]
 
 
 def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> dict[str, Any]:

@@ -73,8 +73,8 @@ def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
 
 
 def _within(project: Project, page: Method, method: str, seed: int, folder: RunFolder, resume: bool) -> dict[str, Any]:
-    own = project.working(f"{folder.path.parent.name}/{folder.name}")
-    with own, alone(folder.path), project.workers() as workers:
+    lock = project.working(f"{folder.path.parent.name}/{folder.name}")
+    with lock, alone(folder.path), project.workers() as workers:
         return _Run(project, page, method, seed, folder, PrefectRunner(workers)).result(resume)
 
 
@@ -110,9 +110,9 @@ class _Run:
         except BaseException as error:
             delivery.abandon()
             file = self.project.params.extra_methods.get(self.method)
-            told = error_of_page(error, self.method, file, type(self.page).__module__) if file else None
-            if told is not None:
-                raise told from error
+            complaint = error_of_page(error, self.method, file, type(self.page).__module__) if file else None
+            if complaint is not None:
+                raise complaint from error
             raise
 
     def _loop(

@@ -50,12 +50,12 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any], overrides: list[s
     say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
     say(f"Prefect's page: {api.removesuffix('/api')}")
     say("ctrl-C ends the schedule.")
-    told = compare.with_options(
+    flow = compare.with_options(
         on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
     )
-    told.fn = _with(overrides, compare.fn)
+    flow.fn = _with(overrides, compare.fn)
     with contextlib.suppress(KeyboardInterrupt):
-        told.serve(
+        flow.serve(
             name="siloflow-compare",
             schedules=[schedule],
             parameters=parameters,
@@ -97,11 +97,11 @@ def _started(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def _done(flow: Any, flow_run: Any, state: Any) -> None:
-    found = state.result(raise_on_failure=False)
-    say(f"{_now()}  {found['experiment']} done. {headline(found['paired'])}")
-    for p in found["paired"]:
+    comparison = state.result(raise_on_failure=False)
+    say(f"{_now()}  {comparison['experiment']} done. {headline(comparison['paired'])}")
+    for p in comparison["paired"]:
         say(f"  {p['words']}")
-    for failure in found["failed"]:
+    for failure in comparison["failed"]:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 

@@ -18,21 +18,21 @@ def show(project: Project) -> dict[str, Any]:
     manifest, folder = project.manifest, Path(project.silos.folder)
     files = {entry.file: f"client {entry.name}" for entry in manifest.clients}
     project.silos.check(files)
-    found = {**silos_show.overview(manifest, folder), "data_version": project.silos.version}
+    overview = {**silos_show.overview(manifest, folder), "data_version": project.silos.version}
     figure = project.runs / f"show-{manifest.name}.png"
     pictures = examples(manifest, folder)
     project.silos.check(files)  # nothing came between
-    draw_silos(figure, found, pictures)
-    return {**found, "figure": str(figure.relative_to(project.root))}
+    draw_silos(figure, overview, pictures)
+    return {**overview, "figure": str(figure.relative_to(project.root))}
 
 
 def examples(manifest: Manifest, folder: Path) -> Examples:
     """The first training row of each of the first classes, of the first clients; empty where rows are no images."""
     if len(manifest.shape) < 2 or not manifest.classes:
         return {}
-    found = {}
+    rows = {}
     for client in manifest.clients[:CLIENTS_SHOWN]:
         x, y = open_client(folder, client, "train")
         first = [np.flatnonzero(y == label)[:1] for label in range(min(len(manifest.classes), CLASSES_SHOWN))]
-        found[client.name] = [x[at[0]] if len(at) else None for at in first]
-    return found
+        rows[client.name] = [x[at[0]] if len(at) else None for at in first]
+    return rows

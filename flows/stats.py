@@ -30,12 +30,12 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     manifest.client(client)
     reads.count(project.silos)
     stack, silos = Stack((client,), 1), project.silos.select([client])
-    ((rows, found),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
+    ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
     kinds = [
         {**spec, "length": length, "ok": ok, "gap": gap}
-        for spec, length, ok, gap in zip(reads.specs, lengths, found.ok, found.gap, strict=True)
+        for spec, length, ok, gap in zip(reads.specs, lengths, statistics.ok, statistics.gap, strict=True)
     ]
     opened = open_rows(silos, stack, "train", "cpu")
     notes = [*_few(client, rows, reads.statistics, *shape), *_constant(client, opened.x[0, :rows], opened.y[0, :rows])]
@@ -45,7 +45,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "data_version": silos.version,
         "rows": rows,
         "kinds": kinds,
-        "statistics": found.vector.float().tolist(),
+        "statistics": statistics.vector.float().tolist(),
         "notes": notes,
         "written": output,
     }

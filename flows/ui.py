@@ -73,10 +73,10 @@ def _newest_comparison(root: Path, page: str) -> str | None:
     try:
         asked = f"{page}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}"
         with urllib.request.urlopen(asked, timeout=10) as answer:
-            found = json.load(answer)["experiment"]["experiment_id"]
+            experiment = json.load(answer)["experiment"]["experiment_id"]
     except (OSError, ValueError, KeyError):
         return None
-    return f"{page}/#/experiments/{found}/runs?{_TRAINING}&viewStateShareKey={VIEW}"
+    return f"{page}/#/experiments/{experiment}/runs?{_TRAINING}&viewStateShareKey={VIEW}"
 
 
 # between us and MLflow's server: ends it and its children when the pipe from us closes, as a kill -9 does

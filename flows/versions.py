@@ -36,12 +36,12 @@ def use(root: Path, revision: str) -> dict[str, Any]:
     """
     with changing(root, f"`siloflow data use {revision}`"):
         digest = history.use(root, revision)
-    found = history.partitions(root, digest)
+    partitions = history.partitions(root, digest)
     data = read(root).data
     differ = None
-    if data.name in found:
+    if data.name in partitions:
         try:
             version.matches(read_manifest(root / "data" / data.name), data)
         except UserError as error:
             differ = str(error)
-    return {"digest": digest, "partitions": found, "params_differ": differ}
+    return {"digest": digest, "partitions": partitions, "params_differ": differ}

@@ -21,7 +21,7 @@ def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
     """
     name, classes = QUANTITIES["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
-    found = []
+    messages = []
     for stack in cohort.stacks:
         opened = open_stack(cohort.silos, stack, "test")
         speaks = enough(Rows(*map(torch.from_numpy, (opened.x, opened.y, opened.rows)))).tolist()
@@ -32,5 +32,5 @@ def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
                 outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
                 rows += np.bincount(labels, minlength=classes)
                 right += np.bincount(labels[outcome], minlength=classes)
-        found.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(right)))
-    return found
+        messages.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(right)))
+    return messages

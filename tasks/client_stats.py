@@ -61,10 +61,10 @@ def client_stats(
     """
     kept = []
     for stack in cohort.stacks:
-        found = [s for _, s in describe(cohort.silos, stack, statistics, few_rows == "refuse")]
-        vectors = torch.stack([s.vector for s in found])
+        numbers = [s for _, s in describe(cohort.silos, stack, statistics, few_rows == "refuse")]
+        vectors = torch.stack([s.vector for s in numbers])
         refs = PrivateStatistics(vectors.float().numpy()).keep(private, section, stack.clients)
-        kept.append(_kept(stack.clients, refs, vectors, found))
+        kept.append(_kept(stack.clients, refs, vectors, numbers))
     return kept
 
 
@@ -90,32 +90,34 @@ def describe(
     """
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     rows = open_rows(silos, stack, "train", "cpu")
-    found = []
+    pairs = []
     for client, x, y, count in zip(stack.clients, rows.x, rows.y, rows.counts.tolist(), strict=False):
         few = too_few_rows(statistics, count, features, classes)
         if refuse and few:
             raise UserError(f"client {client} of {silos.folder} {few}; give it more rows or ask for another statistic.")
         try:
-            found.append((count, compute(statistics, x[:count], y[:count], classes)))
+            pairs.append((count, compute(statistics, x[:count], y[:count], classes)))
         except StatisticError as error:
             raise UserError(f"client {client} of {silos.folder}: {error}.") from None
-    return found
+    return pairs
 
 
-def _kept(clients: tuple[str, ...], refs: dict[str, str], vectors: Tensor, found: Sequence[Statistics]) -> StatsKept:
+def _kept(
+    clients: tuple[str, ...], refs: dict[str, str], vectors: Tensor, statistics: Sequence[Statistics]
+) -> StatsKept:
     norm = vectors.norm(dim=1) if vectors.shape[1] > 1 else torch.full((len(clients),), torch.nan)
-    gap = [[math.nan if g is None else g for g in s.gap] for s in found]
-    ok = torch.tensor([s.ok for s in found])
+    gap = [[math.nan if g is None else g for g in s.gap] for s in statistics]
+    ok = torch.tensor([s.ok for s in statistics])
     return StatsKept(clients, refs, norm.double(), ok, torch.tensor(gap, dtype=torch.float64))
 
 
 def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
     asked = [TELLABLE[name] for name in names]
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
-    found = describe(silos, stack, asked)
-    rows = torch.tensor([count for count, _ in found])
+    pairs = describe(silos, stack, asked)
+    rows = torch.tensor([count for count, _ in pairs])
     speaks = enough(open_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
-    vectors = torch.stack([s.vector for _, s in found]) * speaks[:, None]
+    vectors = torch.stack([s.vector for _, s in pairs]) * speaks[:, None]
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))
     if "class_counts" in parts:
         parts["class_counts"] = (parts["class_counts"] * rows[:, None]).round()

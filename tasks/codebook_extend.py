@@ -106,11 +106,13 @@ def borrow_words(
     for stack in cohort.stacks:
         size = len(stack.clients)
         kept = {name: w.expand(size, *w.shape).numpy() for name, w in lent.start.items()}
-        for prefix, own in union.items():
-            kept[prefix + OWN] = np.zeros((size, room, own.shape[1]), np.float32)
-            kept[prefix + OWN][:, : len(own)] = own
+        for prefix, vectors in union.items():
+            kept[prefix + OWN] = np.zeros((size, room, vectors.shape[1]), np.float32)
+            kept[prefix + OWN][:, : len(vectors)] = vectors
         refs = private.save(lent.section, stack.clients, kept)
-        done += [Extended(stack.clients, torch.full((size,), len(own)), refs, prefix=p) for p, own in union.items()]
+        done += [
+            Extended(stack.clients, torch.full((size,), len(vectors)), refs, prefix=p) for p, vectors in union.items()
+        ]
     return done
 
 
@@ -122,12 +124,12 @@ def _clustered(
         return {}
     weights, context = one.of(books.weights), one.of(books.context)
     tokens = tokens_of(books.cohort, books.stack, one, weights, context, books.device)
-    found = {}
+    by_client = {}
     for client, stream in zip(clients, _streams(one, clients, when).tolist(), strict=True):
-        own = tokens[client]
+        features = tokens[client]
         with named(books.cohort, client):
-            found[client] = centres(own, words, stream & 0x7FFFFFFF)[0] if len(own) else own
-    return found
+            by_client[client] = centres(features, words, stream & 0x7FFFFFFF)[0] if len(features) else features
+    return by_client
 
 
 def _drawn(

@@ -28,7 +28,7 @@ def ensemble_check(
 
     Every member brings the store in which its clients keep what is private to it; dropout is off.
     """
-    found = []
+    messages = []
     for stack in cohort.stacks:
         rows = open_rows(cohort.silos, stack, split, device)
         said = []
@@ -37,8 +37,8 @@ def ensemble_check(
             said.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
         mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*said, strict=True)))
         numbers = doubts(mean, rows.y, rows.counts)
-        own = slice(len(stack.clients))
-        found.append(
-            Doubts(stack.clients, split, rows.counts[own].cpu(), {n: v[own].cpu() for n, v in numbers.items()})
+        places = slice(len(stack.clients))
+        messages.append(
+            Doubts(stack.clients, split, rows.counts[places].cpu(), {n: v[places].cpu() for n, v in numbers.items()})
         )
-    return found
+    return messages

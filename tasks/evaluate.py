@@ -36,20 +36,20 @@ def evaluate(
         same = not model.is_personal
         for split in splits:
             rows = open_rows(cohort.silos, stack, split, device)
-            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
-            kept = _keep(stack, found, training.objective, private) if keep_outcomes else {}
-            scores.append(_scores(stack, split, rows.counts, found, kept))
+            measures = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
+            kept = _keep(stack, measures, training.objective, private) if keep_outcomes else {}
+            scores.append(_scores(stack, split, rows.counts, measures, kept))
     return scores
 
 
-def _keep(stack: Stack, found: Measures, objective: Objective, private: PrivateStore) -> dict[str, str]:
+def _keep(stack: Stack, measures: Measures, objective: Objective, private: PrivateStore) -> dict[str, str]:
     """Right or wrong as a byte a row, a squared error as it was computed."""
     name = QUANTITIES[objective.task].outcome
-    kept = found[name][: len(stack.clients)].cpu()
+    kept = measures[name][: len(stack.clients)].cpu()
     return private.save(OUTCOMES, stack.clients, {name: (kept.byte() if kept.dtype == torch.bool else kept).numpy()})
 
 
-def _scores(stack: Stack, split: str, count: Tensor, found: Measures, kept: dict[str, str]) -> Scores:
-    own = slice(len(stack.clients))
-    sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[own].cpu() for name, t in found.items()}
-    return Scores(stack.clients, split, count[own].cpu(), sums, kept)
+def _scores(stack: Stack, split: str, count: Tensor, measures: Measures, kept: dict[str, str]) -> Scores:
+    places = slice(len(stack.clients))
+    sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[places].cpu() for name, t in measures.items()}
+    return Scores(stack.clients, split, count[places].cpu(), sums, kept)

@@ -25,8 +25,8 @@ def full_gradient(
     sent = []
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
         streams = open_streams(stack, seed, round, "local_train", device)
-        found, loss = gradient_of(model.network, weights, context, rows, training, streams)
-        counts, own = rows.counts.cpu(), len(stack.clients)
-        sums = {name: weighted_sum(found[name].cpu(), counts) for name in model.shared}
-        sent.append(Gradients(stack.clients, counts[:own], sums, loss[:own].cpu()))
+        gradients, loss = gradient_of(model.network, weights, context, rows, training, streams)
+        counts, clients = rows.counts.cpu(), len(stack.clients)
+        sums = {name: weighted_sum(gradients[name].cpu(), counts) for name in model.shared}
+        sent.append(Gradients(stack.clients, counts[:clients], sums, loss[:clients].cpu()))
     return sent

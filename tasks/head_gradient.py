@@ -24,11 +24,11 @@ def head_gradient(
     """
     sent = []
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
-        own = slice(len(stack.clients))
-        found = cast(Matched, model.network).gradients(weights, context, rows, training.objective)
-        silent = ~enough(rows)[own]
-        sums = {name: _without(total[own].cpu().double(), silent).sum(0) for name, total in found.items()}
-        sent.append(HeadGradients(stack.clients, rows.counts[own].cpu().masked_fill(silent, 0), sums))
+        places = slice(len(stack.clients))
+        gradients = cast(Matched, model.network).gradients(weights, context, rows, training.objective)
+        silent = ~enough(rows)[places]
+        sums = {name: _without(total[places].cpu().double(), silent).sum(0) for name, total in gradients.items()}
+        sent.append(HeadGradients(stack.clients, rows.counts[places].cpu().masked_fill(silent, 0), sums))
     return sent
 
 

@@ -66,16 +66,16 @@ def sent_and_kept(
     For a page with a training step of its own; `each` and `shares` as in `local_train`.
     """
     clients, counts = stack.clients, rows.counts.cpu()
-    own = slice(len(clients))
+    places = slice(len(clients))
     weights = {name: t.cpu() for name, t in trained.weights.items()}
     share = None if shares is None else torch.tensor([float(shares[c]) for c in clients], dtype=torch.float64)
     by = counts if share is None else torch.cat([share, share.new_zeros(len(counts) - len(share))])
     update = Update(
         clients,
-        counts[own],
+        counts[places],
         {name: weighted_sum(weights[name], by) for name in model.shared},
-        trained.loss.cpu()[own],
-        each={name: weights[name][own] for name in model.shared} if each else {},
+        trained.loss.cpu()[places],
+        each={name: weights[name][places] for name in model.shared} if each else {},
         shares=share,
     )
     if not isinstance(model.personal, Private):
@@ -87,8 +87,8 @@ def sent_and_kept(
 
 def also_kept(update: Update, section: str, tensors: Weights, private: PrivateStore) -> Update:
     """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them."""
-    own = {name: t[: len(update.clients)].cpu().numpy() for name, t in tensors.items()}
-    return replace(update, private={**update.private, section: private.save(section, update.clients, own)})
+    arrays = {name: t[: len(update.clients)].cpu().numpy() for name, t in tensors.items()}
+    return replace(update, private={**update.private, section: private.save(section, update.clients, arrays)})
 
 
 def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:

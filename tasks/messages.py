@@ -81,19 +81,19 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
     """
     if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise TypeError(f"{kind.__name__} is a message, and must be a frozen dataclass")
-    found = {}
+    numbers = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Numbers)]
         if notes:
-            found[name] = notes[0]
+            numbers[name] = notes[0]
         elif hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
             raise TypeError(f"{kind.__name__}.{name} does not say what numbers it has: Annotated[..., Numbers(...)]")
-    for name, about in found.items():
+    for name, about in numbers.items():
         if about.size == "several" and about.least < LEAST_ROWS:
             raise TypeError(
                 f"{kind.__name__}.{name} has numbers as large as a row, which stand for {LEAST_ROWS} rows at least"
             )
-    return found
+    return numbers
 
 
 def _count(numbers: Any) -> int:

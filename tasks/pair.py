@@ -22,7 +22,7 @@ def pair(
     cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None = None
 ) -> list[PairedSums]:
     """One record a stack: first minus second, both lists by seed and over the same rows, or over those of some classes."""
-    silos, found = cohort.silos, []
+    silos, messages = cohort.silos, []
     codes = [silos.manifest.classes.index(each) for each in classes or ()]
     for stack in cohort.stacks:
         strata, opened = {}, None if classes is None else open_stack(silos, stack, "test")
@@ -30,21 +30,21 @@ def pair(
             counted = np.ones(rows, bool) if opened is None else np.isin(opened.y[at, :rows], codes)
             if counted.any():
                 strata[client] = Stratum.of(_difference(silos, first, second, client, rows)[:, counted])
-        found.append(_message(strata, len(first)))
-    return found
+        messages.append(_message(strata, len(first)))
+    return messages
 
 
 @step
 def pair_common(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -> list[CommonSums]:
     """One record a stack: first minus second on the test rows that nobody owns, added over the stack's clients."""
-    silos, found = cohort.silos, []
+    silos, messages = cohort.silos, []
     rows = silos.common("test")
     for stack in cohort.stacks:
         total = np.zeros((len(first), rows))
         for client in stack.clients:
             total += _difference(silos, first, second, client, rows)
-        found.append(CommonSums(stack.clients, torch.from_numpy(total)))
-    return found
+        messages.append(CommonSums(stack.clients, torch.from_numpy(total)))
+    return messages
 
 
 def of_clients(runs: Sequence[Kept], clients: Sequence[str]) -> list[Kept]:
@@ -72,5 +72,5 @@ def _difference(silos: Silos, first: Sequence[Kept], second: Sequence[Kept], cli
 
 def _outcomes(runs: Sequence[Kept], name: str, client: str, rows: int) -> np.ndarray:
     """(seeds, rows): 1 where that seed's model was right, or its squared error."""
-    found = [store.load(OUTCOMES, refs, client)[name][:rows] for store, refs in runs]
-    return np.stack(found).astype(float)
+    outcomes = [store.load(OUTCOMES, refs, client)[name][:rows] for store, refs in runs]
+    return np.stack(outcomes).astype(float)

@@ -33,17 +33,19 @@ def projection(
 
     Of a deep ensemble, those of the first member.
     """
-    one, found = members_of(model.network)[0], []
+    one, messages = members_of(model.network)[0], []
     network = one.network
     for stack in cohort.stacks:
         weights, context = map(one.of, open_weights(model, stack, private, device))
         seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
-        told = centres_to_tell(cohort, stack, one, weights, context, seeds, _POINTS, split, device)
-        tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in told)
-        own = weights[OWN].cpu() @ axes
+        pairs = centres_to_tell(cohort, stack, one, weights, context, seeds, _POINTS, split, device)
+        tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in pairs)
+        words = weights[OWN].cpu() @ axes
         held = context[COUNT].tolist() if network.room else [0] * stack.size
-        found.append(Projected(stack.clients, tokens, tuple(own[at, : held[at]] for at in range(len(stack.clients)))))
-    return found
+        messages.append(
+            Projected(stack.clients, tokens, tuple(words[at, : held[at]] for at in range(len(stack.clients))))
+        )
+    return messages
 
 
 def plane(words: Tensor) -> Tensor:

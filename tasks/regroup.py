@@ -23,7 +23,7 @@ def regroup(
     model.shared: (sets, models, ...), the offered weights. A model whose loss is no number is the last choice; a client
     without rows takes the first.
     """
-    found = []
+    messages = []
     offered = next(iter(model.shared.values())).shape[:2]
     for stack in cohort.stacks:
         rows = open_rows(cohort.silos, stack, "train", device)
@@ -40,5 +40,5 @@ def regroup(
         choice = loss.argmin(2)  # numpy promises the first of equals, torch does not
         least = np.take_along_axis(loss, choice[..., None], 2)[..., 0]
         counts = rows.counts[: len(stack.clients)].cpu()
-        found.append(Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least)))
-    return found
+        messages.append(Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least)))
+    return messages

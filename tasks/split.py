@@ -54,12 +54,12 @@ def nearer(updates: Sequence[Update], current: Weights, toward: Sequence[Weights
 def _deltas(updates: Sequence[Update], current: Weights) -> tuple[list[str], np.ndarray]:
     """Names, sorted, and (clients, numbers) float64: sorted, the order of listing and of stacks is nothing."""
     start = _flat(current)
-    found = {}
+    deltas = {}
     for update in updates:
         for at, client in enumerate(update.clients):
-            found[client] = _flat({name: update.each[name][at] for name in current}) - start
-    clients = sorted(found)
-    return clients, np.stack([found[client] for client in clients])
+            deltas[client] = _flat({name: update.each[name][at] for name in current}) - start
+    clients = sorted(deltas)
+    return clients, np.stack([deltas[client] for client in clients])
 
 
 def _flat(weights: Weights) -> np.ndarray:

@@ -35,16 +35,16 @@ def token_centres(
 
     None stands for tokens of fewer different rows than LEAST_ROWS, and a client of fewer rows tells none.
     """
-    told = []
+    messages = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
         streams = client_streams(seed, stack.clients, round, "token_centres")
         for one in members_of(model.network):
-            own = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
-            found = centres_to_tell(cohort, stack, *own, words, "train", device)
-            centre, weight = zip(*found, strict=True)
-            told.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
-    return told
+            arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
+            pairs = centres_to_tell(cohort, stack, *arguments, words, "train", device)
+            centre, weight = zip(*pairs, strict=True)
+            messages.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
+    return messages
 
 
 def centres_to_tell(
@@ -60,13 +60,13 @@ def centres_to_tell(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """What each client may tell of its features in one member: centres (words, d) and how many tokens each is of."""
     tokens = tokens_of(cohort, stack, one, weights, context, device, split)
-    x, found = open_rows(cohort.silos, stack, split, device).x, []
+    x, pairs = open_rows(cohort.silos, stack, split, device).x, []
     for at, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
         rows = len(tokens[client]) // one.network.tokens
         owner = different(x[at, :rows]).repeat(one.network.tokens)
         with named(cohort, client):
-            found.append(centres_of_many(tokens[client], owner, words, seed & 0x7FFFFFFF, LEAST_ROWS))
-    return found
+            pairs.append(centres_of_many(tokens[client], owner, words, seed & 0x7FFFFFFF, LEAST_ROWS))
+    return pairs
 
 
 @server_step

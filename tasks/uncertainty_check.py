@@ -35,16 +35,16 @@ def uncertainty_check(
     running statistics included. With `refuse` a UserError names a client for whom the model gives no finite numbers; else
     they are NaN.
     """
-    found = []
+    messages = []
     for stack, rows, weights, context in open_stacks(cohort, model, private, split, device):
         streams = open_streams(stack, seed, round, "uncertainty_check", device)
-        told = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
-        numbers = {name: value[: len(stack.clients)].cpu() for name, value in told.items()}
+        values = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
+        numbers = {name: value[: len(stack.clients)].cpu() for name, value in values.items()}
         counts = rows.counts[: len(stack.clients)].cpu()
         if refuse:
             _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
-        found.append(Doubts(stack.clients, split, counts, numbers))
-    return found
+        messages.append(Doubts(stack.clients, split, counts, numbers))
+    return messages
 
 
 def _doubts(
@@ -56,11 +56,13 @@ def _doubts(
     passes: int,
     training: Training,
 ) -> dict[str, Tensor]:
-    found = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
-    numbers = doubts(found, rows.y, rows.counts)
+    prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
+    numbers = doubts(prediction, rows.y, rows.counts)
     each = [one for one in members_of(model.network) if one.network.coded]
     words = [habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts) for one in each]
-    return numbers | {name: torch.stack([told[name] for told in words]).mean(0) for name in (words[0] if words else ())}
+    return numbers | {
+        name: torch.stack([answer[name] for answer in words]).mean(0) for name in (words[0] if words else ())
+    }
 
 
 def _refuse_nonsense(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, folder: str) -> None:

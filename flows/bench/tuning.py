@@ -43,13 +43,13 @@ def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _sizes(problem: Problem, kind: Kind, device: str) -> list[dict[str, Any]]:
     clients = len(problem.silos.clients)
-    found: list[dict[str, Any]] = []
+    timings: list[dict[str, Any]] = []
     for size in dict.fromkeys(even(clients, most) for most in _SIZES):
         seconds = median(_seconds(problem, kind, size, device) for _ in range(_TURNS))
-        found.append({"kind": kind, "stack": size, "milliseconds": 1000 * seconds})
-        if seconds * 1000 > _HOPELESS * min(m["milliseconds"] for m in found) or kind == "sequential":
+        timings.append({"kind": kind, "stack": size, "milliseconds": 1000 * seconds})
+        if seconds * 1000 > _HOPELESS * min(m["milliseconds"] for m in timings) or kind == "sequential":
             break
-    return found
+    return timings
 
 
 def _seconds(problem: Problem, kind: Kind, size: int, device: str) -> float:

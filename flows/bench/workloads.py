@@ -157,13 +157,13 @@ def bench(names: Sequence[str], repeats: int, peers: Sequence[str], say: Callabl
 
 def chosen_workloads(names: Sequence[str]) -> list[Workload]:
     """The workloads with these names, W4 being all its sizes; UserError for another name."""
-    found = []
+    workloads = []
     for name in names or ["W1", "W2", "W3", "W4", "W5"]:
         matching = [w for w in WORKLOADS.values() if w.name == name or w.name.startswith(f"{name}-")]
         if not matching:
             raise UserError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}.")
-        found += matching
-    return found
+        workloads += matching
+    return workloads
 
 
 def _contest(
@@ -181,10 +181,10 @@ def _contest(
                 measured[name].append(_siloflow(root, workload, repeat))
             else:
                 measured[name].append(_other(root, workload, kind, threads or str(_THREADS)))
-    found = {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
-    seconds = ", ".join(f"{name} {value:.3f} s" for name, value in found["seconds_per_round"].items())
-    say(f"{workload.name}: {seconds} a round; ratio {found['ratio']:.2f}")
-    return found
+    record = {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
+    seconds = ", ".join(f"{name} {value:.3f} s" for name, value in record["seconds_per_round"].items())
+    say(f"{workload.name}: {seconds} a round; ratio {record['ratio']:.2f}")
+    return record
 
 
 def _prepare(root: Path, workload: Workload) -> None:
@@ -236,8 +236,8 @@ def _other(root: Path, workload: Workload, kind: str, threads: str) -> dict[str,
     described = {**workload.params(), "clients": workload.clients, "threads": int(threads)}
     described["training"]["rounds"] = min(workload.rounds, _ROUNDS_OF_OTHERS)
     command = [interpreter(kind), "-m", module, str(root / "data" / workload.name.lower()), json.dumps(described)]
-    found, peak = _child(command, root)
-    return {"rounds": found["rounds"], "peak_bytes": peak}
+    answer, peak = _child(command, root)
+    return {"rounds": answer["rounds"], "peak_bytes": peak}
 
 
 def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> dict[str, Any]:
@@ -288,9 +288,9 @@ def _child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
 
 def _environment() -> dict[str, str]:
     """The command's own servers, and the code that this one runs from."""
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     code = str(Path(__file__).resolve().parents[2])
-    return {**own, "PYTHONPATH": os.pathsep.join(p for p in (code, os.environ.get("PYTHONPATH")) if p)}
+    return {**variables, "PYTHONPATH": os.pathsep.join(p for p in (code, os.environ.get("PYTHONPATH")) if p)}
 
 
 @contextmanager

@@ -13,25 +13,25 @@ from silos.errors import shown
 def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """pydantic's findings as sentences for people, the first three."""
     lines = []
-    for found in error.errors()[:3]:
-        path, keys = _walk(model, found["loc"])
+    for finding in error.errors()[:3]:
+        path, keys = _walk(model, finding["loc"])
         where = ".".join([prefix, *path] if prefix else path)
-        value, context = found["input"], found.get("ctx", {})
-        if found["type"] == "extra_forbidden":
+        value, context = finding["input"], finding.get("ctx", {})
+        if finding["type"] == "extra_forbidden":
             words = f"{where}: there is no such key{nearest(path[-1], keys)}"
-        elif found["type"] == "missing":
+        elif finding["type"] == "missing":
             words = f"{where} is missing."
-        elif found["type"] == "union_tag_invalid":
+        elif finding["type"] == "union_tag_invalid":
             tags = [t.strip(" '") for t in context["expected_tags"].split(",")]
             words = f"{where}.kind: there is no {context['tag']!r}{nearest(context['tag'], tags)}"
-        elif found["type"] == "union_tag_not_found":
+        elif finding["type"] == "union_tag_not_found":
             words = f"{where} needs a kind; there are {', '.join(keys)}."
-        elif found["type"] == "value_error":
+        elif finding["type"] == "value_error":
             said = str(context["error"]).rstrip(".")
             words = f"{where}: {said}" + ("" if said.endswith("?") else ".")
         else:
             is_now = "is empty" if value is None else f"is {shown(repr(value))}"
-            words = f"{where} {is_now}; it must {_wish(found['type'], found['msg'], context)}."
+            words = f"{where} {is_now}; it must {_wish(finding['type'], finding['msg'], context)}."
         lines.append(f"params.yaml: {words}")
     return "\n".join(lines)
 

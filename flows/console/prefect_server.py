@@ -164,9 +164,9 @@ class PrefectServer:
 
 def _database(home: Path) -> dict[str, str]:
     """Prefect's own setting for its database, where the one that it makes of its folder would name another file."""
-    own = home / "prefect.db"
-    named = plain_path(own)
-    return {} if named == str(own) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
+    file = home / "prefect.db"
+    named = plain_path(file)
+    return {} if named == str(file) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
 
 
 def _bound(port: int | None) -> socket.socket:

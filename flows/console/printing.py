@@ -113,10 +113,10 @@ def stats(found: dict[str, Any], console: PlainConsole) -> None:
     table = _table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
     at = 0
     for line in found["kinds"]:
-        own = found["statistics"][at : at + line["length"]]
+        numbers = found["statistics"][at : at + line["length"]]
         at += line["length"]
         gap = "-" if line["gap"] is None else f"{line['gap']:.3f}"
-        begins = ", ".join(f"{number:.4g}" for number in own[:5])
+        begins = ", ".join(f"{number:.4g}" for number in numbers[:5])
         table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
     console.print(table)
     for note in found["notes"]:
@@ -301,25 +301,25 @@ def reproduce(found: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"experiment    {found['experiment']}")
 
 
-def _by_class(found: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
+def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
     """A row a class, published / ours in each cell's column."""
-    table = _table("class", *next(iter(found.values())))
-    for name, cells in found.items():
+    table = _table("class", *next(iter(classes.values())))
+    for name, cells in classes.items():
         table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
     console.print()
     console.print("published / ours, share of the class's test rows that are right")
     console.print(table)
 
 
-def _also(found: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
+def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
     """A row a cell, a column a metric, as many as fit: ours ± spread over seeds, and what is published in brackets."""
     console.print()
     console.print("of the same runs: ours ± standard deviation (published)")
-    titles = list(found)
+    titles = list(metrics)
     for at in range(0, len(titles), _ABREAST):
         table = _table("cell", *titles[at : at + _ABREAST])
-        for cell in found[titles[at]]:
-            sides = [found[title][cell] for title in titles[at : at + _ABREAST]]
+        for cell in metrics[titles[at]]:
+            sides = [metrics[title][cell] for title in titles[at : at + _ABREAST]]
             spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
             published = [f" ({_three(side['published'])})" if side["published"] is not None else "" for side in sides]
             ours = [_three(side["ours"]) for side in sides]
@@ -327,11 +327,11 @@ def _also(found: dict[str, dict[str, dict[str, float | None]]], console: PlainCo
         console.print(table)
 
 
-def _ensembles(found: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
+def _ensembles(ensembles: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
     """A row a cell, a column a number of its runs together."""
-    names = next((list(numbers) for numbers in found.values() if numbers), [])
+    names = next((list(numbers) for numbers in ensembles.values() if numbers), [])
     table = _table("cell", *(name.replace("_", " ") for name in names))
-    for cell, numbers in found.items():
+    for cell, numbers in ensembles.items():
         table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
     console.print()
     console.print("all seeds of a cell as one deep ensemble")

@@ -41,8 +41,8 @@ def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool 
         each = tuple(s for s in SPLITS if s not in once)
         scores += round.each(evaluate, model, silos=silos, splits=each, **options)
     if once:
-        found = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
-        scores += [score.for_all(silos.clients) for score in found]
+        answers = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
+        scores += [score.for_all(silos.clients) for score in answers]
     return scores
 
 
@@ -55,13 +55,13 @@ def doubts_of(project: Project, model: Model, round: Round) -> dict[str, dict[st
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
     options |= {"passes": project.params.evaluation.passes, "refuse": False}
-    found: dict[str, dict[str, float]] = {}
+    doubts: dict[str, dict[str, float]] = {}
     for message in round.each(uncertainty_check, model, silos=asked, split="test", **options):
         for at, client in enumerate(message.clients):
             if message.rows[at]:
                 numbers = {name: float(value[at]) for name, value in message.numbers.items()}
-                found[client] = {name: value for name, value in numbers.items() if math.isfinite(value)}
-    return found if asked is silos else {client: dict(found[asked.clients[0]]) for client in silos.clients}
+                doubts[client] = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    return doubts if asked is silos else {client: dict(doubts[asked.clients[0]]) for client in silos.clients}
 
 
 def last_scores(

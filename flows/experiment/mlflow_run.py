@@ -75,11 +75,11 @@ def git_commit(root: Path) -> str:
     if shutil.which("git") is None:
         return "none"
     git = ["git", "-C", str(root)]
-    found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=False)
-    if found.returncode:
+    answer = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=False)
+    if answer.returncode:
         return "none"
     changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False)
-    return found.stdout.decode().strip() + ("+changes" if changed.stdout.strip() else "")
+    return answer.stdout.decode().strip() + ("+changes" if changed.stdout.strip() else "")
 
 
 def _model(

@@ -39,8 +39,8 @@ def compared(
 def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
     """class to [right, rows] of all clients' own test rows."""
     answers = on_cohorts(runner, by_class, silos, _STACK, lambda cohort: (*of_clients([run], cohort.clients),))
-    told: list[ClassCounts] = [message for cohort in answers for message in cohort]
-    right, rows = (sum(getattr(m, name).numpy() for m in told) for name in ("right", "rows"))
+    messages: list[ClassCounts] = [message for cohort in answers for message in cohort]
+    right, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
 
 
@@ -48,20 +48,20 @@ def _over_own(
     runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None
 ) -> list[Stratum]:
     """A stratum for each client that has such rows, in the order of listing."""
-    found: dict[str, Stratum] = {}
+    strata: dict[str, Stratum] = {}
     answers = on_cohorts(runner, pair, silos, _STACK, _sides(first, second), classes=classes)
-    told: list[PairedSums] = [message for cohort in answers for message in cohort]
-    for m in told:
+    messages: list[PairedSums] = [message for cohort in answers for message in cohort]
+    for m in messages:
         sums = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
-        found |= {client: Stratum(*own) for client, *own in zip(m.clients, *sums, strict=True)}
-    return [found[client] for client in silos.clients if client in found]
+        strata |= {client: Stratum(*numbers) for client, *numbers in zip(m.clients, *sums, strict=True)}
+    return [strata[client] for client in silos.clients if client in strata]
 
 
 def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Stratum]:
     """Clients are no strata here: a row's difference is its mean over clients."""
     answers = on_cohorts(runner, pair_common, silos, _STACK, _sides(first, second))
-    told: list[CommonSums] = [message for cohort in answers for message in cohort]
-    total = sum((m.sums for m in told[1:]), told[0].sums)
+    messages: list[CommonSums] = [message for cohort in answers for message in cohort]
+    total = sum((m.sums for m in messages[1:]), messages[0].sums)
     return [Stratum.of(total.numpy() / len(silos.clients))]
 
 

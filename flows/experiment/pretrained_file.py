@@ -40,7 +40,7 @@ def started(network: Pretrained, path: Path) -> Pretrained:
     return network
 
 
-def _state(found: Any) -> dict[str, Tensor]:
-    if not isinstance(found, dict) or not all(isinstance(w, Tensor) for w in found.values()):
+def _state(content: Any) -> dict[str, Tensor]:
+    if not isinstance(content, dict) or not all(isinstance(w, Tensor) for w in content.values()):
         raise ValueError("holds something else than named tensors")
-    return found
+    return content

@@ -73,11 +73,11 @@ def _suits(params: Params, task: str) -> None:
 
 def _fits(params: Params, network: Network, stack: int, device: str) -> None:
     """UserError if the clients of one stack cannot be trained side by side in the memory that there is."""
-    own = size(network) * TRAINED
+    memory = size(network) * TRAINED
     members = f" of {params.model.members:,} members" if params.model.members > 1 else ""
     must_fit(
-        own * stack,
-        f"params.yaml: model has {own // TRAINED:,} parameters{members}, and training a stack of {stack:,} clients "
+        memory * stack,
+        f"params.yaml: model has {memory // TRAINED:,} parameters{members}, and training a stack of {stack:,} clients "
         f"({TRAINED} bytes for each parameter: weight, gradient and optimiser)",
         "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
         _free(device),

@@ -157,14 +157,14 @@ def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:
 
 def newest_experiment(project: Project, kind: str, inside: str = "") -> str | None:
     """The last started set of runs of this kind (that holds the run `inside`)."""
-    found = [p.parent.name for p in project.runs.glob(f"{kind}-*/experiment.json")]
-    found = [name for name in found if not inside or (project.runs / name / inside / "run.json").is_file()]
+    names = [p.parent.name for p in project.runs.glob(f"{kind}-*/experiment.json")]
+    names = [name for name in names if not inside or (project.runs / name / inside / "run.json").is_file()]
 
     def started(name: str) -> tuple[str, int]:
         """The name's second, and then the file's time: the random end of a name says nothing."""
         return name.rpartition("-")[0], (project.runs / name / "experiment.json").stat().st_mtime_ns
 
-    return max(found, key=started, default=None)
+    return max(names, key=started, default=None)
 
 
 def experiment(project: Project, name: str) -> dict[str, Any]:

@@ -40,18 +40,18 @@ def round_record(
 
 def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> dict[str, Any]:
     """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for role in ("federated", "fresh", "unseen"):
         rows = {client: row for client, row in table.items() if silos.role(client) == role}
         before = "" if role == "federated" else f"{role}/"
-        found |= {f"{before}{k}": v for k, v in summary(rows, "test", quantity).items()}
+        metrics |= {f"{before}{k}": v for k, v in summary(rows, "test", quantity).items()}
         if role == "federated":
-            found |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
+            metrics |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
             shown = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
             for place, clients in _domains(silos).items():
                 there = summary({c: rows[c] for c in clients if c in rows}, "test", quantity)
-                found |= {f"{place}/{name}": there[name] for name in shown if name in there}
-    return found
+                metrics |= {f"{place}/{name}": there[name] for name in shown if name in there}
+    return metrics
 
 
 def by_client_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> list[dict[str, Any]]:
@@ -66,12 +66,12 @@ def means_of(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, flo
     groups |= {f"{place}/": clients for place, clients in _domains(silos).items()}
     groups |= {f"{role}/": [c for c in doubts if silos.role(c) == role] for role in ("fresh", "unseen")}
     names = dict.fromkeys(name for of in doubts.values() for name in of)
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for before, clients in groups.items():
         for name in [n for n in names if not before.startswith("domain") or n in _BY_DOMAIN]:
             values = [doubts[c][name] for c in clients if name in doubts.get(c, {})]
-            found |= {f"{before}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
-    return found
+            means |= {f"{before}uncertainty/{name}": math.fsum(values) / len(values)} if values else {}
+    return means
 
 
 def totals_of(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _domains(silos: Silos) -> dict[str, list[str]]:
     if not 2 <= len(federated.laws()) <= _MOST_DOMAINS:
         return {}
     names = parts(federated.laws())
-    found: dict[str, list[str]] = {}
+    domains: dict[str, list[str]] = {}
     for client in federated.clients:
-        found.setdefault(f"domain/{names[silos.domain(client)]}", []).append(client)
-    return found
+        domains.setdefault(f"domain/{names[silos.domain(client)]}", []).append(client)
+    return domains

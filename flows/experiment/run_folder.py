@@ -57,16 +57,16 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """The finished run's JSON, None if it is not finished; UserError if it is damaged."""
         way_out = "delete it, and the same command with --resume writes it again"
-        found: dict[str, Any] | None = read_json(self.result, way_out, ("rounds", "mlflow_run_id"))
-        return found
+        result: dict[str, Any] | None = read_json(self.result, way_out, ("rounds", "mlflow_run_id"))
+        return result
 
     def kept(self) -> dict[str, str]:
         """client to hash of the outcomes that it keeps; UserError if the file is not there whole."""
         way_out = f"delete {self.result}, and the same command with --resume writes both again"
-        found: dict[str, str] | None = read_json(self.outcomes, way_out)
-        if found is None:
+        hashes: dict[str, str] | None = read_json(self.outcomes, way_out)
+        if hashes is None:
             raise UserError(f"{self.outcomes} is missing; {way_out}.")
-        return found
+        return hashes
 
     @property
     def journal(self) -> Journal:
@@ -108,13 +108,13 @@ class RunFolder:
     def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:
         """The best score on validation rows up to round `last` and its number, the first of equals; (-inf, 0) if none."""
         scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
-        found = [(score, number) for score, number in scored if score > -math.inf]
-        return max(found, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
+        scores = [(score, number) for score, number in scored if score > -math.inf]
+        return max(scores, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
 
     def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
         """(round, value) of the rounds up to `last` that have the metric."""
-        found = [(r["round"], r["metrics"].get(metric)) for r in self.journal.each(last)]
-        return [(number, value) for number, value in found if value is not None]
+        points = [(r["round"], r["metrics"].get(metric)) for r in self.journal.each(last)]
+        return [(number, value) for number, value in points if value is not None]
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
         """What the journal has of rounds 1 to `last` as wholes: without clients, those that dropped out counted."""

@@ -31,15 +31,15 @@ def _together(
     page: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
 ) -> dict[str, float] | None:
     project = members[0][0]
-    found = [_model(page, runner, *member) for member in members]
-    if None in found:
+    pairs = [_model(page, runner, *member) for member in members]
+    if None in pairs:
         return None
-    models = [(model, round.private) for model, round in found if model is not None]  # type: ignore[misc]
+    models = [(model, round.private) for model, round in pairs if model is not None]  # type: ignore[misc]
     round = _round(project, members[0][1], members[0][2], runner)
     silos = project.silos.federated()
-    told = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
+    messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
     by_name: dict[str, list[float]] = {}
-    for message in told:
+    for message in messages:
         for name, values in message.numbers.items():
             by_name.setdefault(name, []).extend(v for v in values.tolist() if math.isfinite(v))
     return {name: math.fsum(values) / len(values) for name, values in by_name.items() if values} or None

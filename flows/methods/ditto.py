@@ -33,8 +33,8 @@ class Ditto(fedavg.FedAvg):
         problem, w = round.problem, state.tensors["weights"]
         updates = round.train(local_train, super().model(state, problem))
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        own = Model(problem.network, {}, Private("personal", state.private["personal"], start), clients=round.clients)
-        kept = round.train(local_train, own, proximal=self.personal_weight, anchor=w)
+        model = Model(problem.network, {}, Private("personal", state.private["personal"], start), clients=round.clients)
+        kept = round.train(local_train, model, proximal=self.personal_weight, anchor=w)
         for update in kept:
             state = state.with_private("personal", update.private["personal"])
         report, shared = Report.of(kept), Report.of(updates).numbers["loss/train"]

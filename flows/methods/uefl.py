@@ -133,11 +133,11 @@ class UEFL(Method):
 
     def _check(self, state: State, round: Round) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the least entropy of the first stage (equation 7)."""
-        told = doubts(round, self._model(state, round.problem, round.clients), self.check_on, self.passes)
+        numbers = doubts(round, self._model(state, round.problem, round.clients), self.check_on, self.passes)
         limit = state.numbers["limit"]
         if limit is None or self.threshold == "each_stage":
-            limit = math.inf if self.tolerance is None else (1 + self.tolerance) * min(told["entropy"].values())
-        return Check(told, limit)
+            limit = math.inf if self.tolerance is None else (1 + self.tolerance) * min(numbers["entropy"].values())
+        return Check(numbers, limit)
 
     def _chosen(self, uncertain: list[str], round: Round) -> list[str]:
         """Who gets words: the most uncertain, or, a control, as many that are drawn."""

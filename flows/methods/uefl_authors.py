@@ -76,9 +76,9 @@ class UEFLAuthors(Method):
 
     def _check(self, state: State, round: Round) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the mean entropy of the first stage."""
-        told = doubts(round, self._model(state, round.problem, round.clients), split="test", passes=0)
-        entropy, limit = told["entropy"].values(), state.numbers["limit"]
-        return Check(told, (1 + self.tolerance) * (sum(entropy) / len(entropy)) if limit is None else limit)
+        numbers = doubts(round, self._model(state, round.problem, round.clients), split="test", passes=0)
+        entropy, limit = numbers["entropy"].values(), state.numbers["limit"]
+        return Check(numbers, (1 + self.tolerance) * (sum(entropy) / len(entropy)) if limit is None else limit)
 
     def _joined(self, state: State, round: Round) -> tuple[State, tuple[str, ...]]:
         """With words for those who come late; what to say of it."""

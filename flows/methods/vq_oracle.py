@@ -73,9 +73,9 @@ class VQOracle(Method):
     def model(self, state: State, problem: Problem) -> Model:
         """One network, each client with its domain's words."""
         books, clients = state.tensors["books"][SHARED], problem.silos.clients
-        own = books[[_domain_of(problem.silos, state)[client] for client in clients]]
+        words = books[[_domain_of(problem.silos, state)[client] for client in clients]]
         network = self._network(problem, books.shape[1])
-        return Model(network, state.tensors["weights"], {SHARED: own}, clients=clients)
+        return Model(network, state.tensors["weights"], {SHARED: words}, clients=clients)
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client of a domain that nobody trained on has no words."""
@@ -88,7 +88,7 @@ class VQOracle(Method):
         if state.tensors["books"][SHARED].shape[1] or round.number <= self.warm_up or not all(groups):
             return state
         models = [self._of(state, round.problem, domain, clients) for domain, clients in enumerate(groups)]
-        books = [own[SHARED] for own in common_books(round, models, self.words)]
+        books = [tensors[SHARED] for tensors in common_books(round, models, self.words)]
         return state.with_tensors(books={SHARED: torch.stack(books)})
 
     def _of(self, state: State, problem: Problem, domain: int, clients: Sequence[str]) -> Model:

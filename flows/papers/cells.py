@@ -24,8 +24,10 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     if unknown:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
     with project.workers() as workers:
-        found = compared(PrefectRunner(workers), silos, _kept(sweep, first), _kept(sweep, second), quantity, classes)
-    return None if found is None else difference_of_cells(first, second, found, quantity, classes)
+        difference = compared(
+            PrefectRunner(workers), silos, _kept(sweep, first), _kept(sweep, second), quantity, classes
+        )
+    return None if difference is None else difference_of_cells(first, second, difference, quantity, classes)
 
 
 def together(sweep: Sweep, cell: str) -> dict[str, float] | None:

@@ -30,6 +30,6 @@ def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
     settings = [*sweep.settings(cell, seed, choice), f"training.rounds={probed}", "evaluation.stop_at=null"]
     project = replace(Project.open(settings, sweep.root, derived=True), scratch=scratch)
     start = time.perf_counter()
-    found = probe(project, sweep.page.method_of(cell), seed)
-    fixed = time.perf_counter() - start - found["seconds"]["per_round"] * probed
-    return sweep.count(cell) * (fixed + rounds * found["seconds"]["per_round"])
+    record = probe(project, sweep.page.method_of(cell), seed)
+    fixed = time.perf_counter() - start - record["seconds"]["per_round"] * probed
+    return sweep.count(cell) * (fixed + rounds * record["seconds"]["per_round"])

@@ -30,9 +30,9 @@ def fill(sweep: Sweep) -> None:
                     sweep.results.keep(*sweep.place_of_pair(pair), sentence)
     for cell in page.cells if page.ensembles else ():
         if sweep.could_join(cell) or cell in news:
-            found = together(sweep, cell)
-            if found is not None:
-                numbers = {name: round(value, 6) for name, value in found.items()}
+            means = together(sweep, cell)
+            if means is not None:
+                numbers = {name: round(value, 6) for name, value in means.items()}
                 sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers})
 
 
@@ -48,7 +48,7 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
         return False
     sweep.results.read_again()  # another sweep may have been at the same runs meanwhile
     if sweep.record(cell, seed, choice) is None:
-        found = run(
+        result = run(
             sweep.page.method_of(cell),
             seed,
             sweep.settings(cell, seed, choice),
@@ -57,32 +57,32 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
             cell=sweep.place(cell, choice),
             derived=True,
         )
-        record = _record(sweep, cell, found)
+        record = _record(sweep, cell, result)
         if sweep.page.by_class:
             record["by_class"] = by_class(sweep, cell, seed, choice)
         sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.asked(seed, choice), record)
     return True
 
 
-def _record(sweep: Sweep, cell: str, found: dict[str, Any]) -> dict[str, Any]:
+def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a finished run."""
-    metrics = found["metrics"] | _at_rounds(sweep, cell, found)
-    quantity = QUANTITIES[found["task"]]
+    metrics = result["metrics"] | _at_rounds(sweep, cell, result)
+    quantity = QUANTITIES[result["task"]]
     others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
     record = {
-        "value": _measured(sweep, cell, found, metrics),
+        "value": _measured(sweep, cell, result, metrics),
         quantity.name: metrics[quantity.headline],
         **{name: metrics[name] for name in others if name in metrics},
         "validation": metrics.get(f"validation/{quantity.headline}"),
-        "method": found["method"],
-        "rounds": found["rounds"],
-        "steps": found["steps"],
-        "parameters": found["parameters"],
-        "bytes": found["bytes"],
-        "seconds": round(found["seconds"]["total"], 1),
-        "seconds_per_round": round(found["seconds"]["per_round"], 4),
-        "data_version": found["data_version"],
-        "weights_sha256": found["weights_sha256"],
+        "method": result["method"],
+        "rounds": result["rounds"],
+        "steps": result["steps"],
+        "parameters": result["parameters"],
+        "bytes": result["bytes"],
+        "seconds": round(result["seconds"]["total"], 1),
+        "seconds_per_round": round(result["seconds"]["per_round"], 4),
+        "data_version": result["data_version"],
+        "weights_sha256": result["weights_sha256"],
         "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
         "versions": {name: installed(name) for name in ("torch", "numpy")} | {"python": platform.python_version()},
     }
@@ -91,22 +91,22 @@ def _record(sweep: Sweep, cell: str, found: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _measured(sweep: Sweep, cell: str, found: dict[str, Any], metrics: dict[str, Any]) -> float | None:
+def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str, Any]) -> float | None:
     """The cell's number: rounds to the target, or a metric; None if the target or the metric's round was not reached."""
     measure = sweep.page.measure_of(cell)
     if measure.rounds_to is not None:
-        return found["rounds"] if found["ended_by"] == "evaluation.stop_at" else None
-    name = measure.metric or QUANTITIES[found["task"]].headline
+        return result["rounds"] if result["ended_by"] == "evaluation.stop_at" else None
+    name = measure.metric or QUANTITIES[result["task"]].headline
     value: float | None = metrics.get(name) if "@" in name else metrics[name]
     return value
 
 
-def _at_rounds(sweep: Sweep, cell: str, found: dict[str, Any]) -> dict[str, float]:
+def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, float]:
     """What the page asks for as `metric@round`, of those rounds that the run scored."""
     asked = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
-    journal, there = RunFolder(sweep.root / found["folder"]).journal, {}
+    journal, there = RunFolder(sweep.root / result["folder"]).journal, {}
     for metric, _, number in (name.partition("@") for name in sorted(asked) if "@" in name):
-        record = journal.read(int(number)) if int(number) <= found["rounds"] else {"metrics": {}}
+        record = journal.read(int(number)) if int(number) <= result["rounds"] else {"metrics": {}}
         if metric in record["metrics"]:
             there[f"{metric}@{number}"] = record["metrics"][metric]
     return there

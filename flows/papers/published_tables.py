@@ -135,8 +135,8 @@ class Table(Record):
     def settings(self, cell: str, scale: str, choice: str | None, seed: int) -> list[str]:
         """All that the page says of a run, the later lines over the earlier."""
         data = [f"data.seed={seed}"] if self.seeds_are == "data" else []
-        own = [*self.base, *self.scales[scale].set, *self.cells[cell].set]
-        return own + ([choice] if choice else []) + data
+        lines = [*self.base, *self.scales[scale].set, *self.cells[cell].set]
+        return lines + ([choice] if choice else []) + data
 
 
 def names() -> list[str]:
@@ -157,10 +157,10 @@ def tables(paper: str) -> Mapping[str, Any]:
             f"there is no paper {shown(repr(paper))}; there are {', '.join(names())}, or name a .yaml file of your own."
         )
     try:
-        found = strict_yaml.load(page.read_bytes())
+        content = strict_yaml.load(page.read_bytes())
     except strict_yaml.NotYamlError as error:
         raise UserError(f"{page} is not valid YAML: {error}.") from None
-    held = found.get("tables") if isinstance(found, dict) else None
+    held = content.get("tables") if isinstance(content, dict) else None
     if not isinstance(held, dict) or not held:
         raise UserError(f"{page} holds no tables; a page has `tables:` and under it a section for each.")
     return held
@@ -175,11 +175,11 @@ def table_of(paper: str, table: str | None, scale: str) -> Table:
         raise UserError(f"{paper} has no table {shown(repr(table))} here; --table takes {', '.join(there)}.")
     plain(table, f"{paper}: the table")  # folders and results are called after it
     try:
-        found = Table.model_validate(there[table])
+        page = Table.model_validate(there[table])
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
         raise UserError(f"{paper}, table {table}: {where}: {first['msg'].removeprefix('Value error, ')}.") from None
-    if scale not in found.scales:
-        raise UserError(f"table {table} has no scale {scale!r}; there are {', '.join(found.scales)}.")
-    return found
+    if scale not in page.scales:
+        raise UserError(f"table {table} has no scale {scale!r}; there are {', '.join(page.scales)}.")
+    return page

@@ -56,8 +56,8 @@ def _there(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]
     *sections, last = place
     for section in sections:
         results = results.get(section, {})
-    found: list[dict[str, Any]] = results.get(last, [])
-    return found
+    records: list[dict[str, Any]] = results.get(last, [])
+    return records
 
 
 def _list_at(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]]:
@@ -65,8 +65,8 @@ def _list_at(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, An
     *sections, last = place
     for section in sections:
         results = results.setdefault(section, {})
-    found: list[dict[str, Any]] = results.setdefault(last, [])
-    return found
+    records: list[dict[str, Any]] = results.setdefault(last, [])
+    return records
 
 
 def _same(record: dict[str, Any], asked: dict[str, Any]) -> bool:

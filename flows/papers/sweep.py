@@ -36,9 +36,9 @@ class Sweep:
         results = self.root / "docs" / "results" / f"{self.paper}.json"
         self.results = Results(results, self.root / "runs" / f"{self.paper}.results.lock")
         # runs of other settings are other runs: each set of overrides has a folder of its own
-        own = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
+        suffix = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
         self.owner = self.page.runs_of or table
-        self.experiment = f"reproduce-{self.paper}-{self.owner}-{scale}{own}"
+        self.experiment = f"reproduce-{self.paper}-{self.owner}-{scale}{suffix}"
 
     @property
     def finished(self) -> bool:
@@ -63,8 +63,8 @@ class Sweep:
             return choices[0]
         measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
         key = "validation" if on_validation else "value"
-        found = [(self.recorded(cell, *one)[key], one[1]) for one in self.tries(cell)]
-        scored = [(value, choice) for value, choice in found if value is not None]
+        results = [(self.recorded(cell, *one)[key], one[1]) for one in self.tries(cell)]
+        scored = [(value, choice) for value, choice in results if value is not None]
         if not scored:
             return choices[0]
         metric = self.quantity(cell).headline if on_validation or measure.metric is None else measure.metric
@@ -78,9 +78,9 @@ class Sweep:
 
     def recorded(self, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
         """The same of a run that must be there."""
-        found = self.record(cell, seed, choice)
-        assert found is not None
-        return found
+        record = self.record(cell, seed, choice)
+        assert record is not None
+        return record
 
     def records(self, cell: str) -> list[dict[str, Any]]:
         """What is recorded of a cell's runs, seed by seed."""
@@ -96,15 +96,15 @@ class Sweep:
 
     def pairs(self) -> list[Pair]:
         """Those that the page names, and of every contest the best cell with the next; UserError for two on other data."""
-        found = list(self.page.paired)
+        pairs = list(self.page.paired)
         for cells in self.page.contests:
             ours = {cell: statistics.fmean(values) for cell in cells if (values := self.values(cell))}
             falling = not lower_is_better(self.quantity(cells[0]).headline)
             ranked = sorted(ours, key=lambda cell: ours[cell], reverse=falling)
-            found += [Pair(first=first, second=second) for first, second in pairwise(ranked[:2])]
-        for pair in found:
+            pairs += [Pair(first=first, second=second) for first, second in pairwise(ranked[:2])]
+        for pair in pairs:
             self._same_data(pair)
-        return found
+        return pairs
 
     def sentence(self, pair: Pair) -> dict[str, Any] | None:
         """What is recorded of a pair."""

@@ -34,7 +34,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "by_class": {name: _of_class(sweep, name) for name in page.by_class},
         "also": {title: _also(sweep, name) for name, title in page.also.items()},
         "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
-        "paired": [found for pair in sweep.pairs() if (found := _sentence(sweep, pair)) is not None],
+        "paired": [sentence for pair in sweep.pairs() if (sentence := _sentence(sweep, pair)) is not None],
         "results": str(sweep.results.file.relative_to(sweep.root)),
         "figures": list(_draw(sweep)),
         "experiment": sweep.experiment,
@@ -72,22 +72,22 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
 
 def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
     """cell to published and ours: the share of the class's rows that are right, mean over seeds."""
-    found = {}
+    by_cell = {}
     for cell in sweep.page.cells:
         counts = [record["by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
         shares = [right / rows for right, rows in counts if rows]
         ours = statistics.fmean(shares) if shares else None
-        found[cell] = {"published": sweep.page.by_class[name].get(cell), "ours": ours}
-    return found
+        by_cell[cell] = {"published": sweep.page.by_class[name].get(cell), "ours": ours}
+    return by_cell
 
 
 def _also(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
     """cell to published and ours of another metric: mean and standard deviation over seeds."""
-    found = {}
+    by_cell = {}
     for cell, about in sweep.page.cells.items():
         there = [v for record in sweep.records(cell) if (v := record["also"].get(name)) is not None]
-        found[cell] = {"published": about.beside.get(name), **_mean_and_sd(there)}
-    return found
+        by_cell[cell] = {"published": about.beside.get(name), **_mean_and_sd(there)}
+    return by_cell
 
 
 def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
@@ -104,8 +104,8 @@ def _sentence(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
         return sweep.sentence(pair)
     quantity = sweep.quantity(pair.first)
     draws = zip(sweep.records(pair.first), sweep.records(pair.second), strict=True)
-    found = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in draws]
-    return difference_of_cells(pair.first, pair.second, over_draws(found, bound=quantity.bound), quantity)
+    differences = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in draws]
+    return difference_of_cells(pair.first, pair.second, over_draws(differences, bound=quantity.bound), quantity)
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _draw(sweep: Sweep) -> Iterator[str]:
     for quantity, cells in by_quantity.items():
         if len(cells) > MOST_CURVES:
             continue
-        curves = {cell: found for cell in cells if (found := _curves(sweep, cell))}
+        curves = {cell: lines for cell in cells if (lines := _curves(sweep, cell))}
         if curves:
             name = "curves" if len(by_quantity) == 1 else f"curves-{quantity.name}"
             figure = sweep.root / "runs" / sweep.experiment / f"{name}.png"

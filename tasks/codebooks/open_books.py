@@ -40,9 +40,9 @@ class Books:
         kept = {name: w[:size].cpu().clone() for name, w in weights.items() if name not in model.shared}
         count = {}
         for one in members_of(model.network):
-            own = torch.zeros(size, room, one.network.length)
-            own[:, : one.network.room] = kept[one.prefix + OWN]
-            kept[one.prefix + OWN] = own
+            words = torch.zeros(size, room, one.network.length)
+            words[:, : one.network.room] = kept[one.prefix + OWN]
+            kept[one.prefix + OWN] = words
             count[one.prefix] = _held(one, context, size)
         return cls(cohort, stack, model.personal.section, weights, context, kept, count, device)
 

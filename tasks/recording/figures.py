@@ -40,10 +40,10 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURA
         runs = [r for r in results if r["method"] == method]
         row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
         for name in (*quantity.columns, "loss/mean", *others):
-            found = [r["metrics"].get(name) for r in runs]
-            if name in others and found == [None] * len(runs):
+            numbers = [r["metrics"].get(name) for r in runs]
+            if name in others and numbers == [None] * len(runs):
                 continue
-            values = [v for v in found if v is not None and math.isfinite(v)]  # a run may have diverged
+            values = [v for v in numbers if v is not None and math.isfinite(v)]  # a run may have diverged
             row[name] = statistics.fmean(values) if values else None
             row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
         row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)
@@ -82,8 +82,8 @@ def draw_comparison(
     for at, method in enumerate(methods):
         runs = [r for r in comparison["runs"] if r["method"] == method]
         by_client = zip(*(r["metrics"][f"{quantity.name}/by_client"] for r in runs), strict=True)
-        found = [[row[quantity.name] for row in rows] for rows in by_client]
-        scored = [[v for v in values if v is not None and math.isfinite(v)] for values in found]
+        numbers = [[row[quantity.name] for row in rows] for rows in by_client]
+        scored = [[v for v in values if v is not None and math.isfinite(v)] for values in numbers]
         means = [statistics.fmean(values) for values in scored if values]
         offsets = [at + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
         middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)

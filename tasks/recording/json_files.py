@@ -37,15 +37,15 @@ def read_json(path: Path, way_out: str = "bring it back from a copy, or move it 
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds {type(found).__name__}")
-        missing = [key for key in keys if key not in found]
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds {type(content).__name__}")
+        missing = [key for key in keys if key not in content]
         if missing:
             raise ValueError(f"it has no {missing[0]}")
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); {way_out}.") from None
-    return found
+    return content
 
 
 def plain_path(path: Path) -> str:

@@ -25,16 +25,16 @@ def parts(names: Iterable[str]) -> dict[str, str]:
 
     A name that is taken as it is keeps to it, whatever the others are.
     """
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     taken: set[str] = set()
     for name in sorted(names, key=lambda name: (_plain(name) != name, name)):
         part, count = _plain(name), 1
         while part in taken:
             count += 1
             part = f"{_plain(name)}-{count}"
-        found[name] = part
+        by_name[name] = part
         taken.add(part)
-    return found
+    return by_name
 
 
 def _plain(name: str) -> str:

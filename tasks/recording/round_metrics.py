@@ -35,6 +35,6 @@ def summary(table: dict[str, dict[str, Any]], split: str, quantity: Quantity = A
     if not scored:
         return {}
     rows = np.array([row[f"{split}/rows"] for row in scored], dtype=float)
-    found = {n: np.array([row[f"{split}/{n}"] for row in scored]) for n in (quantity.name, "loss", *quantity.also)}
-    means = {f"{name}/mean": float(found[name].mean()) for name in ("loss", *quantity.also)}
-    return {**quantity.summary(found[quantity.name], rows), **means}
+    values = {n: np.array([row[f"{split}/{n}"] for row in scored]) for n in (quantity.name, "loss", *quantity.also)}
+    means = {f"{name}/mean": float(values[name].mean()) for name in ("loss", *quantity.also)}
+    return {**quantity.summary(values[quantity.name], rows), **means}

@@ -205,8 +205,8 @@ class Delivery:
         experiment = client.get_experiment_by_name(self.ticket.experiment)
         if experiment is None:
             return None
-        found = client.search_runs([experiment.experiment_id], f"tags.`siloflow.run` = '{self.ticket.tag}'")
-        return found[0].info.run_id if found else None
+        runs = client.search_runs([experiment.experiment_id], f"tags.`siloflow.run` = '{self.ticket.tag}'")
+        return runs[0].info.run_id if runs else None
 
     def _create(self, client: Any) -> str:
         ticket = self.ticket

@@ -121,9 +121,9 @@ class DaskWorkers(Workers):
 
 
 async def _tell_prefect() -> None:
-    told = EventsWorker.drain_all(timeout=PATIENCE)
-    if isinstance(told, Awaitable):
-        await told
+    answer = EventsWorker.drain_all(timeout=PATIENCE)
+    if isinstance(answer, Awaitable):
+        await answer
 
 
 class _Ready(WorkerPlugin):

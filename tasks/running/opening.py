@@ -64,13 +64,13 @@ def enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor
 
     1 at a row's class if its client has so many different rows of that class, else 0.
     """
-    told = torch.zeros(*rows.y.shape, classes, dtype=torch.float64)
+    mask = torch.zeros(*rows.y.shape, classes, dtype=torch.float64)
     for at, count in enumerate(rows.counts.tolist()):
         labels = rows.y[at, :count].cpu()
         for c in labels.unique().tolist():
-            own = (labels == c).nonzero()[:, 0]
-            told[at, own, c] = float(_at_least(rows.x[at, own], least))
-    return told
+            places = (labels == c).nonzero()[:, 0]
+            mask[at, places, c] = float(_at_least(rows.x[at, places], least))
+    return mask
 
 
 def _at_least(x: Tensor, least: int) -> bool:

@@ -81,8 +81,8 @@ def _round(
             torch.special.entr(torch.stack(passes).mean(0)).sum(1).mean()
         for model, (x, _) in zip(copies, clients, strict=True):
             tokens = model.tokens(x).flatten(0, 2).numpy()
-            found = KMeans(options["words"], n_init=1, random_state=0).fit(tokens)
-            model.words.data = torch.from_numpy(found.cluster_centers_)
+            clusters = KMeans(options["words"], n_init=1, random_state=0).fit(tokens)
+            model.words.data = torch.from_numpy(clusters.cluster_centers_)
 
 
 def _local_epoch(model: VectorQuantised, x: Tensor, y: Tensor, training: dict[str, Any]) -> None:

@@ -82,8 +82,8 @@ def _nearest(model: Model, round: Round, client: str, sources: Sequence[str]) ->
     for source in (None, *sources):
         refs = {} if source is None else {client: personal.refs[source]}
         tried = _with(model, {**personal.refs, **refs}, _held(model) | _as_of(model, client, source))
-        (told,) = round.each(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
-        far[source] = float(told.numbers["code_loss"][0])
+        (message,) = round.each(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
+        far[source] = float(message.numbers["code_loss"][0])
     return min(far, key=lambda source: (far[source] != far[source], far[source]))
 
 

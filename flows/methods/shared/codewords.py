@@ -47,11 +47,11 @@ def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
     stream = server_stream(problem.seed, round.number, "common_words")
-    told = [round.each(token_centres, m, round.silos.select(m.clients), words=words, **options) for m in models]
+    answers = [round.each(token_centres, m, round.silos.select(m.clients), words=words, **options) for m in models]
 
     def books(words: int) -> list[dict[str, Tensor]]:
         made: list[dict[str, Tensor]] = []
-        for model, messages in zip(models, told, strict=True):
+        for model, messages in zip(models, answers, strict=True):
             made.append({})
             for one in members_of(model.network):
                 mine = [message for message in messages if message.prefix == one.prefix]
@@ -59,9 +59,9 @@ def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict
                 made[-1][one.prefix + SHARED] = round.once(common_words, mine, words, seed)
         return made
 
-    found = books(words)
-    lengths = {len(book) for own in found for book in own.values()}
-    return found if len(lengths) == 1 else books(min(lengths))
+    by_model = books(words)
+    lengths = {len(book) for by_member in by_model for book in by_member.values()}
+    return by_model if len(lengths) == 1 else books(min(lengths))
 
 
 def with_words(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:
@@ -85,16 +85,16 @@ def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dic
     """
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    told: Sequence[Doubts] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
-    for client, rows in ((c, n) for m in told for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
+    messages: Sequence[Doubts] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
+    for client, rows in ((c, n) for m in messages for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
         if not rows:
             other = "" if split == "test" else ", or set method.uefl.check_on to train"
             raise UserError(
                 f"client {client} has no {split} rows, from which its uncertainty is told; give data.split.{split} "
                 f"a share{other}."
             )
-    names = told[0].numbers
-    return {n: {c: float(v) for m in told for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
+    names = messages[0].numbers
+    return {n: {c: float(v) for m in messages for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
 
 
 def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:

@@ -159,8 +159,8 @@ def _others(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:
 
 
 def _one_hot(places: Sequence[int | None], count: int) -> Tensor:
-    found = torch.zeros(len(places), count)
+    codes = torch.zeros(len(places), count)
     for row, place in enumerate(places):
         if place is not None:
-            found[row, place] = 1
-    return found
+            codes[row, place] = 1
+    return codes

@@ -48,9 +48,9 @@ def codewords(scene: Scene) -> Path | None:
     silos, axes, problem = scene.silos.select(scene.model.clients), plane(shared), scene.round.problem
     options: dict[str, Any] = {"training": problem.training, "axes": axes, "seed": problem.seed}
     points = {
-        client: (tokens.tolist(), own.tolist())
+        client: (tokens.tolist(), words.tolist())
         for message in scene.round.each(projection, scene.model, silos=silos, **options)
-        for client, tokens, own in zip(message.clients, message.tokens, message.words, strict=True)
+        for client, tokens, words in zip(message.clients, message.tokens, message.words, strict=True)
     }
     path = scene.folder / "codebook.png"
     draw_codebook(path, (shared @ axes).tolist(), points, {c: silos.domain(c) or "" for c in points})

@@ -109,14 +109,14 @@ def extend(
     **options: Any,
 ) -> State:
     """The state in which these clients have more words, which the task finds, of an ensemble in every member."""
-    problem, own = round.problem, dict(state.numbers["words"])
+    problem, counts = round.problem, dict(state.numbers["words"])
     there = [client for client in problem.silos.clients if client in {*state.private[SECTION], *extended}]
     options |= {"training": problem.training, "seed": problem.seed, "round": round.number}
     options |= {"extend": tuple(extended), "words": words, "room": room}
     for message in round.each(task, model, silos=problem.silos.select(there), **options):
         state = state.with_private(SECTION, message.refs)
-        own |= message.held
-    return changed(state, room=room, words={client: count for client, count in own.items() if count})
+        counts |= message.held
+    return changed(state, room=room, words={client: count for client, count in counts.items() if count})
 
 
 def conclude(
@@ -133,9 +133,9 @@ def conclude(
     if extended:
         each = " in each member" if len(members_of(problem.network)) > 1 else ""
         what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
-        own = own_words(problem.network, problem.silos.clients, state.numbers["words"])
-        rows["words"] = {client: words + count for client, count in own.items()}
-        numbers["words/own"] = sum(own.values())
+        counts = own_words(problem.network, problem.silos.clients, state.numbers["words"])
+        rows["words"] = {client: words + count for client, count in counts.items()}
+        numbers["words/own"] = sum(counts.values())
         state = changed(state, stage=stage + 1, since=0)
     else:
         what = "stages" if uncertain else "certain"
