@@ -5,6 +5,7 @@ that has numbers says how many of them there are of a client, and how many of it
 with a message of its own extends `Message`, and is held to the same.
 """
 
+import functools
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -44,7 +45,7 @@ LEARNED = Numbers("learned")
 
 _FLOAT_BYTES = 4
 
-_WORDS = {str, float, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
+_WORDS = {str, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Message:
         return _FLOAT_BYTES * count
 
 
+@functools.cache
 def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
     """What each field of a message that has numbers says of them.
 
@@ -86,7 +88,7 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
         notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Numbers)]
         if notes:
             found[name] = notes[0]
-        elif hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
+        elif name != "seconds" and hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
             raise TypeError(f"{kind.__name__}.{name} does not say what numbers it has: Annotated[..., Numbers(...)]")
     for name, about in found.items():
         if about.size == "several" and about.least < LEAST_ROWS:
