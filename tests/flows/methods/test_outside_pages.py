@@ -10,6 +10,7 @@ import torch
 
 from flows.method import find
 from flows.methods.fedavg import FedAvg
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import learned
 from models.state import Private
 from models.streams import fold, server_stream
@@ -142,6 +143,13 @@ def test_a_class_weighs_as_the_length_of_its_gradient_a_row(kind, strength, make
     for name, w in expected.state.tensors["weights"].items():
         assert torch.allclose(ours.state.tensors["weights"][name], w, atol=1e-6)
     assert ours.reports[0].numbers["loss/train"] == pytest.approx(expected.reports[0].numbers["loss/train"], abs=1e-5)
+
+
+def test_the_loss_of_an_ensemble_is_its_members_mean_also_where_a_page_has_put_a_network_around_it(make_problem, play):
+    problem = make_problem({"lyon": 60, "oslo": 50})
+    problem = replace(problem, network=DeepEnsemble(problem.network, 2))
+    ours, fedavg = (play(p, problem, [1]) for p in (page("class_gradients", strength=0.0), FedAvg()))
+    assert ours.reports[0].numbers["loss/train"] == pytest.approx(fedavg.reports[0].numbers["loss/train"], abs=1e-6)
 
 
 def test_class_gradients_are_the_sums_of_softmax_less_one_hot(make_problem, make_round):
