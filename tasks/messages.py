@@ -5,7 +5,6 @@ that has numbers says how many of them there are of a client, and how many of it
 with a message of its own extends `Message`, and is held to the same.
 """
 
-import functools
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -74,7 +73,6 @@ class Message:
         return _FLOAT_BYTES * count
 
 
-@functools.cache
 def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
     """What each field of a message that has numbers says of them.
 
