@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from flows.experiment import user_method as own_page
+from flows.experiment import user_method
 from silos.errors import UserError, shown
 from silos.truth import true_is_no_number
 from tasks.recording.mlflow_names import fault
@@ -126,7 +126,9 @@ def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path())
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(extra))}."
         raise UserError(f"there is no method {shown(repr(name))}; {hint}")
     page = (
-        own_page.load(name, root / extra[name]) if name in extra else importlib.import_module(f"flows.methods.{name}")
+        user_method.load(name, root / extra[name])
+        if name in extra
+        else importlib.import_module(f"flows.methods.{name}")
     )
     classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
     methods = [c for c in classes if c.__module__ == page.__name__]
@@ -143,7 +145,7 @@ def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Pat
     """The method's own words and options, for `siloflow methods`."""
     cls = find(name, extra, root)
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
-    with own_page.refused(cls.__module__):
+    with user_method.refused(cls.__module__):
         options = cls().model_dump(mode="json")
     return {"method": name, "model": cls.tested_model, "summary": page.strip().partition("\n")[0], "options": options}
 
@@ -159,5 +161,5 @@ def start(page: Method, problem: "Problem") -> "State":
             f"params.yaml: model.members is {len(problem.network.singles)}, and this method makes a network of its own "
             f"around a single one; set model.members to 1, or use one of {others}."
         )
-    with own_page.refused(type(page).__module__):
+    with user_method.refused(type(page).__module__):
         return page.init(problem)

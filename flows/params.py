@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from flows import method as methods
 from flows.console.complaints import explained
-from flows.experiment import user_method as own_page
+from flows.experiment import user_method
 from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError
@@ -241,7 +241,7 @@ class Params(Section):
 
     def _page(self, name: str, root: Path) -> methods.Method:
         cls = methods.find(name, self.extra_methods, root)
-        with own_page.refused(cls.__module__):
+        with user_method.refused(cls.__module__):
             try:
                 return cls.model_validate(self.method.get(name, {}))
             except ValidationError as error:

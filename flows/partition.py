@@ -7,7 +7,7 @@ from prefect import flow
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project, changing
 from silos import store
-from silos.versions import dvc_version as version
+from silos.versions import dvc_version
 
 
 @flow(name="partition", validate_parameters=False)
@@ -23,9 +23,9 @@ def make(project: Project) -> dict[str, Any]:
     folder = project.root / "data" / data.name
     with changing(project.root, "`siloflow partition`"):
         manifest = store.write(folder, data, project.root)
-        before = version.recorded(project.root)
-        after = version.record(project.root)
-        digest = version.folder_digest(folder)
+        before = dvc_version.recorded(project.root)
+        after = dvc_version.record(project.root)
+        digest = dvc_version.folder_digest(folder)
     return {
         "name": data.name,
         "folder": f"data/{data.name}",

@@ -97,10 +97,10 @@ class Round:
     def _count(self, name: str, bytes_down: int, answers: list[list[Any]], travels: bool) -> None:
         """Pooled rows are in one place, and no weights travel."""
         messages: list[Message] = [m for cohort in answers for m in cohort]
-        if not all(isinstance(m, Message) for m in messages):
-            raise TypeError(
-                f"{name} answers with {type(messages[0]).__name__}, and a step on clients answers with messages"
-            )
+        wrong = [type(m).__name__ for m in messages if not isinstance(m, Message)]
+        wrong += ["nothing" for cohort in answers if not cohort]
+        if wrong:
+            raise TypeError(f"{name} answers with {wrong[0]}, and a step on clients answers with messages")
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
         for message in (m for m in messages if travels and m.travels):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from flows.experiment.project import Project
-from silos import heterogeneity as silos_show
+from silos import heterogeneity
 from silos.store import Manifest, open_client
 from tasks.recording.figures import Examples, draw_silos
 
@@ -18,7 +18,7 @@ def show(project: Project) -> dict[str, Any]:
     manifest, folder = project.manifest, Path(project.silos.folder)
     files = {entry.file: f"client {entry.name}" for entry in manifest.clients}
     project.silos.check(files)
-    overview = {**silos_show.overview(manifest, folder), "data_version": project.silos.version}
+    overview = {**heterogeneity.overview(manifest, folder), "data_version": project.silos.version}
     figure = project.runs / f"show-{manifest.name}.png"
     pictures = examples(manifest, folder)
     project.silos.check(files)  # nothing came between

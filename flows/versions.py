@@ -7,8 +7,7 @@ from flows.experiment.project import changing
 from flows.params_file import read
 from silos.errors import UserError
 from silos.store import read_manifest
-from silos.versions import dvc_version as version
-from silos.versions import history
+from silos.versions import dvc_version, history
 
 
 def log(root: Path) -> dict[str, Any]:
@@ -17,13 +16,13 @@ def log(root: Path) -> dict[str, Any]:
         {"revision": v.revision, "date": v.date, "words": v.words, "digest": v.digest, "partitions": v.partitions}
         for v in history.log(root)
     ]
-    return {"now": version.recorded(root), "versions": versions}
+    return {"now": dvc_version.recorded(root), "versions": versions}
 
 
 def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     """What changed from `revision` to `to`, or to what data.dvc records now."""
     before = history.find(root, revision)
-    after = history.find(root, to) if to else version.recorded(root)
+    after = history.find(root, to) if to else dvc_version.recorded(root)
     if after is None:
         raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
     return {"before": before, "after": after, "silos": history.diff(root, before, after)}
@@ -41,7 +40,7 @@ def use(root: Path, revision: str) -> dict[str, Any]:
     differ = None
     if data.name in partitions:
         try:
-            version.matches(read_manifest(root / "data" / data.name), data)
+            dvc_version.matches(read_manifest(root / "data" / data.name), data)
         except UserError as error:
             differ = str(error)
     return {"digest": digest, "partitions": partitions, "params_differ": differ}

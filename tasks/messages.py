@@ -44,7 +44,7 @@ LEARNED = Numbers("learned")
 
 _FLOAT_BYTES = 4
 
-_WORDS = {str, float, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
+_WORDS = {str, tuple[str, ...], Mapping[str, str], Mapping[str, Mapping[str, str]]}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
         notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Numbers)]
         if notes:
             numbers[name] = notes[0]
-        elif hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
+        elif name != "seconds" and hint not in _WORDS and typing.get_origin(hint) is not ClassVar:
             raise TypeError(f"{kind.__name__}.{name} does not say what numbers it has: Annotated[..., Numbers(...)]")
     for name, about in numbers.items():
         if about.size == "several" and about.least < LEAST_ROWS:

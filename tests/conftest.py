@@ -40,7 +40,14 @@ FEATURES = 5
 SPLITS = ("train", "validation", "test")
 
 
-LONG = {"end_to_end", "test_bench.py", "test_delivery.py", "test_docs.py", "test_published.py", "test_workers.py"}
+LONG = {
+    "end_to_end",
+    "test_delivery.py",
+    "test_docs.py",
+    "test_published_tables.py",
+    "test_workers.py",
+    "test_workloads.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -104,6 +104,14 @@ def test_every_command_can_be_typed(page, folder):
                 assert name is None or params.page(name, folder)
 
 
+def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
+    text = " ".join(HOW_IT_WORKS.read_text(encoding="utf-8").split())
+    (sentence,) = re.findall(r"grow with the members\. (.*?) take an ensemble, the others refuse it", text)
+    named = re.findall(r"`(\w+)`|\[(\w+)\]", sentence)
+    taking = {name for name in methods.names() if methods.find(name).takes_members}
+    assert {plain or linked for plain, linked in named} == taking
+
+
 def test_every_method_has_a_page_and_every_page_a_method():
     assert sorted(p.stem for p in (CHECKOUT / "docs" / "methods").glob("*.md")) == methods.names()
 

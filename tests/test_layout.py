@@ -1,5 +1,6 @@
 """The house keeps its shape: a file can be found by its name."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -26,6 +27,20 @@ def test_no_file_is_called_as_a_module_of_pythons_library_or_as_another_file():
 def test_no_folder_is_crowded():
     folders = Counter(str(path.parent) for path in modules())
     assert {folder: count for folder, count in folders.items() if count > MOST} == {}
+
+
+def test_every_folder_with_code_is_a_package():
+    """Import-linter, setuptools, pkgutil and the test of README's map see no other: what is inside is held to nothing."""
+    assert [
+        str(folder) for folder in {p.parent for p in modules()} if not (CHECKOUT / folder / "__init__.py").exists()
+    ] == []
+
+
+def test_files_that_run_first_because_they_take_long_are_there():
+    conftest = (CHECKOUT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^LONG = {(.*?)}$", conftest, re.MULTILINE | re.DOTALL)
+    there = {part for path in (CHECKOUT / "tests").rglob("test_*.py") for part in path.relative_to(CHECKOUT).parts}
+    assert set(re.findall(r'"(.*?)"', named)) <= there
 
 
 def test_every_test_of_a_room_lies_where_its_module_does():

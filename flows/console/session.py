@@ -122,9 +122,9 @@ class Session:
         if self._json:
             sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:
-            from flows.console import printing as wording
+            from flows.console import printing
 
-            getattr(wording, words)(content, self._console)
+            getattr(printing, words)(content, self._console)
         if failed:
             raise SystemExit(RUN_FAILED)
 

@@ -23,7 +23,7 @@ from silos.files import write_bytes
 from silos.private import PrivateStore
 from silos.sources.load import contents
 from silos.store import Manifest, write
-from silos.versions import dvc_version as version
+from silos.versions import dvc_version
 from silos.versions.digest import file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
@@ -67,9 +67,9 @@ class Project:
             return self._derived()
         name = self.params.data.name
         with locks.looking(_locks(self.root), _say):
-            hashes = version.verify(self.root, name, self.root / "runs" / "hashes.json")
+            hashes = dvc_version.verify(self.root, name, self.root / "runs" / "hashes.json")
             silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
-        version.matches(silos.manifest, self.params.data)
+        dvc_version.matches(silos.manifest, self.params.data)
         return silos
 
     def working(self, name: str) -> AbstractContextManager[None]:

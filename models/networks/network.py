@@ -106,6 +106,11 @@ class Network(ABC):
         return (Member(self),)
 
     @property
+    def costs(self) -> int:
+        """Of how many networks' costs its own is the sum: a loss that is told is their mean."""
+        return len(self.singles)
+
+    @property
     def stacked(self) -> Stacked | None:
         """The form for a whole stack, if there is one."""
         return self if isinstance(self, Stacked) else None

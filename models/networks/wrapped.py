@@ -45,6 +45,11 @@ class Around(Network):
         """The inner network's."""
         return bool(self.inner.random)
 
+    @property
+    def costs(self) -> int:
+        """The inner network's."""
+        return int(self.inner.costs)
+
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The inner network's."""
         weights: dict[str, Tensor] = self.inner.init(stream)

@@ -177,8 +177,8 @@ class _Local:
             else:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
             seen += loss * batch.rows
-        members = len(self.network.singles)  # what an ensemble minimises is their sum
-        return Trained(weights, seen / (rows.counts * self.training.epochs * members).clamp_min(1), state)
+        count = rows.counts * self.training.epochs * self.network.costs
+        return Trained(weights, seen / count.clamp_min(1), state)
 
     def gradient(
         self, weights: Weights, context: Weights, rows: Rows, streams: Tensor
@@ -197,7 +197,7 @@ class _Local:
             seen += loss.detach() * batch.rows
         count = rows.counts.clamp_min(1)
         means = {name: (total / along(count, total)).to(leaves[name].dtype) for name, total in sums.items()}
-        return {**means, **buffers}, seen / (count * len(self.network.singles))
+        return {**means, **buffers}, seen / (count * self.network.costs)
 
     def _learned(self, weights: Weights) -> dict[str, Tensor]:
         """Those of the weights that gradients move."""

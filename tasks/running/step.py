@@ -131,9 +131,13 @@ def _anywhere(function: Callable) -> Callable:
 
 
 def _timed(answer: Any, start: float) -> Any:
-    """A step's messages, the first of which says how long all of them took."""
-    if isinstance(answer, list) and answer and isinstance(answer[0], Message):
-        answer[0] = replace(answer[0], seconds=time.perf_counter() - start)
+    """A step's messages, the first of which says how long all of them took; TypeError for what may not leave a client."""
+    if isinstance(answer, list):
+        messages = [one for one in answer if isinstance(one, Message)]
+        for kind in {type(message) for message in messages}:
+            numbers_of(kind)  # also of a step that does not say what it returns
+        if messages and messages[0] is answer[0]:
+            answer[0] = replace(messages[0], seconds=time.perf_counter() - start)
     return answer
 
 

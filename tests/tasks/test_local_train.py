@@ -14,6 +14,7 @@ from models.streams import client_streams
 from models.training.engine import Rows, stacked, train
 from silos.cohort import Stack, make_stacks
 from silos.private import PrivateStore
+from tasks.aggregate import aggregate
 from tasks.local_train import _SMALL, local_train, weighted_sum
 from tasks.running.dealing import deal
 from tasks.running.opening import open_rows
@@ -132,3 +133,16 @@ def _same(a, b) -> bool:
         elif x != y:
             return False
     return True
+
+
+@pytest.mark.parametrize("stack", [2, 3])
+def test_with_shares_clients_count_as_the_page_says_and_not_by_rows(stack, make_problem, make_round):
+    """The mean of each client's own weights by these numbers, whatever the stacks and their padding; 0 counts nothing."""
+    problem, shares = make_problem({"a": 23, "b": 5, "c": 11}), {"a": 0.0, "b": 3.0, "c": 0.5}
+    round, page = make_round(problem, stack=stack), FedAvg()
+    state = page.init(problem)
+    updates = round.train(local_train, page.model(state, problem), shares=shares, each=True)
+    own = {c: {n: w[at] for n, w in u.each.items()} for u in updates for at, c in enumerate(u.clients)}
+    for name, w in round.once(aggregate, updates, state.tensors["weights"]).items():
+        expected = sum(shares[c] * own[c][name].double() for c in shares) / sum(shares.values())
+        torch.testing.assert_close(w, expected.float())

@@ -71,6 +71,11 @@ class Rows(Message):
     means: Annotated[Tensor, Numbers("several", 1)]
 
 
+@dataclasses.dataclass(frozen=True)
+class Bare(Message):
+    mean: float = 0.0
+
+
 class Thawed(Message):
     """No dataclass of its own: what it adds would be nobody's field."""
 
@@ -79,7 +84,12 @@ class Thawed(Message):
 
 @pytest.mark.parametrize(
     ("message", "match"),
-    [(Unsaid, "does not say"), (Rows, "stand for 10 rows"), (Thawed, "frozen dataclass|does not say")],
+    [
+        (Unsaid, "does not say"),
+        (Bare, "does not say"),
+        (Rows, "stand for 10 rows"),
+        (Thawed, "frozen dataclass|does not say"),
+    ],
 )
 def test_a_message_that_could_tell_more_than_it_says_is_refused_where_its_step_is_made(message, match):
     def tell(cohort: Cohort) -> list[message]: ...
@@ -99,8 +109,25 @@ def test_a_message_of_a_page_counts_its_bytes_and_what_the_clients_were_sent(mak
     assert round.tally.bytes_up == 4 * len(TRAIN)
     assert round.tally.bytes_down == model.bytes_down * len(TRAIN)
     assert round.each(tell_one_number, model, silos=problem.silos.select(())) == []
-    with pytest.raises(TypeError, match="answers with messages"):
-        round.each(tell_no_message, model)
+    for task, match in ((tell_no_message, "answers with Unsized, "), (tell_nothing, "answers with nothing, ")):
+        with pytest.raises(TypeError, match=match):
+            round.each(task, model)
+
+
+@pytest.mark.parametrize("travels", [True, False])
+def test_a_message_that_could_tell_more_than_it_says_does_not_leave_a_step_that_names_none(travels):
+    @dataclasses.dataclass(frozen=True)
+    class Silent(Unsaid):
+        pass
+
+    Silent.travels = travels
+
+    @step
+    def tell(cohort: Cohort):
+        return [Silent(("a",), means=torch.zeros(1))]
+
+    with pytest.raises(TypeError, match="means does not say what numbers it has"):
+        tell.fn(None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +143,11 @@ def tell_one_number(cohort: Cohort, model: Model, private: PrivateStore, device:
 @step
 def tell_no_message(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
     return [Unsized() for _ in cohort.stacks]
+
+
+@step
+def tell_nothing(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
+    return []
 
 
 @dataclasses.dataclass

@@ -1,0 +1,1 @@
+"""Codewords of a client, open to be changed, and the tokens of its rows."""
