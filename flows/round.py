@@ -82,11 +82,16 @@ class Round:
         self._count(task.name, 0 if received else model.bytes_down, answers, travels=not silos.pooled)
         return [message for cohort in answers for message in cohort]
 
-    def train(self, task: ClientStep, model: Model, silos: Silos | None = None, **options: Any) -> list[Update]:
-        """`each` for a task that trains: it also gets the schedule and this round's streams."""
+    def train(
+        self, task: ClientStep, model: Model, silos: Silos | None = None, epochs: int | None = None, **options: Any
+    ) -> list[Update]:
+        """`each` for a task that trains: it also gets the schedule and this round's streams.
+
+        `epochs`: how many it makes, where that is not what the schedule says; for the count of steps.
+        """
         problem, silos = self.problem, silos or self.silos
         for client, rows in silos.rows("train").items():
-            steps = problem.training.epochs * -(-rows // problem.training.batch)
+            steps = (epochs or problem.training.epochs) * -(-rows // problem.training.batch)
             self.tally.stepped(client, steps)
         return self.each(task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options)
 

@@ -129,7 +129,7 @@ class _Run:
             began, number = time.perf_counter(), number + 1
             round = self._round(problem, private, number, sampler.call(problem, number, memory))
             state, report = self.page.one_round(state, round) if round.clients else (state, Report())
-            memory = sampler.remember(memory, round, report)
+            memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)
             score = last or number % params.evaluation.every == 0
             scores = scores_of(self.project, self._model(state, round), round) if score else []

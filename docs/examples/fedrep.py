@@ -16,7 +16,6 @@ from models.state import Private, State
 from models.streams import fold, server_stream
 from models.training.engine import Training, train
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.aggregate import aggregate
 from tasks.local_train import sent_and_kept
 from tasks.messages import Update
@@ -25,7 +24,7 @@ from tasks.running.step import step
 
 
 @step
-def head_then_body(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
+def head_then_body(cohort: Cohort, model: Model, training: Training, private, seed: int, round: int,
                    head_epochs: int, device: str = "cpu") -> list[Update]:  # fmt: skip
     updates, heads = [], replace(training, epochs=head_epochs)
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
@@ -45,7 +44,8 @@ class FedRep(Method):
         return State(apart(*self._drawn(problem))[0]).with_private("heads", {})
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
-        updates = round.train(head_then_body, self.model(state, round.problem), head_epochs=self.head_epochs)
+        epochs = {"head_epochs": self.head_epochs, "epochs": self.head_epochs + round.problem.training.epochs}
+        updates = round.train(head_then_body, self.model(state, round.problem), **epochs)
         for update in updates:
             state = state.with_private("heads", update.private["heads"])
         return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), Report.of(updates)

@@ -28,7 +28,10 @@ class Sampler(ABC):
         """The clients of this round."""
 
     def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
-        """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise."""
+        """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise.
+
+        It is not asked after a round in which nobody answered.
+        """
         return memory
 
 

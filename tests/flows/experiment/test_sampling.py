@@ -125,6 +125,14 @@ def play_turns(play_run, folder):
     return play
 
 
+def test_nobody_is_remembered_of_a_round_in_which_nobody_answered(play_turns, folder):
+    page = (folder / "turns.py").read_text()
+    (folder / "turns.py").write_text(page.replace("Called(tuple(", "Called(() if number == 2 else tuple("))
+    result = play_turns()
+    memory = load_state(RunFolder(folder / result["folder"]).checkpoint).memory
+    assert sum(calls for calls, _ in memory.values()) == 8
+
+
 def test_a_resumed_run_calls_whom_the_samplers_memory_says(play_turns, folder, told):
     def called(result):
         rounds = Journal(folder / result["folder"] / "journal").each(5)

@@ -94,6 +94,7 @@ def test_fedrep_is_its_algorithm_client_by_client(kind, make_problem, play):
         assert torch.allclose(played.state.tensors["weights"][name], t, atol=1e-6)
     model = played.page.model(played.state, problem)
     assert isinstance(model.personal, Private)
+    assert set(played.rounds[0].tally.steps.values()) == {3 + problem.training.epochs}  # every epoch is one batch
     assert set(played.state.tensors["weights"]).isdisjoint(head)  # the server has no head
     clients = list(SIZES)
     kept = played.private.load_stack("heads", model.personal.refs, clients)
