@@ -49,7 +49,7 @@ def save_state(path: Path, state: State, round: int, memory: Mapping[str, Any] =
         "private": state.private,
         "finished": state.finished,
         "sections": list(state.tensors),
-        "sha256": _sha256(state, held),
+        "sha256": _sha256(state, round, held),
     }
     write_bytes(path, save(tensors, metadata={"state": json.dumps(rest, sort_keys=True)}))
 
@@ -65,16 +65,17 @@ def load_state(path: Path) -> Checkpoint | None:
             for key in file.keys():  # noqa: SIM118
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
+        state = State(sections, rest["numbers"], rest["private"], rest["finished"])
+        found, round, memory = rest["sha256"], rest["round"], rest["memory"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"the checkpoint {path} is damaged ({error}); {ANEW}.") from None
-    state = State(sections, rest["numbers"], rest["private"], rest["finished"])
-    if _sha256(state, rest["memory"]) != rest["sha256"]:
+    if _sha256(state, round, memory) != found:
         raise UserError(f"the checkpoint {path} is damaged (its hash differs); {ANEW}.")
-    return Checkpoint(state, rest["round"], rest["memory"])
+    return Checkpoint(state, round, memory)
 
 
-def _sha256(state: State, memory: Mapping[str, Any]) -> str:
-    return sha256(f"{state.sha256()}\n{json.dumps(memory, sort_keys=True)}".encode()).hexdigest()
+def _sha256(state: State, round: int, memory: Mapping[str, Any]) -> str:
+    return sha256(f"{state.sha256()}\n{round}\n{json.dumps(memory, sort_keys=True)}".encode()).hexdigest()
 
 
 class Journal:

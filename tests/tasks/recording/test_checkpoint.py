@@ -117,6 +117,26 @@ def test_a_damaged_checkpoint_is_told_in_a_sentence(tmp_path, damage):
         load_state(path)
 
 
+def test_every_flipped_bit_of_what_is_beside_the_weights_is_told_in_a_sentence(tmp_path):
+    """Round and memory too: a run that goes on at another round, or calls others, has other weights."""
+    path = tmp_path / "checkpoint.safetensors"
+    state = State({"w": {"x": torch.ones(1)}}, {"stage": 1}, {"own": {"lyon": "ab/0"}})
+    save_state(path, state, 7, {"seen": ["lyon"]})
+    whole = path.read_bytes()
+    for place in range(8, len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(flipped)
+            try:
+                found = load_state(path)
+            except UserError:
+                continue
+            assert found.round == 7
+            assert found.memory == {"seen": ["lyon"]}
+            assert found.state.sha256() == state.sha256()
+
+
 def test_one_flipped_bit_of_a_weight_is_noticed(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     save_state(path, State({"weights": {"w": torch.ones(100)}}), 3)
