@@ -74,10 +74,15 @@ def train(
     (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given. `optimiser` is the
     optimiser's state to start from, as an earlier call returned it, or fresh. `only` names the weights that may change,
     running statistics included; the others stay as they are. The loss of a deep ensemble is the mean over its members
-    besides.
+    besides. ValueError if `only` names what is no weight, or none that is learned.
     """
     plan = resolve(network, training.engine, training.optimiser if only is None else None)  # by hand, all weights step
-    local = _Local(plan, training, proximal, None if only is None else frozenset(only))
+    chosen = None if only is None else frozenset(only)
+    if chosen is not None and not (chosen <= weights.keys() and chosen & learned(network, weights).keys()):
+        raise ValueError(
+            f"train: of {sorted(chosen)} nothing is learned, or some are no weights; there are {list(weights)}"
+        )
+    local = _Local(plan, training, proximal, chosen)
     stack = (weights, context, weights if anchor is None else anchor, rows, streams, optimiser)
     if local.plan.kind == "sequential":
         return cast(Trained, _one_after_another(local.run, rows.y.shape[0], *stack))

@@ -116,7 +116,10 @@ def test_weights_that_are_fixed_are_the_same_bits_and_have_no_state(make_problem
         found = train(problem.network, weights, {}, rows, replace(training, engine=engine), streams, only=[some])
         for name, w in weights.items():
             assert torch.equal(found.weights[name], w) == (name != some)
-        assert set(found.optimiser) == {"steps", f"mean:{some}", f"square:{some}"}
+        assert set(found.optimiser) == {f"mean:{some}", f"square:{some}", "steps"}
+    for nothing in ([], ["dense9.weight"], [some, "dense9.weight"]):
+        with pytest.raises(ValueError, match="nothing is learned, or some are no weights"):
+            train(problem.network, weights, {}, rows, training, streams, only=nothing)
 
 
 @pytest.mark.parametrize(("kind", "strength"), [("batched", 0.0), ("batched", 1.0), ("sequential", 1.5)])
