@@ -1,5 +1,6 @@
 """Each client of a cohort trains its copy of the model on its own rows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -68,7 +69,7 @@ def sent_and_kept(
     clients, counts = stack.clients, rows.counts.cpu()
     places = slice(len(clients))
     weights = {name: t.cpu() for name, t in trained.weights.items()}
-    share = None if shares is None else torch.tensor([float(shares[c]) for c in clients], dtype=torch.float64)
+    share = None if shares is None else _shares_of(clients, shares)
     by = counts if share is None else torch.cat([share, share.new_zeros(len(counts) - len(share))])
     update = Update(
         clients,
@@ -100,3 +101,12 @@ def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
         if weight:
             total.add_(tensor, alpha=weight)
     return total
+
+
+def _shares_of(clients: tuple[str, ...], shares: Mapping[str, float]) -> Tensor:
+    """(clients,) float64; ValueError for a client that has none, or one that is no number from 0 on."""
+    for client in clients:
+        share = shares.get(client, math.nan)
+        if not 0 <= share < math.inf:
+            raise ValueError(f"the share of client {client} is {share}; give every client a number from 0 on")
+    return torch.tensor([float(shares[client]) for client in clients], dtype=torch.float64)

@@ -146,3 +146,12 @@ def test_with_shares_clients_count_as_the_page_says_and_not_by_rows(stack, make_
     for name, w in round.once(aggregate, updates, state.tensors["weights"]).items():
         expected = sum(shares[c] * own[c][name].double() for c in shares) / sum(shares.values())
         torch.testing.assert_close(w, expected.float())
+
+
+@pytest.mark.parametrize("share", [-1.0, float("nan"), float("inf"), None])
+def test_a_share_that_is_none_is_refused_with_the_clients_name(share, make_problem, make_round):
+    problem = make_problem({"a": 23, "b": 5})
+    page, round = FedAvg(), make_round(problem)
+    shares = {"a": 1.0} | ({} if share is None else {"b": share})
+    with pytest.raises(ValueError, match=r"the share of client b is .*; give every client a number from 0 on"):
+        round.train(local_train, page.model(page.init(problem), problem), shares=shares)
