@@ -1,5 +1,6 @@
 """A round as a method sees it: who takes part, and how its tasks are run."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +71,8 @@ class Round:
 
         Deals whole stacks to the runner's workers; every task gets the part of the model that is its clients' own.
         `received`: the clients have the model from an earlier task of this round, so it is not counted again. Nobody is
-        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages.
+        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages, or for
+        others than its clients.
         """
         silos = silos or self.silos
         if not silos.clients:
@@ -79,7 +81,7 @@ class Round:
         answers = on_cohorts(
             self.runner, task, silos, self.problem.stack, lambda cohort: (model.select(cohort.clients),), **options
         )
-        self._count(task.name, 0 if received else model.bytes_down, answers, travels=not silos.pooled)
+        self._count(task.name, 0 if received else model.bytes_down, answers, silos)
         return [message for cohort in answers for message in cohort]
 
     def train(
@@ -87,28 +89,40 @@ class Round:
     ) -> list[Update]:
         """`each` for a task that trains: it also gets the schedule and this round's streams.
 
-        `epochs`: how many it makes, where that is not what the schedule says; for the count of steps.
+        `epochs`: how many it makes, where that is not what the schedule says; for the count of steps. TypeError for a task
+        that does not answer for every client once: a mean of its updates would be of some, or count one twice.
         """
         problem, silos = self.problem, silos or self.silos
         for client, rows in silos.rows("train").items():
             steps = (epochs or problem.training.epochs) * -(-rows // problem.training.batch)
             self.tally.stepped(client, steps)
-        return self.each(task, model, silos, training=problem.training, seed=problem.seed, round=self.number, **options)
+        when: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": self.number}
+        updates = self.each(task, model, silos, **when, **options)
+        times = Counter(client for update in updates for client in update.clients)
+        for client in silos.clients:
+            if times[client] != 1:
+                raise TypeError(
+                    f"{task.name} answers for client {client} {times[client]} times; a task that trains does once"
+                )
+        return updates
 
     def once(self, task: ServerStep, *args: Any) -> Any:
         """The task once, on the server."""
         return self.runner.once(task, *args)
 
-    def _count(self, name: str, bytes_down: int, answers: list[list[Any]], travels: bool) -> None:
+    def _count(self, name: str, bytes_down: int, answers: list[list[Any]], silos: Silos) -> None:
         """Pooled rows are in one place, and no weights travel."""
         messages: list[Message] = [m for cohort in answers for m in cohort]
         wrong = [type(m).__name__ for m in messages if not isinstance(m, Message)]
         wrong += ["nothing" for cohort in answers if not cohort]
         if wrong:
             raise TypeError(f"{name} answers with {wrong[0]}, and a step on clients answers with messages")
+        strangers = {client for m in messages for client in m.clients} - {*silos.clients}
+        if strangers:
+            raise TypeError(f"{name} answers for {min(strangers)!r}, which is none of the clients that were asked")
         seconds = max(cohort[0].seconds for cohort in answers)
         self.tally.seconds[name] = self.tally.seconds.get(name, 0.0) + seconds
-        for message in (m for m in messages if travels and m.travels):
+        for message in (m for m in messages if m.travels and not silos.pooled):
             self.tally.bytes_up += message.bytes_up
             self.tally.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
 

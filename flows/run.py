@@ -18,10 +18,10 @@ from flows.experiment.identity import identity_of
 from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
-from flows.experiment.sampling import Called
+from flows.experiment.sampling import Called, called
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, Report, start
-from flows.methods.shared.pictures import Scene
+from flows.methods.shared.pictures import Scene, drawn
 from flows.round import Problem, Round
 from models.model import Model
 from models.networks.registry import to_learn
@@ -127,7 +127,7 @@ class _Run:
         while number < params.training.rounds and not state.finished and not reached:
             heed()
             began, number = time.perf_counter(), number + 1
-            round = self._round(problem, private, number, sampler.call(problem, number, memory))
+            round = self._round(problem, private, number, called(sampler, problem, number, memory))
             state, report = self.page.one_round(state, round) if round.clients else (state, Report())
             memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)
@@ -180,7 +180,7 @@ class _Run:
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         personal = project.params.tracking.personal_models
         scene = Scene(self.folder.path, model, silos, round, rounds, quantity, personal)
-        pictures = tuple(path for picture in self.page.pictures() if (path := picture(scene)) is not None)
+        pictures = drawn(self.page.pictures(), scene)
         once = finish(project, self.page, problem, private, model, self.folder, last, final, pictures)
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **records.seconds_of(rounds)}

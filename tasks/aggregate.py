@@ -18,5 +18,8 @@ def aggregate(updates: Sequence[Summed], current: Weights) -> dict[str, Tensor]:
     total = sum(u.total for u in updates)
     if not total:
         return dict(current)
+    for name, now in current.items():
+        if any(u.sums[name].shape != now.shape for u in updates):
+            raise ValueError(f"aggregate: the clients' {name} is not of the server's shape, {tuple(now.shape)}")
     sums = {name: sum((u.sums[name] for u in updates[1:]), updates[0].sums[name]) for name in current}
     return {name: (sums[name] / total).to(now.dtype) for name, now in current.items()}

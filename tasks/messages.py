@@ -7,7 +7,7 @@ with a message of its own extends `Message`, and is held to the same.
 
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -36,6 +36,11 @@ class Numbers:
     least: int = 1  # different rows of the client that each stands for; a client that has fewer tells none
     added: bool = False
     again: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = typing.get_args(typing.get_type_hints(Numbers)["size"])
+        if self.size not in sizes:
+            raise ValueError(f"Numbers: the size is {self.size!r}; it is one of {', '.join(sizes)}")
 
 
 FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
@@ -79,7 +84,8 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
     TypeError for a message that could tell more than it says: fields of other types, numbers as large as a row of which one
     stands for fewer than LEAST_ROWS different rows, or a record that can be changed.
     """
-    if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+    params = vars(kind).get("__dataclass_params__")  # its own: what a class adds without the decorator is no field
+    if params is None or not params.frozen:
         raise TypeError(f"{kind.__name__} is a message, and must be a frozen dataclass")
     numbers = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
@@ -106,7 +112,11 @@ def _count(numbers: Any) -> int:
         return numbers.numel()
     if isinstance(numbers, np.ndarray):
         return numbers.size
-    return sum(map(_count, numbers)) if isinstance(numbers, Iterable) else 1
+    if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes):
+        return sum(map(_count, numbers))
+    if not isinstance(numbers, int | float | np.number):
+        raise TypeError(f"a message holds a {type(numbers).__name__} where its field says that it holds numbers")
+    return 1
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,13 @@ class Summed(Message):
 
     rows: Annotated[Tensor, FEW]  # (clients,) int64
     sums: Annotated[Weights, LEARNED_ADDED]
+
+    def __post_init__(self) -> None:
+        if self.rows.shape != (len(self.clients),):
+            raise ValueError(
+                f"{type(self).__name__}: rows of shape {tuple(self.rows.shape)} are not one number for each of "
+                f"{len(self.clients)} clients"
+            )
 
     @property
     def total(self) -> float:

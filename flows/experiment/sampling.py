@@ -35,6 +35,22 @@ class Sampler(ABC):
         return memory
 
 
+def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> Called:
+    """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
+    answer = sampler.call(problem, number, memory)
+    if not isinstance(answer, Called):
+        raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped)")
+    clients, dropped = ([part] if isinstance(part, str) else list(part) for part in (answer.clients, answer.dropped))
+    known, seen = set(problem.silos.clients), set()
+    for client in (*clients, *dropped):
+        if client not in known:
+            raise ValueError(f"a sampler calls {client!r}, and there is no such client")
+        if client in seen:
+            raise ValueError(f"a sampler calls {client!r} twice in a round")
+        seen.add(client)
+    return Called(tuple(clients), tuple(dropped))
+
+
 @dataclass(frozen=True)
 class Uniform(Sampler):
     """max(1, fraction * clients) are drawn without replacement (McMahan et al. 2017); it remembers nothing.

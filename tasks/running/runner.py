@@ -49,7 +49,7 @@ class PrefectRunner:
             answers = self.there.run(task, [(call, same) for call in sealed])
         for argument in (*same.values(), *(a for call in sealed for a in call)):
             argument.content = None
-        return [_taken(answer) for answer in answers]
+        return [_taken(task.name, answer) for answer in answers]
 
     def once(self, task: ServerStep, *args: Any) -> Any:
         """See Runner."""
@@ -63,8 +63,12 @@ def _must_be(task: Any, kind: type) -> None:
         raise TypeError(f"{getattr(task, 'name', task)} is no {kind.__name__}")
 
 
-def _taken(answer: list[Any]) -> list[Any]:
+def _taken(name: str, answer: list[Any]) -> list[Any]:
     """The messages, in a list of our own: Prefect holds on to its list until its server has heard of the task."""
+    if not isinstance(answer, list):
+        raise TypeError(
+            f"{name} answers with {type(answer).__name__}, and a step on clients answers with a list of messages"
+        )
     messages = list(answer)
     answer.clear()
     return messages

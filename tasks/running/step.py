@@ -47,7 +47,7 @@ def step(function: Callable) -> ClientStep:
         raise TypeError(
             f"{function.__name__} takes no Cohort first, as a client's step does; a server's is a server_step"
         )
-    for kind in typing.get_args(hints.get("return")):
+    for kind in _parts(hints.get("return")):
         if isinstance(kind, type) and issubclass(kind, Message):
             numbers_of(kind)
     return ClientStep(_anywhere(function), **_SETTINGS)
@@ -84,6 +84,11 @@ class Sealed:
 
     def __dask_tokenize__(self) -> str:
         return uuid4().hex
+
+
+def _parts(hint: Any) -> list[Any]:
+    """A type, and all that it is made of."""
+    return [hint, *(part for inner in typing.get_args(hint) for part in _parts(inner))]
 
 
 def _opens(kind: Any, seen: set[Any]) -> bool:

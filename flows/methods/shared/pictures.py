@@ -1,6 +1,6 @@
 """Pictures that a method may ask for at the end of its runs: files in the run's folder, which MLflow gets too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,19 @@ class Scene:
 
 Picture = Callable[[Scene], Path | None]
 """Draws a file into the scene's folder; None where there is nothing to see."""
+
+
+def drawn(pictures: Sequence[Picture], scene: Scene) -> tuple[Path, ...]:
+    """Their files; ValueError for what is no file in the scene's folder, since all of it goes to MLflow."""
+    found = []
+    for picture in pictures:
+        path = picture(scene)
+        if path is None:
+            continue
+        if Path(path).parent != scene.folder or not Path(path).is_file():
+            raise ValueError(f"a picture answers with {str(path)!r}, and not with a file that is in its scene's folder")
+        found.append(Path(path))
+    return tuple(found)
 
 
 def stages(scene: Scene) -> Path:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flows.experiment.run_folder import RunFolder
-from flows.experiment.sampling import Uniform
+from flows.experiment.sampling import Called, Sampler, Uniform, called
 from models.state import State
 from silos.errors import UserError
 from tasks.recording.checkpoint import Journal, load_state, save_state
@@ -169,3 +169,21 @@ def test_a_changed_memory_is_noticed(tmp_path):
     path.write_bytes(path.read_bytes().replace(b'\\"calls\\": 7', b'\\"calls\\": 8'))
     with pytest.raises(UserError, match="its hash differs"):
         load_state(path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (["c00", "c01"], "calls with a list"),
+        (Called(("c00", "c00")), "calls 'c00' twice"),
+        (Called(("c00",), ("c00",)), "calls 'c00' twice"),
+        (Called(("nobody",)), "calls 'nobody', and there is no such client"),
+    ],
+)
+def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, match, problem):
+    class Wrong(Sampler):
+        def call(self, problem, number, memory):
+            return answer
+
+    with pytest.raises((TypeError, ValueError), match=match):
+        called(Wrong(), problem, 1, {})
