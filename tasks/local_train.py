@@ -87,7 +87,12 @@ def sent_and_kept(
 
 
 def also_kept(update: Update, section: str, tensors: Weights, private: PrivateStore) -> Update:
-    """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them."""
+    """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them.
+
+    ValueError for a section that they keep something else in.
+    """
+    if section in update.private:
+        raise ValueError(f"clients keep two things in the private section {section!r}; give one of them another name")
     arrays = {name: t[: len(update.clients)].cpu().numpy() for name, t in tensors.items()}
     return replace(update, private={**update.private, section: private.save(section, update.clients, arrays)})
 

@@ -1,0 +1,182 @@
+"""Pages with a slip in them: told in words, where it would else be a wrong number or a row that leaves its client."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import pytest
+import torch
+from torch import Tensor
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.local_only import LocalOnly
+from flows.methods.shared.pictures import Scene, drawn
+from models.model import Model
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.registry import Network, comes_along
+from models.networks.wrapped import Around
+from models.state import Private
+from models.streams import server_stream
+from models.training.engine import Training, train
+from silos.cohort import Cohort
+from silos.private import PrivateStore
+from tasks.aggregate import aggregate
+from tasks.local_train import local_train
+from tasks.messages import FEW, Message, Numbers, Update
+from tasks.running.opening import open_stacks
+from tasks.running.step import step
+
+SIZES = {"lyon": 40, "oslo": 30, "rome": 23, "bonn": 9}
+
+
+@dataclass(frozen=True)
+class Quiet(Message):
+    """Says neither what it has nor that it travels."""
+
+    travels = False
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class Wordy(Message):
+    x: Annotated[str, FEW]
+
+
+@pytest.mark.parametrize("answers", [list[Quiet | Message], tuple[list[Quiet], int]])
+def test_a_message_that_says_too_little_is_refused_wherever_a_step_names_it(answers):
+    def tell(cohort: Cohort) -> None: ...
+
+    tell.__annotations__["return"] = answers
+    with pytest.raises(TypeError, match="does not say what numbers"):
+        step(tell)
+
+
+def test_a_size_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="one of few, several, learned"):
+        Numbers("Several", 1)  # type: ignore[arg-type]
+
+
+def test_a_class_that_adds_to_a_message_without_a_decorator_is_refused():
+    class Thawed(Message):
+        x: Annotated[Tensor, FEW]
+
+    def tell(cohort: Cohort) -> list[Thawed]: ...
+
+    tell.__annotations__["return"] = list[Thawed]
+    with pytest.raises(TypeError, match="frozen dataclass"):
+        step(tell)
+
+
+ANSWERS = {
+    "nothing": (lambda _: [], "answers with nothing"),
+    "rows, unannounced": (lambda cohort: [Quiet(s.clients, torch.ones(9)) for s in cohort.stacks], "does not say what"),
+    "words": (lambda cohort: [Wordy(s.clients, "north") for s in cohort.stacks], "holds a str"),
+    "no message at the end": (lambda cohort: [Message(cohort.clients), 3], "answers with int"),
+    "others": (lambda _: [Message(("paris",))], "'paris', which is none of the clients"),
+}
+
+
+@pytest.mark.parametrize("which", ANSWERS)
+def test_an_answer_that_is_no_list_of_messages_of_these_clients_is_refused(which, make_problem, make_round):
+    answer, words = ANSWERS[which]
+
+    @step
+    def tell(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
+        return answer(cohort)
+
+    problem = make_problem(SIZES)
+    with pytest.raises(TypeError, match=words):
+        make_round(problem).each(tell, FedAvg().model(FedAvg().init(problem), problem))
+
+
+@pytest.mark.parametrize("change", [lambda updates: updates[:1], lambda updates: updates * 2])
+def test_training_that_leaves_a_client_out_or_tells_it_twice_is_refused(change, make_problem, make_round):
+    @step
+    def some(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
+             device: str) -> list[Update]:  # fmt: skip
+        return change(local_train.fn(cohort, model, training, private, seed, round, device))
+
+    problem = make_problem(SIZES)
+    with pytest.raises(TypeError, match=r"answers for client \w+ [02] times"):
+        make_round(problem, stack=2).train(some, FedAvg().model(FedAvg().init(problem), problem))
+
+
+def test_an_update_whose_numbers_are_not_of_its_clients_is_refused():
+    with pytest.raises(ValueError, match="one number for each of 2 clients"):
+        Update(("a", "b"), torch.tensor([3]), {}, torch.zeros(2))
+    update = Update(("a",), torch.tensor([3]), {"w": torch.ones(1)}, torch.zeros(1))
+    with pytest.raises(ValueError, match="w is not of the server's shape"):
+        aggregate.fn([update], {"w": torch.zeros(4)})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0, None])
+def test_a_share_that_no_mean_can_be_weighed_by_is_refused(bad, make_problem, make_round):
+    problem = make_problem(SIZES)
+    shares = dict.fromkeys(SIZES, 1.0) | ({"rome": bad} if bad is not None else {})
+    if bad is None:
+        del shares["rome"]
+    with pytest.raises(ValueError, match="the share of client rome is"):
+        make_round(problem).train(local_train, FedAvg().model(FedAvg().init(problem), problem), shares=shares)
+
+
+def test_what_clients_keep_is_not_written_over_by_another_section_of_that_name(make_problem, make_round):
+    """With momentum its names are those of the weights: the velocities were what the client answered with."""
+    problem = make_problem(SIZES)
+    with pytest.raises(ValueError, match="two things in the private section 'weights'"):
+        make_round(problem).train(
+            local_train, LocalOnly().model(LocalOnly().init(problem), problem), optimiser=Private("weights", {})
+        )
+
+
+@pytest.mark.parametrize(
+    ("only", "words"),
+    [
+        (["dense0.wieght"], "are no weights; there are"),
+        ("dense", "are no weights; there are"),
+        ([], "nothing is learned"),
+    ],
+)
+def test_training_only_weights_that_there_are_not_is_refused(only, words, make_problem, make_round):
+    @step
+    def part(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
+             device: str) -> list[Update]:  # fmt: skip
+        for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+            train(model.network, weights, context, rows, training, torch.zeros(stack.size).long(), only=only)
+        return []
+
+    problem = make_problem(SIZES)
+    with pytest.raises(ValueError, match=words):
+        make_round(problem).train(part, FedAvg().model(FedAvg().init(problem), problem))
+
+
+def test_a_network_around_an_ensemble_has_the_loss_of_the_ensemble(make_problem, make_round):
+    """A mean over members, and not their sum."""
+    problem = make_problem(SIZES)
+    network = DeepEnsemble(problem.network, 3)
+    problem = replace(problem, network=network)
+    model = Model(network, network.init(server_stream(0, 0, "init")), clients=problem.silos.clients)
+    (plain,) = make_round(problem, stack=4).train(local_train, model)
+    (around,) = make_round(problem, stack=4).train(local_train, replace(model, network=Around(network)))
+    assert torch.allclose(around.loss, plain.loss, rtol=1e-4)
+
+
+def test_a_network_of_a_page_that_is_no_record_is_not_logged():
+    class Own(Network):
+        dropout, widest = 0.0, 4
+
+        def init(self, stream): ...
+
+        def apply(self, weights, context, x, stream): ...
+
+    assert not comes_along(Own())
+
+
+def test_a_picture_is_a_file_in_the_runs_folder(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "there.png").touch()
+    (tmp_path / "params.yaml").touch()
+    scene = Scene(folder, *[None] * 6)  # type: ignore[arg-type]
+    assert drawn([lambda s: s.folder / "there.png", lambda _: None], scene) == (folder / "there.png",)
+    for path in (folder / "no.png", folder, tmp_path / "params.yaml"):
+        with pytest.raises(ValueError, match="in its scene's folder"):
+            drawn([lambda _, path=path: path], scene)
