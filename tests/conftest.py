@@ -1,7 +1,10 @@
 """Small silos, problems and rounds that the tests of every room may use."""
 
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +41,18 @@ settings.load_profile("siloflow")
 CLASSES = 3
 FEATURES = 5
 SPLITS = ("train", "validation", "test")
+MAKE_DATABASES = """
+import sqlite3
+from pathlib import Path
+from flows.console.prefect_server import PrefectServer
+from tasks.recording.track import connect
+server = PrefectServer(Path())
+connect("sqlite:///mlflow.db")
+server.wait()
+server.stop()
+for file in ("mlflow.db", ".prefect/prefect.db"):
+    sqlite3.connect(file).execute("pragma wal_checkpoint(truncate)")
+"""
 
 
 LONG = {
@@ -50,9 +65,15 @@ LONG = {
 }
 
 
+ALONE = Path(__file__).parent / "flows" / "test_workers.py"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first: no worker of xdist is left alone with it at the end."""
-    items.sort(key=lambda item: LONG.isdisjoint(item.path.parts))
+    """What takes long comes first: no worker of xdist is left alone with it at the end.
+
+    Before it one file that needs nothing of the others: two that start with what is made once would wait for each other.
+    """
+    items.sort(key=lambda item: (item.path != ALONE, LONG.isdisjoint(item.path.parts)))
 
 
 @dataclass
@@ -212,10 +233,32 @@ def project(tmp_path: Path, write_params: Callable[[Path], dict[str, Any]]) -> P
 
 
 @pytest.fixture(scope="session")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `mlflow.db` and `prefect.db` as they are at first: to make their tables takes seconds.
+
+    Made by the first of pytest's processes that asks.
+    """
+    home = tmp_path_factory.getbasetemp()
+    folder = (home.parent if "PYTEST_XDIST_WORKER" in os.environ else home) / "databases"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+            subprocess.run([sys.executable, "-c", MAKE_DATABASES], cwd=folder, env=environment, check=True)
+            shutil.copy(folder / ".prefect" / "prefect.db", folder)
+            (folder / "made").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prefect(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterator[PrefectServer]:
     """Prefect's API, and one MLflow database for all."""
     before = dict(os.environ)
     home = tmp_path_factory.mktemp("services")
+    (home / ".prefect").mkdir()
+    shutil.copy(databases / "prefect.db", home / ".prefect")
+    shutil.copy(databases / "mlflow.db", home)
     server = PrefectServer(home)
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{home}/mlflow.db"
     try:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -255,13 +255,16 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 
 
 @pytest.fixture(scope="session")
-def partitioned(made_once: Callable[..., Any]) -> tuple[Folder, Answer]:
-    """The embedded default, partitioned; to be copied, not to be worked in."""
+def partitioned(made_once: Callable[..., Any], databases: Path) -> tuple[Folder, Answer]:
+    """The embedded default, partitioned, with MLflow's tables made; to be copied, not to be worked in."""
 
     def make(folder: Folder) -> Answer:
         folder.path.mkdir()
         shutil.copy(ROOT / "params.yaml", folder.path)
-        return folder.type("partition", "--json")
+        answer = folder.type("partition", "--json")
+        (folder.path / "runs").mkdir(exist_ok=True)
+        shutil.copy(databases / "mlflow.db", folder.path / "runs")
+        return answer
 
     return made_once("partitioned", make)
 
@@ -279,16 +282,27 @@ def finished(
     """Two methods with two seeds for four rounds, in a copy that tests may work in."""
     template, answer = partitioned
     typed = ("fedavg", "local_only", "--seeds", "0,1", "--set", "training.rounds=4")
-    folder, compare = made_once("compared", lambda to: template.copy(to.path).type("compare", *typed, "--json"))
+
+    def make(folder: Folder) -> Answer:
+        (template.copy(folder.path).path / "runs" / "mlflow.db").unlink()  # the first command makes it
+        return folder.type("compare", *typed, "--json")
+
+    folder, compare = made_once("compared", make)
     return Finished(folder.copy(tmp_path_factory.mktemp("end_to_end") / "finished"), answer, compare)
 
 
-@pytest.fixture(scope="session")
-def unusual(finished: Finished, server: str) -> list[Answer]:
-    """Stacks of two clients, of which some drop out; the best round is reported, personal models are logged.
+@dataclass(frozen=True)
+class Unusual:
+    """A folder with two methods on stacks of two clients, some of which drop out; computed by one worker, then by two."""
 
-    Computed by one worker, then by two.
-    """
+    folder: Folder
+    one: Answer
+    two: Answer
+
+
+@pytest.fixture(scope="session")
+def unusual(finished: Finished, made_once: Callable[..., Any], server: str) -> Unusual:
+    """The best round is reported, personal models are logged."""
     settings = {
         "training.rounds": 6,
         "engine.stack": 2,
@@ -298,5 +312,13 @@ def unusual(finished: Finished, server: str) -> list[Answer]:
     }
     typed = ["compare", "fedavg", "local_only", "--seeds", "0", "--json", "--timings"]
     typed += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    folder = replace(finished.folder, server=server)
-    return [folder.type(*typed, "--set", f"runner.workers={workers}") for workers in (1, 2)]
+
+    def computed(before: Folder, workers: int) -> tuple[Folder, Answer]:
+        def make(folder: Folder) -> Answer:
+            return before.copy(folder.path, server).type(*typed, "--set", f"runner.workers={workers}")
+
+        return made_once(f"unusual{workers}", make)
+
+    first, one = computed(finished.folder, 1)
+    both, two = computed(first, 2)
+    return Unusual(both, one, two)

@@ -23,6 +23,19 @@ from flows.cli import main
 from flows.console.prefect_server import quiet_prefect
 
 LONGEST = 1 << 17  # bytes of what is asked
+LATE = (  # what verbs import when they come to it: each command would pay for it anew
+    "alembic.command",
+    "anyio._backends._asyncio",
+    "dvc.repo",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "mlflow.pyfunc",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "prefect.flow_engine",
+    "prefect.task_engine",
+    "prefect.utilities.visualization",
+    "sqlalchemy.dialects.sqlite",
+)
 
 
 def serve(asked: socket.socket) -> None:
@@ -101,6 +114,8 @@ def _import() -> None:
         importlib.import_module(f"flows.{verb}")
     for part in ("printing", "progress_bar"):
         importlib.import_module(f"flows.console.{part}")
+    for module in LATE:
+        importlib.import_module(module)
     from tasks.recording.track import import_mlflow
 
     import_mlflow()

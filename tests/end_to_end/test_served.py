@@ -76,9 +76,9 @@ def reported(run: dict[str, Any]) -> float:
 
 
 @pytest.fixture(scope="module")
-def personal(unusual: list[Any]) -> dict[str, Any]:
+def personal(unusual: Any) -> dict[str, Any]:
     """A run whose personal weights were asked for, reported at its best round."""
-    (run,) = [run for run in unusual[0].json["runs"] if run["method"] == "local_only"]
+    (run,) = [run for run in unusual.one.json["runs"] if run["method"] == "local_only"]
     return run
 
 
@@ -110,8 +110,8 @@ def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:
     assert names == {"clients.csv"}
 
 
-def test_personal_models_answer_for_their_client_and_refuse_a_stranger(finished: Any, personal: dict[str, Any]) -> None:
-    folder = finished.folder.path
+def test_personal_models_answer_for_their_client_and_refuse_a_stranger(unusual: Any, personal: dict[str, Any]) -> None:
+    folder = unusual.folder.path
     found = answers(folder, personal["mlflow_run_id"], [CLIENT, "c04", "c99"])
     assert accuracy(folder, found[CLIENT]) == pytest.approx(reported(personal))
     assert found["c04"] != found[CLIENT]
@@ -149,8 +149,9 @@ def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_c
     assert json.loads((tmp_path / "own.json").read_text())["statistics"] == numbers
 
 
-def test_no_artifact_is_a_pickle(finished: Any, personal: dict[str, Any]) -> None:
-    files = [path for path in (finished.folder.path / "runs").rglob("*") if path.is_file()]
+def test_no_artifact_is_a_pickle(finished: Any, unusual: Any) -> None:
+    roots = [folder.path / "runs" for folder in (finished.folder, unusual.folder)]
+    files = [path for root in roots for path in root.rglob("*") if path.is_file()]
     assert any(path.name == "MLmodel" for path in files)
     assert any(path.name == "weights.safetensors" for path in files)
     assert [path for path in files if path.suffix in {".pkl", ".pickle", ".pt", ".pth", ".joblib"}] == []

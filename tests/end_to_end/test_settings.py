@@ -14,32 +14,34 @@ def records(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((folder / run["folder"] / "journal").glob("*.json"))]
 
 
-def test_one_worker_and_two_give_the_same_weights(unusual: list[Any]) -> None:
-    one, two = ({run["method"]: run["weights_sha256"] for run in answer.json["runs"]} for answer in unusual)
+def test_one_worker_and_two_give_the_same_weights(unusual: Any) -> None:
+    one, two = (
+        {run["method"]: run["weights_sha256"] for run in answer.json["runs"]} for answer in (unusual.one, unusual.two)
+    )
     assert one == two
     assert len(set(one.values())) == 2
 
 
 def test_a_run_goes_on_without_the_clients_that_drop_out_and_says_so(
-    finished: Any, unusual: list[Any], assert_quiet: Callable[[str], None]
+    unusual: Any, assert_quiet: Callable[[str], None]
 ) -> None:
-    for run in unusual[0].json["runs"]:
-        dropped = [record["dropped"] for record in records(finished.folder.path, run)]
+    for run in unusual.one.json["runs"]:
+        dropped = [record["dropped"] for record in records(unusual.folder.path, run)]
         assert run["dropped_out"] == sum(map(len, dropped)) > 0
-        assert f"{run['method']}-seed0: clients dropped out {run['dropped_out']} times" in unusual[0].err
-    assert_quiet(unusual[0].err)
+        assert f"{run['method']}-seed0: clients dropped out {run['dropped_out']} times" in unusual.one.err
+    assert_quiet(unusual.one.err)
 
 
-def test_the_same_seed_loses_the_same_clients_whatever_the_method(finished: Any, unusual: list[Any]) -> None:
-    runs = [run for answer in unusual for run in answer.json["runs"]]
+def test_the_same_seed_loses_the_same_clients_whatever_the_method(unusual: Any) -> None:
+    runs = [run for answer in (unusual.one, unusual.two) for run in answer.json["runs"]]
     assert len({run["folder"] for run in runs}) == 4
-    lost = {json.dumps([record["dropped"] for record in records(finished.folder.path, run)]) for run in runs}
+    lost = {json.dumps([record["dropped"] for record in records(unusual.folder.path, run)]) for run in runs}
     assert len(lost) == 1
 
 
-def test_the_best_round_is_the_one_that_validation_rows_chose(finished: Any, unusual: list[Any]) -> None:
-    for run in unusual[0].json["runs"]:
-        journal = {record["round"]: record["metrics"] for record in records(finished.folder.path, run)}
+def test_the_best_round_is_the_one_that_validation_rows_chose(unusual: Any) -> None:
+    for run in unusual.one.json["runs"]:
+        journal = {record["round"]: record["metrics"] for record in records(unusual.folder.path, run)}
         best = max(journal, key=lambda round: (journal[round]["validation/accuracy/mean"], -round))
         assert run["reported_round"] == best
         scored = [name for name in journal[best] if re.match(r"(validation/)?(accuracy|loss|entropy)/(?!train)", name)]
@@ -48,7 +50,7 @@ def test_the_best_round_is_the_one_that_validation_rows_chose(finished: Any, unu
             assert run["metrics"][name] == pytest.approx(journal[best][name]), name
 
 
-def test_timings_say_what_a_command_costs(unusual: list[Any]) -> None:
-    costs = re.findall(r"^ +[\d.]+ s  (.*)$", unusual[0].err, re.MULTILINE)
+def test_timings_say_what_a_command_costs(unusual: Any) -> None:
+    costs = re.findall(r"^ +[\d.]+ s  (.*)$", unusual.one.err, re.MULTILINE)
     for cost in ("params", "imports", "server start", "in all"):
-        assert any(named.startswith(cost) for named in costs), unusual[0].err
+        assert any(named.startswith(cost) for named in costs), unusual.one.err

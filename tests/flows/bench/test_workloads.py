@@ -1,6 +1,7 @@
 """The bench on workloads so small that only its mechanics show; its figures decide no test."""
 
 import os
+import shutil
 import sys
 import venv
 from dataclasses import replace
@@ -39,9 +40,18 @@ TINY = Workload(
 )
 
 
-def test_every_contestant_does_the_rounds_and_says_what_they_took(tmp_path):
+@pytest.fixture
+def root(tmp_path, databases):
+    """A folder to compete in, where nobody waits for the making of tables."""
+    for name, place in (("mlflow.db", "runs"), ("prefect.db", ".prefect")):
+        (tmp_path / place).mkdir()
+        shutil.copy(databases / name, tmp_path / place)
+    return tmp_path
+
+
+def test_every_contestant_does_the_rounds_and_says_what_they_took(root):
     said: list[str] = []
-    found = bench._contest(tmp_path, TINY, ["plain 1", "siloflow"], 1, said.append)
+    found = bench._contest(root, TINY, ["plain 1", "siloflow"], 1, said.append)
     assert set(found["seconds_per_round"]) == {"plain 1", "siloflow"}
     assert found["better_plain"] == "plain 1"
     seconds = found["seconds_per_round"]
@@ -195,9 +205,9 @@ def test_peers_take_part_where_the_method_is_fedavg():
     assert WORKLOADS["W5"].contestants(["flower"]) == ["authors 1", "authors 2", "siloflow"]
 
 
-def test_the_authors_way_does_the_rounds(tmp_path):
+def test_the_authors_way_does_the_rounds(root):
     small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
-    found = bench._contest(tmp_path, small, ["authors 1", "siloflow"], 1, lambda _: None)
+    found = bench._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
     assert found["better_plain"] == "authors 1"
     assert {"local_train", "uncertainty_check", "codebook_extend"} <= found["task_shares"].keys()
 

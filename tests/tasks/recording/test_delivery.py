@@ -1,6 +1,7 @@
 """MLflow hears of every round once, whatever its server does meanwhile, and nobody waits for it."""
 
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -70,16 +71,17 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterator[Server]:
     """Not started yet."""
-    server = Server(tmp_path_factory.mktemp("server"))
+    server = Server(Path(shutil.copy(databases / "mlflow.db", tmp_path_factory.mktemp("server"))).parent)
     yield server
     server.stop()
 
 
 @pytest.fixture
-def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Delivery]:
+def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path) -> Callable[..., Delivery]:
     """A delivery from this test's run folder; tests of one run call it again, as `--resume` does."""
+    shutil.copy(databases / "mlflow.db", tmp_path)
     monkeypatch.setattr(track, "RETRY", 0.3)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
