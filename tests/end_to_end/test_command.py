@@ -2,10 +2,10 @@
 
 import inspect
 import json
+import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,12 @@ main()
 
 
 def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
-    # the best of some tries: a busy machine is no failure
-    took = []
-    while len(took) < 10 and min(took, default=1) > HELP_PATIENCE:
-        start = time.perf_counter()
-        subprocess.run([COMMAND, "--help"], cwd=tmp_path, capture_output=True, timeout=60, check=True)
-        took.append(time.perf_counter() - start)
-    assert min(took) < HELP_PATIENCE
+    # of the processor: on a busy machine it waits for its turn
+    help_process = subprocess.Popen([COMMAND, "--help"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    _, code, used = os.wait4(help_process.pid, 0)
+    help_process.returncode = os.waitstatus_to_exitcode(code)
+    assert help_process.returncode == 0
+    assert used.ru_utime + used.ru_stime < HELP_PATIENCE
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
