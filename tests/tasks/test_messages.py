@@ -25,8 +25,7 @@ from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
-from tasks.evaluate import OUTCOMES
-from tasks.evaluate import evaluate as evaluate_task
+from tasks.evaluate import OUTCOMES, evaluate
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, numbers_of
 from tasks.running.step import ClientStep, step
 
@@ -251,7 +250,7 @@ def sent(request, make_problem, make_round):
     page, round = request.param(), make_round(problem, stack=3)
     model = page.model(page.init(problem), problem)
     updates = round.train(local_train.local_train, model)
-    scores = round.each(evaluate_task, model, training=problem.training, keep_outcomes=True)
+    scores = round.each(evaluate, model, training=problem.training, keep_outcomes=True)
     return problem, updates, scores
 
 
