@@ -96,6 +96,38 @@ def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder)
     assert str(error).startswith(said)
 
 
+PICTURE = """
+from flows.methods import fedavg
+
+
+def draw(scene):
+    (scene.folder / "{name}").write_text("drawn")
+    return scene.folder / "{name}"
+
+
+class Drawing(fedavg.FedAvg):
+    def pictures(self):
+        return (draw,)
+"""
+
+
+def test_a_page_whose_picture_is_called_as_a_file_of_the_run_is_told_and_spoils_nothing(play_run, folder):
+    settings = ["extra_methods.drawing=drawing.py", "training.rounds=2"]
+    (folder / "drawing.py").write_text(PICTURE.format(name="checkpoint.safetensors"))
+    with pytest.raises(MethodError) as error:
+        play_run("drawing", "threads", 1, *settings)
+    said = (
+        "drawing failed: ValueError: a picture is called checkpoint.safetensors, as a file of the run's own; give it "
+    )
+    assert str(error.value).startswith(said)
+    assert "; mend drawing.py, and --resume" in str(error.value)
+    (folder / "drawing.py").write_text(PICTURE.format(name="own.png"))
+    found = play_run("drawing", "threads", 1, *settings, resume=True)
+    assert found["resumed_from_round"] == 2
+    names = {path.name for path in (folder / found["folder"]).iterdir()}
+    assert [name for name in names if not RunFolder.is_own(name)] == ["own.png"]
+
+
 @pytest.mark.parametrize(("kind", "workers"), PLACES)
 def test_a_sentence_that_a_page_of_the_users_own_raised_in_a_step_is_what_is_said(kind, workers, fails, pools, folder):
     pools(kind)

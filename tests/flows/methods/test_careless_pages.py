@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from flows.experiment.scene import Scene, drawn
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from flows.methods.shared.pictures import Scene, drawn
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import Network, comes_along
@@ -170,13 +170,36 @@ def test_a_network_of_a_page_that_is_no_record_is_not_logged():
     assert not comes_along(Own())
 
 
-def test_a_picture_is_a_file_in_the_runs_folder(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "there.png").touch()
+def drawing(name: str):
+    """A picture of this name."""
+
+    def draw(scene: Scene):
+        (scene.folder / name).write_text("drawn")
+        return scene.folder / name
+
+    return draw
+
+
+@pytest.fixture
+def scene(tmp_path):
+    (tmp_path / "run").mkdir()
     (tmp_path / "params.yaml").touch()
-    scene = Scene(folder, *[None] * 6)  # type: ignore[arg-type]
-    assert drawn([lambda s: s.folder / "there.png", lambda _: None], scene) == (folder / "there.png",)
-    for path in (folder / "no.png", folder, tmp_path / "params.yaml"):
+    return Scene(tmp_path / "run", *[None] * 6)  # type: ignore[arg-type]
+
+
+def test_a_picture_is_a_file_in_the_runs_folder(tmp_path, scene):
+    assert drawn([drawing("there.png"), lambda _: None], scene) == (scene.folder / "there.png",)
+    assert [path.name for path in scene.folder.iterdir()] == ["there.png"]
+    for path in (lambda s: s.folder / "no.png", lambda s: s.folder, lambda _: tmp_path / "params.yaml"):
         with pytest.raises(ValueError, match="in its scene's folder"):
-            drawn([lambda _, path=path: path], scene)
+            drawn([path], scene)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "best-000001.safetensors", "result.json", ".lock"])
+def test_a_picture_does_not_take_the_place_of_a_file_of_the_runs_own(name, scene):
+    (scene.folder / name).write_text("the run's")
+    with pytest.raises(
+        ValueError, match=f"a picture is called {name}, as a file of the run's own; give it another name"
+    ):
+        drawn([drawing(name)], scene)
+    assert (scene.folder / name).read_text() == "the run's"
