@@ -25,7 +25,12 @@ def fitting(network: Network, key: str, copies: int = 1) -> Network:
 
 
 def offering(network: Network, part: object | None, what: str) -> Any:
-    """The network; UserError if it does not offer this part, which is None then."""
+    """The network; UserError if it does not offer this part, which is None then, as a deep ensemble offers none."""
+    if part is None and len(network.singles) > 1:
+        raise UserError(
+            f"params.yaml: model.members is {len(network.singles)}, and this method builds on a single network; set "
+            "model.members to 1, and takes_members = False in the method's page, which then says so by itself."
+        )
     if part is None:
         raise UserError(
             f"params.yaml: model.kind {kind_of(network)} has no {what}; use residual, vgg16_bn, resnet18, cnn or mlp."
