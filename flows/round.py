@@ -12,7 +12,7 @@ from models.training.engine import Training
 from models.training.engine_choice import even
 from silos.cohort import Silos, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Message, Update
+from tasks.messages import Message, Update, check_few
 from tasks.running.dealing import call, deal
 from tasks.running.runner import Runner
 from tasks.running.step import ClientStep, ServerStep
@@ -71,8 +71,8 @@ class Round:
 
         Deals whole stacks to the runner's workers; every task gets what is its clients' own of the model and of the options.
         `received`: the clients have the model from an earlier task of this round, so it is not counted again. Nobody is
-        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages, or for
-        others than its clients.
+        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages, for others
+        than its clients, or with few numbers that are more of some clients than of others.
         """
         silos = silos or self.silos
         if not silos.clients:
@@ -115,6 +115,7 @@ class Round:
         wrong += ["nothing" for cohort in answers if not cohort]
         if wrong:
             raise TypeError(f"{name} answers with {wrong[0]}, and a step on clients answers with messages")
+        check_few(messages)
         strangers = {client for m in messages for client in m.clients} - {*silos.clients}
         if strangers:
             raise TypeError(f"{name} answers for {min(strangers)!r}, which is none of the clients that were asked")

@@ -50,6 +50,32 @@ def test_a_message_that_says_too_little_is_refused_wherever_a_step_names_it(answ
         step(tell)
 
 
+@dataclass(frozen=True)
+class Told(Message):
+    x: Annotated[Tensor, FEW]
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_numbers_that_grow_with_a_clients_rows_are_not_few(summed, make_problem, make_round):
+    """One for each row, padded to the most of the stack."""
+
+    @step
+    def tell(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list[Told]:
+        opened = open_stacks(cohort, model, private, "train", device)
+        each = [(s.clients, rows.y[: len(s.clients)].float()) for s, rows, *_ in opened]
+        return [Told(clients, y.sum(1) if summed else y) for clients, y in each]
+
+    problem = make_problem(SIZES)
+    round, model = make_round(problem, stack=2), FedAvg().model(FedAvg().init(problem), problem)
+    if summed:
+        assert len(round.each(tell, model)) == 2
+    else:
+        with pytest.raises(
+            TypeError, match=r"Told\.x has 40 numbers of some clients and 23 of others; what is few is as many of all"
+        ):
+            round.each(tell, model)
+
+
 def test_a_size_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="one of few, several, learned"):
         Numbers("Several", 1)  # type: ignore[arg-type]
