@@ -22,8 +22,8 @@ from tasks.recording.mlflow_names import fault
 
 if TYPE_CHECKING:
     from flows.experiment.sampling import Sampler
+    from flows.experiment.scene import Picture
     from flows.methods.shared.conditions import Conditions
-    from flows.methods.shared.pictures import Picture
     from flows.round import Problem, Round
     from models.model import Model
     from models.state import State
@@ -104,7 +104,7 @@ class Method(BaseModel, ABC):
         return usual
 
     def pictures(self) -> "Sequence[Picture]":
-        """What is drawn when a run ends; see flows.methods.shared.pictures."""
+        """What is drawn when a run ends; see flows.experiment.scene."""
         return ()
 
     def reads(self) -> "Conditions | None":

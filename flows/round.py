@@ -1,7 +1,7 @@
 """A round as a method sees it: who takes part, and how its tasks are run."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,10 @@ from models.networks.registry import Network
 from models.streams import client_streams, uniform
 from models.training.engine import Training
 from models.training.engine_choice import even
-from silos.cohort import Cohort, Silos, make_stacks
+from silos.cohort import Silos, make_stacks
 from silos.private import PrivateStore
-from tasks.messages import Message, Update
-from tasks.running.dealing import deal
+from tasks.messages import Message, Update, check_few
+from tasks.running.dealing import call, deal
 from tasks.running.runner import Runner
 from tasks.running.step import ClientStep, ServerStep
 
@@ -69,18 +69,16 @@ class Round:
     ) -> list[Any]:
         """The task on every stack of the silos (those that take part, unless others are named), in stack order.
 
-        Deals whole stacks to the runner's workers; every task gets the part of the model that is its clients' own.
+        Deals whole stacks to the runner's workers; every task gets what is its clients' own of the model and of the options.
         `received`: the clients have the model from an earlier task of this round, so it is not counted again. Nobody is
-        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages, or for
-        others than its clients.
+        asked where there is no client, and nothing answered. TypeError for a task that answers with no messages, for others
+        than its clients, or with few numbers that are more of some clients than of others.
         """
         silos = silos or self.silos
         if not silos.clients:
             return []
         options |= {"private": self.private, "device": self.device}
-        answers = on_cohorts(
-            self.runner, task, silos, self.problem.stack, lambda cohort: (model.select(cohort.clients),), **options
-        )
+        answers = on_cohorts(self.runner, task, silos, self.problem.stack, model, **options)
         self._count(task.name, 0 if received else model.bytes_down, answers, silos)
         return [message for cohort in answers for message in cohort]
 
@@ -117,6 +115,7 @@ class Round:
         wrong += ["nothing" for cohort in answers if not cohort]
         if wrong:
             raise TypeError(f"{name} answers with {wrong[0]}, and a step on clients answers with messages")
+        check_few(messages)
         strangers = {client for m in messages for client in m.clients} - {*silos.clients}
         if strangers:
             raise TypeError(f"{name} answers for {min(strangers)!r}, which is none of the clients that were asked")
@@ -128,16 +127,11 @@ class Round:
 
 
 def on_cohorts(
-    runner: Runner,
-    task: ClientStep,
-    silos: Silos,
-    stack: int,
-    own: Callable[[Cohort], tuple[Any, ...]],
-    **options: Any,
+    runner: Runner, task: ClientStep, silos: Silos, stack: int, *args: Any, **options: Any
 ) -> list[list[Any]]:
-    """Each cohort's messages, one a stack of at most `stack` clients; `own` is what a cohort is given besides itself."""
+    """Each cohort's messages, one a stack of at most `stack` clients; a cohort is given itself and its part of the rest."""
     cohorts = deal(silos, make_stacks(silos, even(len(silos.clients), stack)), runner.workers)
-    return runner.each(task, [(cohort, *own(cohort)) for cohort in cohorts], **options)
+    return runner.each(task, [call(cohort, args, options) for cohort in cohorts])
 
 
 def tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:

@@ -19,9 +19,9 @@ from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.sampling import Called, called
+from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, Report, start
-from flows.methods.shared.pictures import Scene, drawn
 from flows.round import Problem, Round
 from models.model import Model
 from models.networks.registry import to_learn

@@ -6,6 +6,9 @@ from typing import Any
 class UserError(Exception):
     """A user's mistake: the message says what was wrong, where (file, key, client), and the way out."""
 
+    raised_in = ""
+    """The file of the line that raised it inside a step: the traceback does not travel between processes."""
+
 
 def shown(value: Any, most: int = 80) -> str:
     """A value as a sentence quotes it, without the middle of one that would fill the screen; text as it is written."""

@@ -1,7 +1,7 @@
 """The manifest of a folder of silos: who its clients are and where their rows lie."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,11 @@ class Manifest:
     def rows(self, split: str) -> dict[str, int]:
         """The number of rows of each client in a split ("train", "validation" or "test")."""
         return {entry.name: entry.rows[split] for entry in self.clients}
+
+    @property
+    def names(self) -> KeysView[str]:
+        """Of all clients, in the order of listing."""
+        return self._by_name.keys()
 
     @property
     def label_type(self) -> type[np.generic]:

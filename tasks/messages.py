@@ -26,7 +26,8 @@ The mean of one row is that row, and mean and variance of two rows are both rows
 class Numbers:
     """What a field has of each client.
 
-    few: one number, or one for each measure, model, seed or statistic, whatever the size of a row; several: as many as a
+    few: one number, or one for each measure, model, seed or statistic, whatever the size of a row and as many of every
+    client; several: as many as a
     row, or more; learned: weights, which can tell of the rows that they were trained on, however they are sent. `added`:
     the field is a sum over the stack's clients, each of which sends as many numbers; `again`: they are sent in another
     field already.
@@ -100,6 +101,23 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
                 f"{kind.__name__}.{name} has numbers as large as a row, which stand for {LEAST_ROWS} rows at least"
             )
     return numbers
+
+
+def check_few(messages: Sequence[Message]) -> None:
+    """TypeError where a field of one step's messages that has few numbers has not as many of every client.
+
+    They would grow with the client's rows. Of clients that all have as many rows, or are all in one stack, nobody can tell.
+    """
+    sizes: dict[str, float] = {}
+    few = {
+        kind: [n for n, about in numbers_of(kind).items() if about.size == "few"] for kind in set(map(type, messages))
+    }
+    for message in (m for m in messages if m.clients):
+        for name in few[type(message)]:
+            field, size = f"{type(message).__name__}.{name}", _count(getattr(message, name)) / len(message.clients)
+            if sizes.setdefault(field, size) != size:
+                some = f"{sizes[field]:g} numbers of some clients and {size:g} of others"
+                raise TypeError(f"{field} has {some}; what is few is as many of all")
 
 
 def _count(numbers: Any) -> int:

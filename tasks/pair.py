@@ -47,11 +47,6 @@ def pair_common(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -
     return messages
 
 
-def of_clients(runs: Sequence[Kept], clients: Sequence[str]) -> list[Kept]:
-    """Of each run what these clients keep: no cohort is told where the others' is."""
-    return [(store, {client: refs[client] for client in clients if client in refs}) for store, refs in runs]
-
-
 def _message(strata: dict[str, Stratum], seeds: int) -> PairedSums:
     sums = [s.by_seed for s in strata.values()]
     return PairedSums(

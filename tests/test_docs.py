@@ -21,9 +21,9 @@ import typer
 import yaml
 from pydantic import BaseModel
 
-from flows import method as methods
 from flows.cli import app
 from flows.experiment.problem import problem
+from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.params import Params
 from flows.params_file import read
@@ -70,13 +70,13 @@ def test_every_folder_with_code_is_on_the_map():
 
 def test_every_method_is_named_in_the_readme_and_no_other():
     linked = re.findall(r"\[(\w+)\]\(docs/methods/(\w+)\.md\)", README.read_text(encoding="utf-8"))
-    assert {name for name, page in linked if name == page} == set(methods.names())
+    assert {name for name, page in linked if name == page} == set(names())
 
 
 def test_the_methods_that_train_a_deep_ensemble_are_all_listed():
     text = " ".join(HOW_IT_WORKS.read_text("utf-8").split())
     (listed,) = re.findall(r"bytes and time grow with the members\. (.*?) take an ensemble", text)
-    takes = {name for name in methods.names() if methods.find(name).takes_members}
+    takes = {name for name in names() if find(name).takes_members}
     assert set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", listed))) - {"and"} == takes
 
 
@@ -108,12 +108,12 @@ def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
     text = " ".join(HOW_IT_WORKS.read_text(encoding="utf-8").split())
     (sentence,) = re.findall(r"grow with the members\. (.*?) take an ensemble, the others refuse it", text)
     named = re.findall(r"`(\w+)`|\[(\w+)\]", sentence)
-    taking = {name for name in methods.names() if methods.find(name).takes_members}
+    taking = {name for name in names() if find(name).takes_members}
     assert {plain or linked for plain, linked in named} == taking
 
 
 def test_every_method_has_a_page_and_every_page_a_method():
-    assert sorted(p.stem for p in (CHECKOUT / "docs" / "methods").glob("*.md")) == methods.names()
+    assert sorted(p.stem for p in (CHECKOUT / "docs" / "methods").glob("*.md")) == names()
 
 
 def test_params_yaml_or_the_page_of_sources_and_schemes_shows_every_key_that_there_is():

@@ -1,6 +1,6 @@
 """What the difference between two sets of runs is worth, row by row: for a comparison and for a published table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from flows.experiment.project import Project
@@ -8,10 +8,10 @@ from flows.experiment.run_folder import RunFolder
 from flows.round import on_cohorts
 from models.assessment.paired_difference import Difference, Stratum, difference
 from models.assessment.quantities import Quantity
-from silos.cohort import Cohort, Silos
+from silos.cohort import Silos
 from tasks.by_class import by_class
 from tasks.messages import ClassCounts, CommonSums, PairedSums
-from tasks.pair import Kept, of_clients, pair, pair_common
+from tasks.pair import Kept, pair, pair_common
 from tasks.running.runner import Runner
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
@@ -38,7 +38,7 @@ def compared(
 
 def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
     """class to [right, rows] of all clients' own test rows."""
-    answers = on_cohorts(runner, by_class, silos, _STACK, lambda cohort: (*of_clients([run], cohort.clients),))
+    answers = on_cohorts(runner, by_class, silos, _STACK, run)
     messages: list[ClassCounts] = [message for cohort in answers for message in cohort]
     right, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
@@ -49,7 +49,7 @@ def _over_own(
 ) -> list[Stratum]:
     """A stratum for each client that has such rows, in the order of listing."""
     strata: dict[str, Stratum] = {}
-    answers = on_cohorts(runner, pair, silos, _STACK, _sides(first, second), classes=classes)
+    answers = on_cohorts(runner, pair, silos, _STACK, first, second, classes=classes)
     messages: list[PairedSums] = [message for cohort in answers for message in cohort]
     for m in messages:
         sums = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
@@ -59,11 +59,7 @@ def _over_own(
 
 def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Stratum]:
     """Clients are no strata here: a row's difference is its mean over clients."""
-    answers = on_cohorts(runner, pair_common, silos, _STACK, _sides(first, second))
+    answers = on_cohorts(runner, pair_common, silos, _STACK, first, second)
     messages: list[CommonSums] = [message for cohort in answers for message in cohort]
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     return [Stratum.of(total.numpy() / len(silos.clients))]
-
-
-def _sides(first: Sequence[Kept], second: Sequence[Kept]) -> Callable[[Cohort], tuple[list[Kept], list[Kept]]]:
-    return lambda cohort: (of_clients(first, cohort.clients), of_clients(second, cohort.clients))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from flows.experiment.pretrained_file import started
-from flows.methods.shared.network_checks import TRAINED
 from flows.params import Params
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
@@ -15,6 +14,7 @@ from models.networks.registry import Network, build, size
 from models.training import objectives, optimisers
 from models.training.engine import Training
 from models.training.engine_choice import pick
+from models.training.optimisers import PARAMETER_BYTES
 from models.training.plan import Kind
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -73,12 +73,11 @@ def _suits(params: Params, task: str) -> None:
 
 def _fits(params: Params, network: Network, stack: int, device: str) -> None:
     """UserError if the clients of one stack cannot be trained side by side in the memory that there is."""
-    memory = size(network) * TRAINED
     members = f" of {params.model.members:,} members" if params.model.members > 1 else ""
     must_fit(
-        memory * stack,
-        f"params.yaml: model has {memory // TRAINED:,} parameters{members}, and training a stack of {stack:,} clients "
-        f"({TRAINED} bytes for each parameter: weight, gradient and optimiser)",
+        size(network) * PARAMETER_BYTES * stack,
+        f"params.yaml: model has {size(network):,} parameters{members}, and training a stack of {stack:,} clients "
+        f"({PARAMETER_BYTES} bytes for each parameter: weight, gradient and optimiser)",
         "set engine.stack to 1" if stack > 1 else "make the model smaller, or its members fewer",
         _free(device),
     )

@@ -84,14 +84,14 @@ def totals_of(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def seconds_of(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Of all rounds, also those before a resume; orchestration is what was not spent on the work inside tasks."""
+    """Of all rounds, also those before a resume: a round's mean, inside any step of clients, and orchestration, the rest."""
     rounds = [r["seconds"] for r in records]
     spent = sum(s["round"] for s in rounds)
-    inside = sum(v for s in rounds for k, v in s.items() if k != "round")
+    clients = sum(v for s in rounds for k, v in s.items() if k != "round")
     return {
         "per_round": spent / max(len(rounds), 1),
-        "local_train": sum(s.get("local_train", 0.0) for s in rounds),
-        "orchestration": spent - inside,
+        "clients": clients,
+        "orchestration": spent - clients,
     }
 
 

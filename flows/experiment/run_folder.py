@@ -28,6 +28,17 @@ def run_name(method: str, seed: int, cell: str = "") -> str:
     return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
 
 
+_OWN = {
+    "checkpoint.safetensors",
+    "clients.csv",
+    "delivered.json",
+    "journal",
+    "outcomes.json",
+    "result.json",
+    "run.json",
+}
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths, and the order in which they are written."""
@@ -53,6 +64,11 @@ class RunFolder:
     def outcomes(self) -> Path:
         """Hashes of what each client keeps of its test rows."""
         return self.path / "outcomes.json"
+
+    @staticmethod
+    def is_own(name: str) -> bool:
+        """Whether the run itself writes a file, or a folder, of this name there."""
+        return name in _OWN or name.startswith(("best-", "."))
 
     def finished(self) -> dict[str, Any] | None:
         """The finished run's JSON, None if it is not finished; UserError if it is damaged."""

@@ -62,10 +62,17 @@ def refused(module: str) -> Iterator[None]:
 
 
 def error_of_page(error: BaseException, method: str, file: str, module: str) -> MethodError | None:
-    """What is said of an error that this page raised in its rounds; None if it was somebody else's."""
-    if isinstance(error, UserError) or unwritable(error) or interruption(error):
+    """What is said of an error that this page raised in its rounds; None if it was somebody else's.
+
+    A UserError is the page's where a line of it raised it, and says itself what to do.
+    """
+    if unwritable(error) or interruption(error):
         return None
-    line = line_of(error, str(sys.modules[module].__file__))
+    path = str(sys.modules[module].__file__)
+    if isinstance(error, UserError):
+        raised_in = error.raised_in or traceback.extract_tb(error.__traceback__)[-1].filename
+        return MethodError(str(error)) if raised_in == path else None
+    line = line_of(error, path)
     notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.running.step)
     where = f" {notes[0]}" if notes else f" ({Path(file).name}, line {line})" if line else ""
     return MethodError(

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from flows.experiment.scene import Picture
 from flows.method import Method, Report
 from flows.methods.shared import staged
 from flows.methods.shared.borrowed_codewords import Unseen, lend
 from flows.methods.shared.codewords import common_books, doubts, with_words
 from flows.methods.shared.network_checks import fitting
-from flows.methods.shared.pictures import Picture, codewords, stages
+from flows.methods.shared.pictures import codewords, stages
 from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round, tickets
 from models.model import Model

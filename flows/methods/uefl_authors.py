@@ -13,11 +13,12 @@ from typing import Any
 
 from pydantic import Field
 
+from flows.experiment.scene import Picture
 from flows.method import Method, Report
 from flows.methods.shared import staged
 from flows.methods.shared.codewords import doubts, with_words
 from flows.methods.shared.network_checks import fitting
-from flows.methods.shared.pictures import Picture, stages
+from flows.methods.shared.pictures import stages
 from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round
 from models.method_networks.codebook import SHARED

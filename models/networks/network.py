@@ -169,8 +169,9 @@ def register(kind: str) -> Callable[[Kind], Kind]:
 
     def known(cls: Kind) -> Kind:
         other = _KINDS.get(kind, cls)
-        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"the networks {other.__qualname__} and {cls.__qualname__} both register as {kind}.")
+        first, second = (f"{one.__module__}.{one.__qualname__}" for one in (other, cls))
+        if first != second:
+            raise ValueError(f"the networks {first} and {second} both register as {kind}; give one another name.")
         cls.kind = kind
         _KINDS[kind] = cls
         return cls

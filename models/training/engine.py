@@ -73,8 +73,8 @@ def train(
     weights, context: names to (clients, ...); streams: (clients,) int64. `proximal` adds proximal/2 ||w - anchor||^2
     (FedProx, Li et al. 2020), `anchor` having a client axis too and being the start if not given. `optimiser` is the
     optimiser's state to start from, as an earlier call returned it, or fresh. `only` names the weights that may change,
-    running statistics included; the others stay as they are. The loss of a deep ensemble is the mean over its members
-    besides. ValueError if `only` names what is no weight, or none that is learned.
+    running statistics included; the others, and the state of them that was given, stay as they are. The loss of a deep
+    ensemble is the mean over its members besides. ValueError if `only` names what is no weight, or none that is learned.
     """
     plan = resolve(network, training.engine, training.optimiser if only is None else None)  # by hand, all weights step
     chosen = None if only is None else frozenset(only)
@@ -183,7 +183,7 @@ class _Local:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
             seen += loss * batch.rows
         count = rows.counts * self.training.epochs * self.network.costs
-        return Trained(weights, seen / count.clamp_min(1), state)
+        return Trained(weights, seen / count.clamp_min(1), {**(optimiser or {}), **state})
 
     def gradient(
         self, weights: Weights, context: Weights, rows: Rows, streams: Tensor

@@ -15,6 +15,8 @@ from ..state import Weights
 
 OptimiserState = Mapping[str, Tensor]
 
+PARAMETER_BYTES = 16  # in training, at most: weight, gradient and two of an optimiser, in float32
+
 
 class Optimiser(Protocol):
     """Stacked weights and gradients, both (clients, ...), to stacked weights."""

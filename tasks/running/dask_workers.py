@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import TaskRunner
 
 from silos.errors import UserError
-from tasks.running.workers import Say, Workers
+from tasks.running.workers import Call, Say, Workers
 
 PATIENCE = 10.0  # seconds for a scheduler to answer, and then for its workers to come
 
@@ -40,7 +40,7 @@ class DaskWorkers(Workers):
         super().__init__(count, say)
         self._address = address
 
-    def run(self, task: Task, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
+    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
         """See Workers; UserError if the cluster is gone, or its workers die again and again."""
         try:
             return super().run(task, calls)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.running.step import ClientStep, Sealed, ServerStep
-from tasks.running.workers import Workers
+from tasks.running.workers import Call, Workers
 
 
 class Runner(Protocol):
@@ -15,8 +15,8 @@ class Runner(Protocol):
     def workers(self) -> int:
         """How many cohorts at the same time."""
 
-    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
-        """The task on each cohort: a call is the cohort and what is its own, options are the same for all; in order."""
+    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
+        """The task on each cohort, which is the first argument of a call; answers in order."""
 
     def once(self, task: ServerStep, *args: Any) -> Any:
         """The task once, on the server's side."""
@@ -37,17 +37,18 @@ class PrefectRunner:
         """See Runner."""
         return self.there.count if self.there else 1
 
-    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
         """See Runner."""
         _must_be(task, ClientStep)
         _count(len(calls))
-        same = {name: Sealed(value) for name, value in options.items()}
-        sealed = [tuple(map(Sealed, call)) for call in calls]
+        sealed = [
+            (tuple(map(Sealed, args)), {n: Sealed(value) for n, value in options.items()}) for args, options in calls
+        ]
         if self.there is None or (len(calls) == 1 and not self.there.far):
-            answers: list[Any] = [task(*call, **same) for call in sealed]
+            answers: list[Any] = [task(*args, **options) for args, options in sealed]
         else:
-            answers = self.there.run(task, [(call, same) for call in sealed])
-        for argument in (*same.values(), *(a for call in sealed for a in call)):
+            answers = self.there.run(task, sealed)
+        for argument in (a for args, options in sealed for a in (*args, *options.values())):
             argument.content = None
         return [_taken(task.name, answer) for answer in answers]
 
@@ -85,11 +86,11 @@ class PlainRunner:
 
     workers: int = 1
 
-    def each(self, task: ClientStep, calls: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+    def each(self, task: ClientStep, calls: Sequence[Call]) -> list[Any]:
         """See Runner."""
         _must_be(task, ClientStep)
         function: Callable = task.fn
-        return [function(*call, **options) for call in calls]
+        return [function(*args, **options) for args, options in calls]
 
     def once(self, task: ServerStep, *args: Any) -> Any:
         """See Runner."""

@@ -126,7 +126,8 @@ def _anywhere(function: Callable) -> Callable:
         start = time.perf_counter()
         try:
             return _timed(function(*args, **options), start)
-        except UserError:
+        except UserError as error:
+            error.raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             raise
         except Exception as error:
             error.add_note(_where(function.__name__, args, error))

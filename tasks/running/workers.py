@@ -23,6 +23,8 @@ from silos.errors import UserError
 
 Kind = Literal["threads", "processes", "dask"]
 Say = Callable[[str], None]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of a step: those by place, and those by name."""
 
 NEW_POOLS = 2  # for one step, before its death is taken for lasting
 
@@ -72,7 +74,7 @@ class Workers:
         self._say = say
         self._runner: TaskRunner | None = None
 
-    def run(self, task: Task, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
+    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
         """The task on each of these arguments, side by side; answers in order."""
         with _without_interrupts():
             futures = [self._started().submit(task, _named(task, *call)) for call in calls]
@@ -110,7 +112,7 @@ class Processes(Workers):
         super().__init__(count, say)
         self._lifeline: Connection | None = None
 
-    def run(self, task: Task, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
+    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
         """See Workers; UserError if workers die again and again."""
         for left in reversed(range(NEW_POOLS + 1)):
             try:

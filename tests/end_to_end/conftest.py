@@ -155,6 +155,8 @@ class Folder:
         """MLflow's and Prefect's, as they are in the other folder: making them new costs seconds."""
         for database in (Path("runs") / "mlflow.db", Path(".prefect") / "prefect.db"):
             (self.path / database).parent.mkdir(parents=True, exist_ok=True)
+            for part in (self.path / database.parent).glob(f"{database.name}*"):  # another's log would spoil the database
+                part.unlink()
             for part in (other.path / database.parent).glob(f"{database.name}*"):  # what SQLite's log holds, too
                 shutil.copy(part, self.path / database.parent)
 

@@ -53,7 +53,7 @@ def test_a_run_has_every_promised_field(finished: Any, method: str, seed: int) -
     assert {name: type(run[name]) for name in RUN_FIELDS} == RUN_FIELDS
     assert (run["rounds"], run["resumed_from_round"]) == (ROUNDS, 0)
     assert run["data_version"] == finished.partition.json["data_version"]
-    assert set(run["seconds"]) == {"total", "per_round", "local_train", "orchestration"}
+    assert set(run["seconds"]) == {"total", "per_round", "clients", "orchestration"}
     assert all(seconds > 0 for seconds in run["seconds"].values())
     assert set(run["bytes"]) == {"up", "down"}
     assert re.fullmatch("[0-9a-f]{64}", run["weights_sha256"])

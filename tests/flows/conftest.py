@@ -23,6 +23,7 @@ from pathlib import Path
 from flows.method import Report
 from flows.methods import fedavg
 from silos.cohort import Cohort
+from silos.errors import UserError
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.running.step import step
@@ -41,6 +42,8 @@ def act(cohort, round, does, marker):
         os.kill(os.getpid(), signal.SIGKILL)
     if does == "raises" and round == 2 and "c03" in cohort.clients:
         raise ZeroDivisionError("no rows left")
+    if does == "refuses" and round == 2 and "c03" in cohort.clients:
+        raise UserError("client c03 has one row; give it two.")
 
 
 class Own(fedavg.FedAvg):
@@ -50,6 +53,8 @@ class Own(fedavg.FedAvg):
     def one_round(self, state, round):
         if self.does == "stumbles" and round.number == 2:
             raise KeyError("between two steps")
+        if self.does == "gives up" and round.number == 2:
+            raise UserError("the loss is no number; lower the learning rate.")
         model = self.model(state, round.problem)
         updates = round.train(train, model, does=self.does, marker=self.marker)
         return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), Report.of(updates)

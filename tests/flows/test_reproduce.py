@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.console import printing as words
+from flows.console import printing
 from flows.console.literal_text import PlainConsole
 from flows.papers.results_file import without_places
 from flows.reproduce import reproduce
@@ -41,12 +41,12 @@ class Broken(fedavg.FedAvg):
 FINISHED = """
 import sys
 
-from flows.papers import results_file as results
+from flows.papers import results_file
 from flows.cli import app
 
 parsed = []
-read = results.read_json
-results.read_json = lambda path: parsed.append(path) or read(path)
+read = results_file.read_json
+results_file.read_json = lambda path: parsed.append(path) or read(path)
 try:
     app(["reproduce", "uefl", "--table", "1"])
 except SystemExit as end:
@@ -238,7 +238,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "experiment": "e",
     }
     console = PlainConsole(file=io.StringIO(), width=120)
-    words.reproduce(found, console)
+    printing.reproduce(found, console)
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= 120
     assert ("draws of the data" in said) == (seeds_are == "data")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import show as flow
+from flows import show
 from flows.experiment.project import Project
 from silos.errors import UserError
 
@@ -19,10 +19,10 @@ def test_rows_that_are_no_more_what_the_version_says_are_not_shown(project, late
         file.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
 
     if late:  # while they are read
-        look = flow.examples
-        monkeypatch.setattr(flow, "examples", lambda *asked: (look(*asked), spoil())[0])
+        look = show.examples
+        monkeypatch.setattr(show, "examples", lambda *asked: (look(*asked), spoil())[0])
     else:
         spoil()
     with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, is not what data version"):
-        flow.show(opened)
+        show.show(opened)
     assert not (opened.runs / "show-digits.png").exists()

@@ -294,7 +294,9 @@ def test_a_network_from_outside_needs_one_function_and_joins_under_its_name(monk
     network = Named(64)
     assert from_json(to_json(network)) == network
     assert register("own")(Named) is Named
-    with pytest.raises(ValueError, match="both register as own"):
+    here = __name__.replace(".", r"\.")
+    both = rf"the networks {here}\.\S+\.Named and {here}\.Looking both register as own; give one another name\.$"
+    with pytest.raises(ValueError, match=both):
         register("own")(Looking)
     assert forms(network) == ("vmap", "sequential")
     weights, _, rows, streams = at_work(network)

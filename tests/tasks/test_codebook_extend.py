@@ -19,6 +19,7 @@ from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
 from tasks.messages import Centres
+from tasks.running.dealing import ForAll
 from tasks.running.runner import PlainRunner
 from tasks.token_centres import common_words, token_centres
 
@@ -289,7 +290,7 @@ def test_borrowed_words_are_those_of_the_same_member(ensemble):
     problem, round, model, own, held = ensemble
     lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = problem.silos.select(["lyon"])
-    done = round.each(borrow_words, model, silos=only, lent=lent, words=held, room=5)
+    done = round.each(borrow_words, model, silos=only, lent=ForAll(lent), words=ForAll(held), room=5)
     assert {n: c for m in done for n, c in m.held.items()} == {"0/lyon": 3, "1/lyon": 1}
     stored = round.private.load("codewords", done[0].refs, "lyon")
     assert np.array_equal(stored[f"1/{OWN}"], np.concatenate([own["1/oslo"][:1], np.zeros((4, 6), np.float32)]))
@@ -299,7 +300,9 @@ def test_borrowed_words_are_those_of_all_of_all_that_lend(world):
     problem, round, model, own = world
     lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = problem.silos.select(["lyon"])
-    (done,) = round.each(borrow_words, model, silos=only, lent=lent, words={"oslo": 2, "one": 1}, room=5)
+    (done,) = round.each(
+        borrow_words, model, silos=only, lent=ForAll(lent), words=ForAll({"oslo": 2, "one": 1}), room=5
+    )
     stored = round.private.load("codewords", done.refs, "lyon")[OWN]
     assert done.words.tolist() == [3]
     expected = np.concatenate([own["oslo"][:2], own["one"][:1], np.zeros((2, 5), np.float32)])

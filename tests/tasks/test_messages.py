@@ -25,9 +25,9 @@ from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
-from tasks.evaluate import OUTCOMES
-from tasks.evaluate import evaluate as evaluate_task
+from tasks.evaluate import OUTCOMES, evaluate
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, numbers_of
+from tasks.running.dealing import ForAll
 from tasks.running.step import ClientStep, step
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -192,7 +192,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     kept = (round.private, outcome)
     when = {"training": problem.training, "seed": 0, "round": 1}
     asked: dict[str, tuple[Any, dict[str, Any]]] = {
-        "borrow_words": (words, {"lent": personal, "words": dict.fromkeys(clients, 1), "room": 4}),
+        "borrow_words": (words, {"lent": ForAll(personal), "words": ForAll(dict.fromkeys(clients, 1)), "room": 4}),
         "client_stats": (plain, {"statistics": tuple(make({"kind": kind}) for kind in ("mean", "fingerprint"))}),
         "codebook_extend": (words, {"extend": clients, "words": 4, "room": 7, **when}),
         "codebook_replace": (words, {"extend": clients, "words": 3, "room": 3, **when}),
@@ -215,7 +215,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     }
     beside = {"pair": ([kept], [kept]), "pair_common": ([kept], [kept]), "by_class": (kept,)}
     for name, own in beside.items():
-        cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, lambda _, own=own: own)
+        cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
         told[name] = [message for cohort in cohorts for message in cohort]
     assert told.keys() == steps(ClientStep).keys()
     return told
@@ -251,7 +251,7 @@ def sent(request, make_problem, make_round):
     page, round = request.param(), make_round(problem, stack=3)
     model = page.model(page.init(problem), problem)
     updates = round.train(local_train.local_train, model)
-    scores = round.each(evaluate_task, model, training=problem.training, keep_outcomes=True)
+    scores = round.each(evaluate, model, training=problem.training, keep_outcomes=True)
     return problem, updates, scores
 
 

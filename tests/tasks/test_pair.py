@@ -14,7 +14,7 @@ from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.store import open_client
 from tasks.evaluate import OUTCOMES
-from tasks.pair import of_clients, pair
+from tasks.pair import pair
 from tasks.running.runner import PlainRunner
 
 TEST = 6
@@ -129,8 +129,17 @@ def test_a_comparison_is_to_the_bit_that_of_the_clients_in_the_order_of_listing_
 
 
 def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
-    _, runs, _ = kept
-    assert [set(refs) for _, refs in of_clients(runs["first"], ("b", "c"))] == [{"b", "c"}] * 3
+    silos, runs, _ = kept
+    seen = []
+
+    class Looking(PlainRunner):
+        def each(self, task, calls):
+            seen.extend((cohort.clients, refs) for (cohort, *sides), _ in calls for side in sides for _, refs in side)
+            return super().each(task, calls)
+
+    compared(Looking(2), silos.select(["a", "b"]), *runs.values(), QUANTITIES["classification"])
+    assert len(seen) == 6
+    assert all(set(refs) == {*clients} for clients, refs in seen)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

@@ -13,6 +13,7 @@ from models.model import Model
 from models.networks.deep_ensemble import each_made, members_of, plain
 from models.state import Private
 from tasks.codebook_extend import borrow_words, codebook_extend
+from tasks.running.dealing import ForAll
 from tasks.uncertainty_check import uncertainty_check
 
 Unseen = Literal["shared", "own", "union", "nearest"]
@@ -99,7 +100,8 @@ def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[s
     padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
     refs = {client: ref for message in padded for client, ref in message.refs.items()}
     lent = Private(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
-    for message in round.each(borrow_words, model, silos=problem.silos.select(fresh), lent=lent, words=held, room=room):
+    asked: dict[str, Any] = {"lent": ForAll(lent), "words": ForAll(held), "room": room}
+    for message in round.each(borrow_words, model, silos=problem.silos.select(fresh), **asked):
         refs |= message.refs
         held |= message.held
     return _with(model, refs, held, room)

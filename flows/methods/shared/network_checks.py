@@ -6,10 +6,9 @@ from typing import Any
 from flows.round import Problem
 from models.networks.registry import Network, kind_of, size
 from models.state import Weights
+from models.training.optimisers import PARAMETER_BYTES
 from silos.errors import UserError
 from silos.free_memory import must_fit
-
-TRAINED = 16  # bytes of a parameter in training: weights, gradient and two of an optimiser, in float32
 
 
 def ending_in_a_layer(problem: Problem) -> Any:
@@ -21,12 +20,17 @@ def fitting(network: Network, key: str, copies: int = 1) -> Network:
     """The network that a method made; UserError if so many copies of it are more than the memory that there is."""
     count = size(network)
     what = f"params.yaml: {key}: {f'{copies:,} networks' if copies > 1 else 'a network'} of {count:,} parameters"
-    must_fit(count * copies * TRAINED, what, "lower what makes it that large")
+    must_fit(count * copies * PARAMETER_BYTES, what, "lower what makes it that large")
     return network
 
 
 def offering(network: Network, part: object | None, what: str) -> Any:
-    """The network; UserError if it does not offer this part, which is None then."""
+    """The network; UserError if it does not offer this part, which is None then, as a deep ensemble offers none."""
+    if part is None and len(network.singles) > 1:
+        raise UserError(
+            f"params.yaml: model.members is {len(network.singles)}, and this method builds on a single network; set "
+            "model.members to 1, and takes_members = False in the method's page, which then says so by itself."
+        )
     if part is None:
         raise UserError(
             f"params.yaml: model.kind {kind_of(network)} has no {what}; use residual, vgg16_bn, resnet18, cnn or mlp."

@@ -1,48 +1,13 @@
-"""Pictures that a method may ask for at the end of its runs: files in the run's folder, which MLflow gets too."""
+"""Pictures that several methods ask for at the end of their runs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.round import Round
-from models.assessment.quantities import Quantity
+from flows.experiment.scene import Scene
 from models.method_networks.codebook import SHARED
-from models.model import Model
 from models.networks.deep_ensemble import members_of
-from silos.cohort import Silos
 from tasks.projection import plane, projection
 from tasks.recording.figures import draw_codebook, draw_stages
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a picture may show: the model that is reported, its clients, and what the journal has of the rounds."""
-
-    folder: Path
-    model: Model
-    silos: Silos
-    round: Round
-    records: list[dict[str, Any]]
-    quantity: Quantity
-    personal: bool  # whether params let what is a client's own be seen (tracking.personal_models)
-
-
-Picture = Callable[[Scene], Path | None]
-"""Draws a file into the scene's folder; None where there is nothing to see."""
-
-
-def drawn(pictures: Sequence[Picture], scene: Scene) -> tuple[Path, ...]:
-    """Their files; ValueError for what is no file in the scene's folder, since all of it goes to MLflow."""
-    found = []
-    for picture in pictures:
-        path = picture(scene)
-        if path is None:
-            continue
-        if Path(path).parent != scene.folder or not Path(path).is_file():
-            raise ValueError(f"a picture answers with {str(path)!r}, and not with a file that is in its scene's folder")
-        found.append(Path(path))
-    return tuple(found)
 
 
 def stages(scene: Scene) -> Path:

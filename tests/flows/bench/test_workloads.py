@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.bench import codebook_cost as overhead
-from flows.bench import workloads as bench
+from flows.bench import codebook_cost, workloads
 from flows.bench.contestants import authors, plain
 from flows.bench.peers import PYTHON, interpreter
 from flows.bench.tuning import tune
@@ -51,7 +50,7 @@ def root(tmp_path, databases):
 
 def test_every_contestant_does_the_rounds_and_says_what_they_took(root):
     said: list[str] = []
-    found = bench._contest(root, TINY, ["plain 1", "siloflow"], 1, said.append)
+    found = workloads._contest(root, TINY, ["plain 1", "siloflow"], 1, said.append)
     assert set(found["seconds_per_round"]) == {"plain 1", "siloflow"}
     assert found["better_plain"] == "plain 1"
     seconds = found["seconds_per_round"]
@@ -137,7 +136,7 @@ def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem
 def test_a_contestant_that_fails_is_an_error_with_its_own_words(tmp_path):
     (tmp_path / "params.yaml").write_text("data: nothing")
     with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):
-        bench._command(tmp_path, "partition", "--json")
+        workloads._command(tmp_path, "partition", "--json")
 
 
 def test_workloads_are_chosen_by_name():
@@ -150,7 +149,7 @@ def test_workloads_are_chosen_by_name():
 def test_an_unknown_peer_is_refused_before_anything_is_run():
     said: list[str] = []
     with pytest.raises(UserError, match=r"^there is no peer 'plain'; there is flower\.$"):
-        bench.bench(["W3"], 1, ["plain"], said.append)
+        workloads.bench(["W3"], 1, ["plain"], said.append)
     assert said == []
 
 
@@ -159,10 +158,10 @@ def test_a_peer_that_is_not_installed_is_refused_with_the_command_that_installs_
     monkeypatch.setenv(PYTHON, _bare_python(tmp_path))
     install = r"flower/bin/pip install 'flwr\[simulation\]' torch==\d+\.\d+\.\d+ numpy pydantic safetensors && export "
     with pytest.raises(UserError, match=rf"^flower needs flwr, ray, torch, .* not installed for /.*{install}{PYTHON}="):
-        bench.bench(["W3"], 1, ["flower"], said.append)
+        workloads.bench(["W3"], 1, ["flower"], said.append)
     monkeypatch.setenv(PYTHON, str(tmp_path / "none"))
     with pytest.raises(UserError, match=rf"^{PYTHON} is '/.*none', which is no interpreter; make one with .*{install}"):
-        bench.bench(["W3"], 1, ["flower"], said.append)
+        workloads.bench(["W3"], 1, ["flower"], said.append)
     assert said == []
 
 
@@ -175,9 +174,9 @@ def test_flower_alone_runs_with_the_interpreter_that_the_environment_names(monke
 
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no environment with Flower")
 def test_flower_does_the_rounds_and_leaves_the_first_out(tmp_path):
-    bench.check_peers(["flower"])
-    bench._prepare(tmp_path, TINY)
-    rounds = bench._other(tmp_path, TINY, "flower", "1")["rounds"]
+    workloads.check_peers(["flower"])
+    workloads._prepare(tmp_path, TINY)
+    rounds = workloads._other(tmp_path, TINY, "flower", "1")["rounds"]
     assert len(rounds) == TINY.rounds - 1
     assert min(rounds) > 0
 
@@ -192,10 +191,10 @@ def test_the_workloads_are_those_of_the_docs():
 
 
 def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):
-    monkeypatch.setattr(overhead, "_ENCODERS", {"residual": ((8, 8), {"widths": (4, 6)})})
-    (line,) = overhead.overhead(2, lambda _: None)["encoders"]
+    monkeypatch.setattr(codebook_cost, "_ENCODERS", {"residual": ((8, 8), {"widths": (4, 6)})})
+    (line,) = codebook_cost.overhead(2, lambda _: None)["encoders"]
     learned = line["parameters"]
-    assert learned["uefl"] - learned["fedavg"] == overhead.WORDS * 6
+    assert learned["uefl"] - learned["fedavg"] == codebook_cost.WORDS * 6
     assert len(line["ratio_by_turn"]) == 2
     assert min(line["milliseconds"].values()) > 0
 
@@ -207,7 +206,7 @@ def test_peers_take_part_where_the_method_is_fedavg():
 
 def test_the_authors_way_does_the_rounds(root):
     small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
-    found = bench._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
+    found = workloads._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
     assert found["better_plain"] == "authors 1"
     assert {"local_train", "uncertainty_check", "codebook_extend"} <= found["task_shares"].keys()
 

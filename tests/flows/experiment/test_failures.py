@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flows.cli import app
+from flows.compare import compare
 from flows.experiment.identity import check_resume
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
@@ -95,11 +96,70 @@ def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder)
     assert str(error).startswith(said)
 
 
-def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(prefect, folder, told, monkeypatch, capsys):
+PICTURE = """
+from flows.methods import fedavg
+
+
+def draw(scene):
+    (scene.folder / "{name}").write_text("drawn")
+    return scene.folder / "{name}"
+
+
+class Drawing(fedavg.FedAvg):
+    def pictures(self):
+        return (draw,)
+"""
+
+
+def test_a_page_whose_picture_is_called_as_a_file_of_the_run_is_told_and_spoils_nothing(play_run, folder):
+    settings = ["extra_methods.drawing=drawing.py", "training.rounds=2"]
+    (folder / "drawing.py").write_text(PICTURE.format(name="checkpoint.safetensors"))
+    with pytest.raises(MethodError) as error:
+        play_run("drawing", "threads", 1, *settings)
+    said = (
+        "drawing failed: ValueError: a picture is called checkpoint.safetensors, as a file of the run's own; give it "
+    )
+    assert str(error.value).startswith(said)
+    assert "; mend drawing.py, and --resume" in str(error.value)
+    (folder / "drawing.py").write_text(PICTURE.format(name="own.png"))
+    found = play_run("drawing", "threads", 1, *settings, resume=True)
+    assert found["resumed_from_round"] == 2
+    names = {path.name for path in (folder / found["folder"]).iterdir()}
+    assert [name for name in names if not RunFolder.is_own(name)] == ["own.png"]
+
+
+@pytest.mark.parametrize(("kind", "workers"), PLACES)
+def test_a_sentence_that_a_page_of_the_users_own_raised_in_a_step_is_what_is_said(kind, workers, fails, pools, folder):
+    pools(kind)
+    page = (folder / "own.py").read_text()
+    mended = page.replace('does == "refuses"', "not does")
+    error = fails(
+        lambda: (folder / "own.py").write_text(mended),
+        "method.own.does=refuses",
+        method="own",
+        kind=kind,
+        workers=workers,
+    )
+    (folder / "own.py").write_text(page)
+    assert isinstance(error, MethodError)
+    assert str(error) == "client c03 has one row; give it two."
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("raises", "own failed: ZeroDivisionError: no rows left in train of clients "),
+        ("refuses", "client c03 has one row; give it two."),
+        ("gives up", "the loss is no number; lower the learning rate."),
+    ],
+)
+def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(
+    does, said, prefect, folder, told, monkeypatch, capsys
+):
     monkeypatch.chdir(folder)
     data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
     monkeypatch.setattr(Project, "silos", data)
-    settings = ["training.rounds=2", "extra_methods.own=own.py", "method.own.does=raises"]
+    settings = ["training.rounds=2", "extra_methods.own=own.py", f"method.own.does={does}"]
     typed = ["compare", "own", "fedavg", "--seeds", "0", "--reference", "fedavg", "--json"]
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
@@ -110,7 +170,18 @@ def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(prefec
     assert [run["method"] for run in found["runs"]] == ["fedavg"]
     (failed,) = found["failed"]
     assert (failed["method"], failed["seed"]) == ("own", 0)
-    assert failed["error"].startswith("own failed: ZeroDivisionError: no rows left in train of clients ")
+    assert failed["error"].startswith(said)
+
+
+def test_a_comparison_ends_where_data_are_others_also_under_a_users_method(prefect, folder, told, monkeypatch):
+    monkeypatch.chdir(folder)
+    silos = Project.open(["data.seed=6"], derived=True).silos
+    monkeypatch.setattr(Project, "silos", silos)
+    broken = Path(silos.folder) / "c03.safetensors"
+    told.after[1] = lambda: broken.write_bytes(broken.read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, is not what") as error:
+        compare(["own", "fedavg"], [0], "fedavg", ["data.seed=6", "extra_methods.own=own.py"])
+    assert not isinstance(error.value, MethodError)
 
 
 @pytest.mark.parametrize(("kind", "workers"), PLACES)

@@ -16,10 +16,10 @@ from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 from pydantic import BaseModel
 
-from flows import method as methods
 from flows.compare import compare
-from flows.experiment import flow_parameters as door
+from flows.experiment import flow_parameters
 from flows.experiment.run_folder import run_name
+from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import table_of
 from flows.params import Params
@@ -101,7 +101,7 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
     np.savez(here / "my.npz", x=np.ones((8, 2), np.float32), y=[0, 1] * 4, client=["a", "b"] * 4)
     fixed = ["data.source={kind: npz, path: my.npz}", "data.scheme=[{kind: column, column: client}]", "data.seed=1"]
     more = ["data.name=mine", "data.seed=2", "data.split={validation: 0, test: 0.25}"]
-    with door.own(fixed):
+    with flow_parameters.own(fixed):
         made = from_outside(partition, overrides=more)
     assert (made["folder"], made["clients"], made["rows"]["test"]) == ("data/mine", 2, 2)
     assert read_manifest(here / "data" / "mine").params["seed"] == 2
@@ -109,7 +109,7 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
 
 def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
     with (
-        door.own(["extra_methods.own=own.py"]),
+        flow_parameters.own(["extra_methods.own=own.py"]),
         pytest.raises(UserError, match=r"^extra_methods is not for a flow run's"),
     ):
         from_outside(partition, overrides=["extra_methods.own=evil.py"])
@@ -118,11 +118,11 @@ def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside
 def test_a_run_inside_a_run_is_no_outsider(from_outside):
     @flow
     def inner() -> bool:
-        return door.outside()
+        return flow_parameters.outside()
 
     @flow
     def outer() -> tuple[bool, bool]:
-        return door.outside(), inner()
+        return flow_parameters.outside(), inner()
 
     assert from_outside(outer) == (True, False)
     assert outer() == (False, False)
@@ -130,11 +130,11 @@ def test_a_run_inside_a_run_is_no_outsider(from_outside):
 
 @pytest.mark.parametrize("override", PLACES)
 def test_whatever_form_an_override_has_its_places_are_seen(project, override):
-    assert PLACES[override] in dict(door.places(read(project, [override]), project))
+    assert PLACES[override] in dict(flow_parameters.places(read(project, [override]), project))
 
 
 def test_params_as_they_are_shipped_set_no_place():
-    assert dict(door.places(read(CHECKOUT), CHECKOUT)) == {}
+    assert dict(flow_parameters.places(read(CHECKOUT), CHECKOUT)) == {}
 
 
 def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places():
@@ -142,15 +142,17 @@ def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places
         f"{section.__name__}.{name}"
         for section in sections(Params)
         for name, field in section.model_fields.items()
-        if door.free(field.annotation, field.metadata)
+        if flow_parameters.free(field.annotation, field.metadata)
     }
     assert free == {
         *("Npz.path", "Folder.path", "Mnist.download_dir", "Emnist.download_dir", "Cifar.download_dir"),
         *("Gtsrb.download_dir", "VGGParams.pretrained", "ResNetParams.pretrained", "RunnerParams.address"),
         *("TrackingParams.uri", "Params.extra_methods", "Params.method"),
     }
-    pages = [methods.find(name) for name in methods.names()]
-    assert not [n for page in pages for n, f in page.model_fields.items() if door.free(f.annotation, f.metadata)]
+    pages = [find(name) for name in names()]
+    assert not [
+        n for page in pages for n, f in page.model_fields.items() if flow_parameters.free(f.annotation, f.metadata)
+    ]
 
 
 def test_text_in_a_page_of_the_users_own_may_be_a_place_unless_it_is_marked_as_a_word():
@@ -162,7 +164,7 @@ def test_text_in_a_page_of_the_users_own_may_be_a_place_unless_it_is_marked_as_a
         word: Annotated[str | None, Word()] = None
         numbers: dict[Literal["a"], list[float]] | None = None
 
-    found = {name for name, field in Own.model_fields.items() if door.free(field.annotation, field.metadata)}
+    found = {name for name, field in Own.model_fields.items() if flow_parameters.free(field.annotation, field.metadata)}
     assert found == {"file", "files", "place"}
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from flows.experiment.scene import Scene, drawn
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from flows.methods.shared.pictures import Scene, drawn
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import Network, comes_along
@@ -48,6 +48,32 @@ def test_a_message_that_says_too_little_is_refused_wherever_a_step_names_it(answ
     tell.__annotations__["return"] = answers
     with pytest.raises(TypeError, match="does not say what numbers"):
         step(tell)
+
+
+@dataclass(frozen=True)
+class Told(Message):
+    x: Annotated[Tensor, FEW]
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_numbers_that_grow_with_a_clients_rows_are_not_few(summed, make_problem, make_round):
+    """One for each row, padded to the most of the stack."""
+
+    @step
+    def tell(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list[Told]:
+        opened = open_stacks(cohort, model, private, "train", device)
+        each = [(s.clients, rows.y[: len(s.clients)].float()) for s, rows, *_ in opened]
+        return [Told(clients, y.sum(1) if summed else y) for clients, y in each]
+
+    problem = make_problem(SIZES)
+    round, model = make_round(problem, stack=2), FedAvg().model(FedAvg().init(problem), problem)
+    if summed:
+        assert len(round.each(tell, model)) == 2
+    else:
+        with pytest.raises(
+            TypeError, match=r"Told\.x has 40 numbers of some clients and 23 of others; what is few is as many of all"
+        ):
+            round.each(tell, model)
 
 
 def test_a_size_that_there_is_not_is_refused():
@@ -170,13 +196,36 @@ def test_a_network_of_a_page_that_is_no_record_is_not_logged():
     assert not comes_along(Own())
 
 
-def test_a_picture_is_a_file_in_the_runs_folder(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "there.png").touch()
+def drawing(name: str):
+    """A picture of this name."""
+
+    def draw(scene: Scene):
+        (scene.folder / name).write_text("drawn")
+        return scene.folder / name
+
+    return draw
+
+
+@pytest.fixture
+def scene(tmp_path):
+    (tmp_path / "run").mkdir()
     (tmp_path / "params.yaml").touch()
-    scene = Scene(folder, *[None] * 6)  # type: ignore[arg-type]
-    assert drawn([lambda s: s.folder / "there.png", lambda _: None], scene) == (folder / "there.png",)
-    for path in (folder / "no.png", folder, tmp_path / "params.yaml"):
+    return Scene(tmp_path / "run", *[None] * 6)  # type: ignore[arg-type]
+
+
+def test_a_picture_is_a_file_in_the_runs_folder(tmp_path, scene):
+    assert drawn([drawing("there.png"), lambda _: None], scene) == (scene.folder / "there.png",)
+    assert [path.name for path in scene.folder.iterdir()] == ["there.png"]
+    for path in (lambda s: s.folder / "no.png", lambda s: s.folder, lambda _: tmp_path / "params.yaml"):
         with pytest.raises(ValueError, match="in its scene's folder"):
-            drawn([lambda _, path=path: path], scene)
+            drawn([path], scene)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "best-000001.safetensors", "result.json", ".lock"])
+def test_a_picture_does_not_take_the_place_of_a_file_of_the_runs_own(name, scene):
+    (scene.folder / name).write_text("the run's")
+    with pytest.raises(
+        ValueError, match=f"a picture is called {name}, as a file of the run's own; give it another name"
+    ):
+        drawn([drawing(name)], scene)
+    assert (scene.folder / name).read_text() == "the run's"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flows.method import find, names, start
+from flows.methods.fediir import FedIIR
 from models.networks.deep_ensemble import DeepEnsemble, members_of
 from models.networks.dense import MLP
 from models.training.engine import outcomes
@@ -31,6 +32,15 @@ def make(make_problem):
 def test_a_method_around_one_network_refuses_an_ensemble_and_names_those_that_take_one(name, make):
     with pytest.raises(UserError, match=r"model\.members is 3, .* set model.members to 1, or use one of cfl, .*uefl"):
         start(find(name)(), make(DeepEnsemble(INNER, 3)))
+
+
+def test_a_page_around_one_network_that_forgot_to_say_so_is_told_what_to_write(make):
+    class Forgetful(FedIIR):
+        takes_members = True
+
+    said = r"model\.members is 3, and this method builds on a single network; .* takes_members = False in the method's page"
+    with pytest.raises(UserError, match=said):
+        start(Forgetful(), make(DeepEnsemble(INNER, 3)))
 
 
 @pytest.mark.parametrize("name", TAKE)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.method_networks import fediir_network as matched
+from models.method_networks import fediir_network
 from models.method_networks.fediir_network import Matched
 from models.networks.convolution import CNN
 from models.networks.dense import MLP
@@ -80,7 +80,7 @@ def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(object
     network = Matched(NETWORKS["residual"](1 if regression else 3))
     weights, rows, _ = images(network, counts=(150, 0, 70))
     rows = Rows(rows.x, rows.y.double() if regression else rows.y, rows.counts)
-    monkeypatch.setattr(matched, "_NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(fediir_network, "_NUMBERS_AT_ONCE", 1)
     found = network.gradients(weights, {}, rows, objective)
     leaves = {n: w.clone().requires_grad_(n in network.parts) for n, w in weights.items()}
     logits = network.inner.apply_stack(leaves, {}, rows.x, None)

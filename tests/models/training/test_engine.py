@@ -505,3 +505,17 @@ def test_training_goes_on_from_the_optimisers_state_as_if_it_had_not_stopped(
     forgets = optimiser != "sgd"
     assert forgets != all(torch.equal(fresh.weights[name], w) for name, w in expected.weights.items())
     assert all(not t[1].any() for t in expected.optimiser.values())
+
+
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
+@pytest.mark.parametrize("optimiser", ["momentum", "adam"])
+def test_training_only_some_weights_gives_the_optimisers_state_of_the_others_back_as_it_was(
+    optimiser, engine, network, make_rows, start
+):
+    rows, whole = make_rows(SIZES), training(optimiser, engine=engine)
+    weights, _, before = train(network, start(5), {}, rows, whole, streams())
+    only = ["dense0.weight", "dense0.bias"]
+    after = train(network, weights, {}, rows, whole, streams(), optimiser=before, only=only).optimiser
+    assert set(after) == set(before)
+    kept = {name for name in before if torch.equal(after[name], before[name])}
+    assert kept == {name for name in before if name.rpartition(":")[2] not in [*only, "steps"]} != set()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from silos.versions import digest as hashing
+from silos.versions import digest
 from silos.versions.digest import folder_digest
 
 
@@ -24,14 +24,14 @@ def test_the_digest_with_a_cache_follows_every_change(data, tmp_path):
 
 def test_the_cache_spares_reading_files_again(data, tmp_path, monkeypatch):
     cache = tmp_path / "hashes.json"
-    digest = folder_digest(data, cache)
-    monkeypatch.setattr(hashing, "_md5", lambda path: pytest.fail(f"{path} is read again"))
-    assert folder_digest(data, cache) == digest
+    before = folder_digest(data, cache)
+    monkeypatch.setattr(digest, "_md5", lambda path: pytest.fail(f"{path} is read again"))
+    assert folder_digest(data, cache) == before
 
 
 def test_a_file_that_another_of_its_size_and_time_took_the_place_of_is_read_again(data, tmp_path):
     cache = tmp_path / "hashes.json"
-    digest = folder_digest(data, cache)
+    before = folder_digest(data, cache)
     old, new = data / "B", tmp_path / "other"
     status = old.stat()
     new.write_bytes(bytes(byte ^ 1 for byte in old.read_bytes()))
@@ -39,15 +39,15 @@ def test_a_file_that_another_of_its_size_and_time_took_the_place_of_is_read_agai
     new.replace(old)
     after = old.stat()
     assert (after.st_size, after.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    assert folder_digest(data, cache) == folder_digest(data) != digest
+    assert folder_digest(data, cache) == folder_digest(data) != before
 
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_file_that_was_written_over_is_read_again_whether_its_size_or_its_time_changed(size, data, tmp_path):
     cache = tmp_path / "hashes.json"
-    digest = folder_digest(data, cache)
+    before = folder_digest(data, cache)
     file = data / "B"
     status = file.stat()
     file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()) + b"x" * size)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + (size == 0)))
-    assert folder_digest(data, cache) == folder_digest(data) != digest
+    assert folder_digest(data, cache) == folder_digest(data) != before

@@ -11,12 +11,11 @@ import pytest
 from silos.errors import UserError
 from silos.manifest import Manifest
 from silos.store import read_manifest, write
-from silos.versions import dvc_version as version
-from silos.versions import history
+from silos.versions import dvc_version, history
 from silos.versions.digest import listing_digest
 from silos.versions.dvc_version import folder_digest, matches, record, recorded, verify
 
-HERE = Path(version.__file__).parents[2]
+HERE = Path(dvc_version.__file__).parents[2]
 
 
 def git(folder: Path, *arguments: str) -> str:

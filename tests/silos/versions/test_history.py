@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from silos.versions import dvc_version as version
-from silos.versions import history
+from silos.versions import dvc_version, history
 from silos.versions.digest import folder_digest
 from silos.versions.dvc_version import record, recorded
 from silos.versions.history import log, use
@@ -111,7 +110,7 @@ def test_whatever_ends_it_data_dvc_says_what_it_said(error, versions, tmp_path, 
 
     before = (tmp_path / "data.dvc").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(version, "_repository", fail)
+        patch.setattr(dvc_version, "_repository", fail)
         with pytest.raises(error if isinstance(error, type) else type(error)):
             use(tmp_path, "HEAD~1")
     assert (tmp_path / "data.dvc").read_bytes() == before
@@ -147,10 +146,10 @@ def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tm
     program = """
 import sys
 from pathlib import Path
-from silos.versions import history, dvc_version as version
+from silos.versions import dvc_version, history
 root = Path(sys.argv[1])
 (root / "data" / "B").write_text("new")
-print(version.record(root))
+print(dvc_version.record(root))
 print(history.use(root, sys.argv[2]))
 try:
     history.log(root)
@@ -184,7 +183,7 @@ def test_before_the_first_commit_git_knows_no_version(data, tmp_path):
 
 def kill(root: Path, revision: str, moment: str) -> None:
     """`use` in a process that is killed in the middle."""
-    here = str(Path(version.__file__).parents[2])
+    here = str(Path(dvc_version.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", KILLED, revision, moment],
         cwd=root,

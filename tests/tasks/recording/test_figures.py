@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.assessment.quantities import QUANTITIES
-from tasks.recording import figures as report
+from tasks.recording import figures
 from tasks.recording.figures import (
     draw_codebook,
     draw_comparison,
@@ -148,19 +148,17 @@ DRAWN = {
 
 @pytest.mark.parametrize(("draw", "times"), DRAWN.values(), ids=DRAWN)
 def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path, monkeypatch):
-    figures = []
-    write = report._write
-    monkeypatch.setattr(report, "_write", lambda figure, path: (figures.append(figure), write(figure, path)))
+    drawn = []
+    write = figures._write
+    monkeypatch.setattr(figures, "_write", lambda figure, path: (drawn.append(figure), write(figure, path)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw(tmp_path / "figure.png")
-    shown = [
-        text.get_text() for text in figures[0].findobj(lambda a: hasattr(a, "get_parse_math")) if text.get_visible()
-    ]
+    shown = [text.get_text() for text in drawn[0].findobj(lambda a: hasattr(a, "get_parse_math")) if text.get_visible()]
     for name in EVIL.values():
         assert shown.count(name) >= times, name
     assert not any("mathdefault" in text for text in shown)
 
 
 def test_every_picture_that_shows_names_is_drawn_with_such_names():
-    assert {name for name in vars(report) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)
+    assert {name for name in vars(figures) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)

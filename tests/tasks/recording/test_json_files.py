@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[3]
 DYING_WRITER = """
 import os, sys
 from pathlib import Path
-from tasks.recording import json_files as files
+from tasks.recording import json_files
 # the process is gone at the named call, as if it had been killed there
 owner, name = (Path, "replace") if sys.argv[2] == "replace" else (os, sys.argv[2])
 setattr(owner, name, lambda *_: os._exit(9))
-files.write_bytes(Path(sys.argv[1]), b"new" * 1000)
+json_files.write_bytes(Path(sys.argv[1]), b"new" * 1000)
 """
 
 

@@ -30,7 +30,7 @@ def play_rounds() -> list[int]:
     with open_workers("threads", 2) as workers:
         for _ in range(ROUNDS):
             sent = [torch.zeros(SIZE), torch.zeros(SIZE)]
-            answers = PrefectRunner(workers).each(echo, [(Cohort(SILOS, ()), t) for t in sent])
+            answers = PrefectRunner(workers).each(echo, [((Cohort(SILOS, ()), t), {}) for t in sent])
             seen += [weakref.ref(t) for t in (*sent, *(t for answer in answers for t in answer))]
             del sent, answers
             tidy()

@@ -86,7 +86,7 @@ def test_a_servers_step_refuses_a_way_to_rows_however_deep_it_is_hidden(door):
 @pytest.mark.parametrize("runner", [PlainRunner(), PrefectRunner()], ids=lambda runner: type(runner).__name__)
 def test_a_runner_takes_a_clients_step_on_cohorts_and_a_servers_on_the_server(runner):
     with pytest.raises(TypeError, match="of_server is no ClientStep"):
-        runner.each(of_server, [([1],)])
+        runner.each(of_server, [(([1],), {})])
     with pytest.raises(TypeError, match="of_clients is no ServerStep"):
         runner.once(of_clients, COHORT, 1)
 
