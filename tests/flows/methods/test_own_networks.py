@@ -98,9 +98,11 @@ def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, m
 
 
 @ENGINES
-def test_uefl_gives_words_to_its_clients_and_shows_them_also_of_an_ensemble(engine, make, play, without_stacks):
+def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemble_too(
+    engine, make, play, without_stacks
+):
     page = find("uefl")(**METHODS["uefl"])
-    for network, prefixes in ((OWN, [""]), (DeepEnsemble(OWN, 2), ["0/", "1/"])):
+    for network, prefixes in ((OWN, [""]), (THEIRS, [""]), (DeepEnsemble(OWN, 2), ["0/", "1/"])):
         played = play(page, make(network, engine), [1, 2])
         held = played.state.numbers["words"]
         assert held == {prefix + client: 3 for prefix in prefixes for client in SIZES}
