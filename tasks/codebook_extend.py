@@ -44,7 +44,7 @@ def codebook_extend(
     """
     find, done = {"kmeans": _clustered, "random": _drawn}[fill], []
     for stack in cohort.stacks:
-        books = Books.opened(cohort, stack, model, private, room, device)
+        books = Books.opened(cohort, stack, model, private, room, training.engine, device)
         for one in members_of(model.network):
             mine = [client for client in stack.clients if client in extend]
             for client, fresh in find(books, one, mine, words, (seed, round)).items():
@@ -72,7 +72,7 @@ def codebook_replace(
     """
     done = []
     for stack in cohort.stacks:
-        books = Books.opened(cohort, stack, model, private, room, device)
+        books = Books.opened(cohort, stack, model, private, room, training.engine, device)
         for one in members_of(model.network):
             for client, fresh in _clustered(books, one, stack.clients, words, (seed, round)).items():
                 if client in extend or books.held(one, client):
@@ -123,7 +123,7 @@ def _clustered(
     if not clients:
         return {}
     weights, context = one.of(books.weights), one.of(books.context)
-    tokens = tokens_of(books.cohort, books.stack, one, weights, context, books.device)
+    tokens = tokens_of(books.cohort, books.stack, one, weights, context, books.engine, books.device)
     by_client = {}
     for client, stream in zip(clients, _streams(one, clients, when).tolist(), strict=True):
         features = tokens[client]

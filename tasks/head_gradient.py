@@ -4,7 +4,7 @@ from typing import cast
 
 from torch import Tensor
 
-from models.method_networks.fediir_network import Matched
+from models.method_networks.fediir_network import Matched, gradients
 from models.model import Model
 from models.training.engine import Training
 from silos.cohort import Cohort
@@ -22,12 +22,12 @@ def head_gradient(
 
     A client of fewer different rows than LEAST_ROWS is not in the sums.
     """
-    sent = []
+    sent, network = [], cast(Matched, model.network)
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
         places = slice(len(stack.clients))
-        gradients = cast(Matched, model.network).gradients(weights, context, rows, training.objective)
+        each = gradients(network, weights, context, rows, training.objective, training.engine)
         silent = ~enough(rows)[places]
-        sums = {name: _without(total[places].cpu().double(), silent).sum(0) for name, total in gradients.items()}
+        sums = {name: _without(total[places].cpu().double(), silent).sum(0) for name, total in each.items()}
         sent.append(HeadGradients(stack.clients, rows.counts[places].cpu().masked_fill(silent, 0), sums))
     return sent
 

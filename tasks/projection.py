@@ -38,7 +38,7 @@ def projection(
     for stack in cohort.stacks:
         weights, context = map(one.of, open_weights(model, stack, private, device))
         seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
-        pairs = centres_to_tell(cohort, stack, one, weights, context, seeds, _POINTS, split, device)
+        pairs = centres_to_tell(cohort, stack, one, weights, context, seeds, _POINTS, split, training.engine, device)
         tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in pairs)
         words = weights[OWN].cpu() @ axes
         held = context[COUNT].tolist() if network.room else [0] * stack.size

@@ -12,6 +12,7 @@ from models.networks.deep_ensemble import Member, members_of
 from models.state import Weights
 from models.streams import client_streams
 from models.training.engine import Training
+from models.training.plan import Kind
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.codebooks.tokens import named, tokens_of
@@ -41,7 +42,7 @@ def token_centres(
         streams = client_streams(seed, stack.clients, round, "token_centres")
         for one in members_of(model.network):
             arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
-            pairs = centres_to_tell(cohort, stack, *arguments, words, "train", device)
+            pairs = centres_to_tell(cohort, stack, *arguments, words, "train", training.engine, device)
             centre, weight = zip(*pairs, strict=True)
             messages.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
     return messages
@@ -56,10 +57,11 @@ def centres_to_tell(
     seeds: Sequence[int],
     words: int,
     split: str,
+    engine: Kind,
     device: str,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """What each client may tell of its features in one member: centres (words, d) and how many tokens each is of."""
-    tokens = tokens_of(cohort, stack, one, weights, context, device, split)
+    tokens = tokens_of(cohort, stack, one, weights, context, engine, device, split)
     x, pairs = open_rows(cohort.silos, stack, split, device).x, []
     for at, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
         rows = len(tokens[client]) // one.network.tokens

@@ -59,7 +59,9 @@ def _doubts(
     prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
     numbers = doubts(prediction, rows.y, rows.counts)
     each = [one for one in members_of(model.network) if one.network.coded]
-    words = [habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts) for one in each]
+    words = [
+        habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts, training.engine) for one in each
+    ]
     return numbers | {
         name: torch.stack([answer[name] for answer in words]).mean(0) for name in (words[0] if words else ())
     }

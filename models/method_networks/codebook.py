@@ -18,6 +18,7 @@ from ..state import Weights
 from ..streams import fold, normal
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
+from ..training.plan import Kind, resolve
 
 SHARED, OWN, COUNT = "codes.shared", "codes.own", "codes.count"
 """The words of all clients, a client's own with room for more, and in the context how many of those there are."""
@@ -260,17 +261,19 @@ def _clusters(
     return clustering.cluster_centers_, clustering.labels_, sample
 
 
-def habits(network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor) -> dict[str, Tensor]:
+def habits(
+    network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor, engine: Kind
+) -> dict[str, Tensor]:
     """How each client uses its words over its first `counts` rows, (clients,) float64; no rows give NaN.
 
     perplexity of the whole split; perplexity_100, the mean over batches of 100 rows, as the paper reports it (capped by the
     tokens of 100 rows); words_used; code_loss, equation 5's mean. weights, context: (clients, ...).
     """
-    words, by_hundred, distance = [], [], []
+    plan, words, by_hundred, distance = resolve(network, engine), [], [], []
     with torch.no_grad():
         for at in range(0, max(int(counts.max()), 1), _HUNDRED):
-            z, _ = network.encode_stack(weights, context, x[:, at : at + _HUNDRED])
-            codes, index = network.quantise_stack(weights, context, z)
+            z = plan.features(weights, context, x[:, at : at + _HUNDRED])
+            codes, index = plan.run(network.quantise_stack, network.quantise, weights, context, z)
             used = torch.arange(at, at + z.shape[1], device=x.device) < counts[:, None]
             by_token = used.repeat_interleave(network.tokens, 1)
             uses = z.new_zeros(len(z), network.words + network.room, dtype=torch.float64)

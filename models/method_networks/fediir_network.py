@@ -1,6 +1,7 @@
 """The last layer's gradient held near one that all clients share (FedIIR, ICML 2023)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -13,6 +14,7 @@ from ..state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.engine import Rows
 from ..training.objectives import Objective, slopes
+from ..training.plan import Kind, resolve
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer; activations of more leave the cache
 
@@ -75,29 +77,45 @@ class Matched(Wrapped):
         )
         return batch.mean(per_row.view(batch.y.shape)) + self.penalty * cast(Tensor, distance), moved
 
-    def gradients(self, weights: Weights, context: Weights, rows: Rows, objective: Objective) -> dict[str, Tensor]:
-        """Of the loss in the last layer's weights, summed over each client's rows: names to (clients, ...).
+    def gradient(
+        self, weights: Weights, context: Weights, x: Tensor, y: Tensor, used: Tensor, objective: Objective
+    ) -> dict[str, Tensor]:
+        """Of one client's loss in the last layer's weights, summed over those of its rows that are used, dropout off."""
 
-        Dropout is off, and running statistics normalise.
-        """
-        width = rows.y.shape[1]
-        chunk = max(64, _NUMBERS_AT_ONCE // (self.widest * len(rows.y)))
-        used = (torch.arange(width, device=rows.y.device) < rows.counts[:, None]).to(rows.x.dtype)
-        pieces = [
-            self._gradients(weights, context, rows, used, objective, slice(at, at + chunk))
-            for at in range(0, width, chunk)
-        ]
-        return {name: sum(p[1:], p[0]) for name, p in zip(self.parts, zip(*pieces, strict=True), strict=True)}
+        def loss_of(head: Weights) -> Tensor:
+            return (objective(self.apply({**weights, **head}, context, x, None), y) * used).sum()
 
-    def _gradients(
-        self, weights: Weights, context: Weights, rows: Rows, used: Tensor, objective: Objective, at: slice
-    ) -> "_Gradient":
+        gradient: dict[str, Tensor] = torch.func.grad(loss_of)({name: weights[name] for name in self.parts})
+        return gradient
+
+    def gradient_stack(
+        self, weights: Weights, context: Weights, x: Tensor, y: Tensor, used: Tensor, objective: Objective
+    ) -> dict[str, Tensor]:
+        """`gradient` for a stack, in closed form."""
         with torch.no_grad():
-            z, _ = self.encode_stack(weights, context, rows.x[:, at])
+            z, _ = self.encode_stack(weights, context, x)
             read = self.inner.represent(weights, self.settle_stack(weights, context, z), None)
             logits = self.inner.conclude(dense(weights, self.inner.last, read), None)
-        _, slope = slopes(objective, logits.flatten(0, 1), rows.y[:, at].flatten())
-        return _gradient(read, slope.view(logits.shape) * used[:, at].unsqueeze(-1))
+        _, slope = slopes(objective, logits.flatten(0, 1), y.flatten())
+        return dict(zip(self.parts, _gradient(read, slope.view(logits.shape) * used.unsqueeze(-1)), strict=True))
+
+
+def gradients(
+    network: Matched, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind
+) -> dict[str, Tensor]:
+    """Of each client's loss in the last layer's weights, summed over its rows: names to (clients, ...).
+
+    Dropout is off, and running statistics normalise.
+    """
+    plan, width = resolve(network, engine), rows.y.shape[1]
+    chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * len(rows.y)))
+    used = (torch.arange(width, device=rows.y.device) < rows.counts[:, None]).to(rows.x.dtype)
+    forms = [partial(form, objective=objective) for form in (network.gradient_stack, network.gradient)]
+    pieces = []
+    for at in range(0, width, chunk):
+        read = (part[:, at : at + chunk] for part in (rows.x, rows.y, used))
+        pieces.append(plan.run(*forms, weights, context, *read))
+    return {name: sum((p[name] for p in pieces[1:]), pieces[0][name]) for name in network.parts}
 
 
 class _Gradient(NamedTuple):

@@ -16,11 +16,12 @@ from .dense import Ending, dense, dense_weights, within
 from .folded import Folded, fold_images
 from .layers import Layers
 from .network import Network, register
+from .offers import PartedStack
 
 
 @register("cnn")
 @dataclass(frozen=True)
-class CNN(Ending, Network):
+class CNN(Ending, PartedStack, Network):
     """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
 
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.

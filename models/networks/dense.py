@@ -13,11 +13,11 @@ from ..state import Weights
 from ..streams import fold, uniform
 from .beside_rows import join
 from .network import Network, register
-from .offers import Descent, Ended, Fused
+from .offers import Descent, Ended, Fused, PartedStack
 
 
 class Ending(Ended):
-    """What networks share that end in dense layers: how their third part is made, of one client or of a stack.
+    """What networks share that end in dense layers: how their third part is made, of one client and of a stack.
 
     `finish` is dense layer number `last` of what `represent` gives, then `conclude`.
     """
@@ -45,7 +45,7 @@ class Ending(Ended):
 
 @register("mlp")
 @dataclass(frozen=True)
-class MLP(Ending, Fused, Network):
+class MLP(Ending, PartedStack, Fused, Network):
     """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
 
     `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.

@@ -16,11 +16,11 @@ from .dense import Ending, before_last, dense, dense_weights, drop
 from .folded import Folded, fold_images, unfold_images
 from .layers import BUFFERS, Layers
 from .network import Network
-from .offers import CostedParts
+from .offers import CostedPartsStack
 
 
 @dataclass(frozen=True)
-class Headed(CostedParts, Ending, Network):
+class Headed(CostedPartsStack, Ending, Network):
     """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
 
     Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.

@@ -16,7 +16,7 @@ from ..state import Weights
 from ..streams import fold
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
-from .offers import Ended, Fused, PartedStack, Stacked
+from .offers import Ended, Fused, Parted, Stacked
 
 _MEMBERS = 2**21  # of a stream; layers and wrapped networks have smaller numbers
 
@@ -126,9 +126,9 @@ class Network(ABC):
         return self if isinstance(self, Fused) else None
 
     @property
-    def parted(self) -> PartedStack | None:
+    def parted(self) -> Parted | None:
         """Its parts, if it has any."""
-        return self if isinstance(self, PartedStack) else None
+        return self if isinstance(self, Parted) else None
 
     @property
     def ended(self) -> Ended | None:

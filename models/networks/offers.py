@@ -47,8 +47,8 @@ class Fused(ABC):
 class Parted(ABC):
     """Three parts, of which only the last is random: encoder, what follows up to the first dropout, the rest.
 
-    `finish(settle(encode(x)))` is `apply`. Words of a codebook stand in for what `encode` gives; the passes of Monte-Carlo
-    dropout share everything before `finish`, which is dense layers, and serves a client and a stack alike.
+    `finish(settle(encode(x)))` is `apply`, and each is of one client. Words of a codebook stand in for what `encode` gives;
+    the passes of Monte-Carlo dropout share everything before `finish`.
     """
 
     @property
@@ -71,7 +71,7 @@ class Parted(ABC):
 
     @abstractmethod
     def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """(..., rows, numbers) to logits (..., rows, outputs); a stream, or one a client, switches dropout on."""
+        """(rows, numbers) to logits (rows, outputs); a stream switches dropout on."""
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to logits (rows, outputs), one part after another."""
@@ -79,8 +79,44 @@ class Parted(ABC):
         return self.finish(weights, self.settle(weights, context, z), stream)
 
 
+class CostedParts(Parted):
+    """Parts whose encoder may read the batch as a whole, such as one that normalises by it."""
+
+    def cost(
+        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective of what the parts make of one client's batch."""
+        z, moved = self.encode(weights, context, batch.x, batch.used)
+        logits = self.finish(weights, self.settle(weights, context, z), batch.stream)
+        return batch.loss(objective, logits), moved
+
+
+class Ended(Parted):
+    """Parts whose third ends in one dense layer: `finish` is that layer between the two functions here.
+
+    Its weights are `dense{last}.weight` (in, out) and `dense{last}.bias` (out,).
+    """
+
+    @property
+    @abstractmethod
+    def last(self) -> int:
+        """The number of that layer."""
+
+    @abstractmethod
+    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
+        """What the layer reads: (rows, numbers)."""
+
+    @abstractmethod
+    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
+        """What the layer gives, to logits."""
+
+
 class PartedStack(Parted, Stacked):
-    """Parts with a form for a whole stack each."""
+    """Parts with a form for a whole stack each.
+
+    `finish`, and what it is made of where the parts are `Ended`, is dense layers: it takes a stack as it takes a client,
+    (clients, rows, numbers) with streams (clients,).
+    """
 
     @abstractmethod
     def encode_stack(
@@ -101,18 +137,10 @@ class PartedStack(Parted, Stacked):
         return self.finish(weights, self.settle_stack(weights, context, z), streams)
 
 
-class CostedParts(PartedStack):
-    """Parts whose encoder may read the batch as a whole, such as one that normalises by it."""
+class CostedPartsStack(CostedParts, PartedStack):
+    """Such parts with a form for a whole stack each."""
 
     pays_alone = True
-
-    def cost(
-        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective of what the parts make of one client's batch."""
-        z, moved = self.encode(weights, context, batch.x, batch.used)
-        logits = self.finish(weights, self.settle(weights, context, z), batch.stream)
-        return batch.loss(objective, logits), moved
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
@@ -121,20 +149,3 @@ class CostedParts(PartedStack):
         z, moved = self.encode_stack(weights, context, batch.x, batch.used, batch.whole)
         logits = self.finish(weights, self.settle_stack(weights, context, z), batch.streams)
         return batch.loss(objective, logits), moved
-
-
-class Ended(PartedStack):
-    """Parts whose third ends in one dense layer: `finish` is that layer between the two functions here."""
-
-    @property
-    @abstractmethod
-    def last(self) -> int:
-        """The number of that layer."""
-
-    @abstractmethod
-    def represent(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
-        """What the layer reads: (..., rows, numbers)."""
-
-    @abstractmethod
-    def conclude(self, scores: Tensor, stream: Tensor | None) -> Tensor:
-        """What the layer gives, to logits."""

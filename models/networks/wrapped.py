@@ -11,7 +11,7 @@ from ..state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .network import Network
-from .offers import CostedParts, PartedStack, Stacked
+from .offers import CostedPartsStack, PartedStack, Stacked
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,13 @@ class Around(Network):
 
 
 @dataclass(frozen=True)
-class Wrapped(CostedParts, Around):
+class Wrapped(CostedPartsStack, Around):
     """One around a network in parts that ends in a dense layer: each of its forms is made of the inner network's own."""
 
     @property
     def stacked(self) -> Stacked | None:
-        """Its own form, if the inner network has one."""
-        return self if self.inner.stacked else None
-
-    @property
-    def parted(self) -> PartedStack | None:
-        """Itself, if the inner network is in parts for a stack."""
-        return self if self.inner.stacked else None
+        """Its own form, if the inner network's parts have one each."""
+        return self if isinstance(self.inner.stacked, PartedStack) else None
 
     @property
     def personal(self) -> tuple[str, ...]:

@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..networks.network import Network
-from ..networks.offers import Fused, PartedStack, Stacked
+from ..networks.offers import Fused, Parted, PartedStack, Stacked
 from ..state import Weights
 from .batch import Batch, ClientBatch
 from .objectives import Objective
 from .optimisers import SGD, Optimiser
 
 Kind = Literal["batched", "vmap", "sequential"]
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,13 @@ class Plan:
             return self._as_one(weights, context, x, streams)
         if self.stacked:
             return self.stacked.apply_stack(weights, context, x, streams)
-        if self.kind == "vmap":
-            return _mapped(self.network, self.network.apply, (weights, context, x, streams))
-        each = _clients((weights, context, x, streams), len(x))
-        return torch.stack([self.network.apply(*one) for one in each])
+        return self._each(self.network.apply, weights, context, x, streams)
+
+    def features(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
+        """What a network in parts encodes, by its running statistics: (clients, rows, channels, places)."""
+        if self.parted:
+            return self.parted.encode_stack(weights, context, x)[0]
+        return self._each(cast(Parted, self.network).encode, weights, context, x)[0]
 
     def cost(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
@@ -56,12 +61,18 @@ class Plan:
         def of_one(weights: Weights, context: Weights, *parts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             return self.network.cost(weights, context, ClientBatch(*parts), objective)
 
-        stack = (weights, context, *batch.each)
+        return self._each(of_one, weights, context, *batch.each)
+
+    def run(self, of_stack: Callable[..., _Found], of_one: Callable[..., _Found], *stack: Any) -> _Found:
+        """One more function of the network, over everything with a client axis: its form by hand, or that of one client."""
+        return of_stack(*stack) if self.stacked else self._each(of_one, *stack)
+
+    def _each(self, of_one: Callable[..., _Found], *stack: Any) -> _Found:
+        """A function of one client mapped, or run for one client after another."""
         if self.kind == "vmap":
             return _mapped(self.network, of_one, stack)
-        costs = [of_one(*one) for one in _clients(stack, len(batch.y))]
-        joined: tuple[Tensor, dict[str, Tensor]] = tree_map(lambda *parts: torch.stack(parts), *costs)
-        return joined
+        found: _Found = tree_map(lambda *parts: torch.stack(parts), *(of_one(*one) for one in _clients(stack)))
+        return found
 
     def _as_one(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         rows = x.flatten(0, 1)
@@ -87,7 +98,7 @@ def resolve(network: Network, kind: Kind, optimiser: Optimiser | None = None, sh
         network=network,
         kind=kind,
         stacked=by_hand,
-        parted=network.parted if by_hand else None,
+        parted=by_hand if isinstance(by_hand, PartedStack) else None,
         fused=network.fused if by_hand and plain else None,
         as_one=shared and kind != "sequential",
     )
@@ -96,9 +107,6 @@ def resolve(network: Network, kind: Kind, optimiser: Optimiser | None = None, sh
 def forms(network: Network) -> tuple[Kind, ...]:
     """The forms that there are of this network."""
     return ("batched", "vmap", "sequential") if network.stacked else ("vmap", "sequential")
-
-
-_Found = TypeVar("_Found")
 
 
 def _mapped(network: Network, function: Callable[..., _Found], stack: tuple[Any, ...]) -> _Found:
@@ -113,7 +121,7 @@ def _mapped(network: Network, function: Callable[..., _Found], stack: tuple[Any,
         raise ValueError(f"torch cannot map the network {name} over clients; set engine.kind to sequential") from error
 
 
-def _clients(stack: tuple[Any, ...], clients: int) -> Iterator[tuple[Any, ...]]:
+def _clients(stack: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     """Each client's own of everything with a client axis; what is None stays so."""
-    for at in range(clients):
+    for at in range(len(next(part for part in stack if isinstance(part, Tensor)))):
         yield tree_map(lambda t, at=at: None if t is None else t[at], stack)

@@ -10,6 +10,7 @@ from models.method_networks.codebook import COUNT, OWN, SHARED
 from models.model import Model
 from models.networks.deep_ensemble import Member, members_of
 from models.state import Private, Weights
+from models.training.plan import Kind
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.messages import Extended
@@ -27,11 +28,12 @@ class Books:
     context: Weights
     kept: dict[str, Tensor]  # (clients, ...)
     count: dict[str, Tensor]  # how many words of its own each has, by the member's prefix: (clients,)
+    engine: Kind
     device: str
 
     @classmethod
     def opened(
-        cls, cohort: Cohort, stack: Stack, model: Model, private: PrivateStore, room: int, device: str
+        cls, cohort: Cohort, stack: Stack, model: Model, private: PrivateStore, room: int, engine: Kind, device: str
     ) -> "Books":
         """As they are, with room for so many of a client's own."""
         assert isinstance(model.personal, Private)
@@ -44,7 +46,7 @@ class Books:
             words[:, : one.network.room] = kept[one.prefix + OWN]
             kept[one.prefix + OWN] = words
             count[one.prefix] = _held(one, context, size)
-        return cls(cohort, stack, model.personal.section, weights, context, kept, count, device)
+        return cls(cohort, stack, model.personal.section, weights, context, kept, count, engine, device)
 
     def held(self, one: Member, client: str) -> int:
         """How many words of its own a client has."""

@@ -8,6 +8,7 @@ import torch
 
 from models.networks.deep_ensemble import Member
 from models.state import Weights
+from models.training.plan import Kind, resolve
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from tasks.running.opening import open_rows
@@ -21,16 +22,17 @@ def tokens_of(
     one: Member,
     weights: Weights,
     context: Weights,
+    engine: Kind,
     device: str,
     split: str = "train",
 ) -> dict[str, np.ndarray]:
     """Client to the tokens (tokens, d) of its rows in one member, by the running statistics and without dropout."""
-    network = one.network
+    network, plan = one.network, resolve(one.network, engine)
     rows = open_rows(cohort.silos, stack, split, device)
     parts = []
     with torch.no_grad():
         for at in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
-            z, _ = network.encode_stack(weights, context, rows.x[:, at : at + _ROWS_AT_ONCE])
+            z = plan.features(weights, context, rows.x[:, at : at + _ROWS_AT_ONCE])
             parts.append(network.cut(z).cpu())
     tokens = torch.cat(parts, 1)
     counts = (rows.counts * network.tokens).tolist()

@@ -8,17 +8,18 @@ import torch
 from torch import nn
 
 from models.assessment.uncertainty import predictive
-from models.method_networks.codebook import COUNT, OWN, Quantised
+from models.method_networks.codebook import COUNT, OWN, Quantised, habits
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
-from models.method_networks.fediir_network import Matched
+from models.method_networks.fediir_network import Matched, gradients
 from models.method_networks.fedsr_network import Represented
 from models.method_networks.pooled_rows import RowWise
 from models.networks.beside_rows import STATISTICS
 from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
+from models.networks.dense import MLP, Ending, dense
 from models.networks.network import Network, register, registered
+from models.networks.offers import Stacked
 from models.networks.registry import from_json, kind_of, to_json
 from models.networks.residual import Residual
 from models.networks.resnet import ResNet18
@@ -190,6 +191,30 @@ def test_the_forms_answer_the_same_and_so_do_the_rows_of_clients_that_share_a_mo
             close(outcomes(network, one, {}, rows, CrossEntropy(), kind, shared=True), alike, 1e-10)
 
 
+IN_PARTS = {name: network for name, network in NETWORKS.items() if network.singles[0].network.parted}
+
+
+@pytest.mark.parametrize("network", IN_PARTS.values(), ids=IN_PARTS)
+def test_the_forms_encode_use_words_and_have_a_last_layers_gradient_alike(network):
+    weights, context, rows, _ = at_work(network)
+
+    def looked_at(kind):
+        found = {}
+        for one in network.singles:
+            own = (one.of(weights), one.of(context))
+            found[f"{one.prefix}features"] = features = resolve(one.network, kind).features(*own, rows.x)
+            assert features.shape[-2:] == one.network.encoded
+            if one.network.coded:
+                found |= one.named(habits(one.network, *own, rows.x, rows.counts, kind))
+            if isinstance(one.network, Matched):
+                found |= gradients(one.network, *own, rows, CrossEntropy(), kind)
+        return {name: value.nan_to_num(-1.0) for name, value in found.items()}  # of a client without rows
+
+    expected = looked_at("sequential")
+    for kind in forms(network):
+        close(looked_at(kind), expected, 1e-10)
+
+
 @each_network
 def test_in_float32_the_forms_differ_by_rounding_only(network):
     """One step: a rounding may choose another word, of which the next steps would make more."""
@@ -355,22 +380,62 @@ def test_weights_keep_their_rates_whatever_is_around_their_network(make, kind):
     close(moves[1], {n: w * Paced.rates.get(n, 1) for n, w in moves[0].items()}, 1e-12)
 
 
-def test_around_a_network_of_one_client_only_nothing_is_by_hand():
-    """A plan asks the network itself, not what its class could do."""
+class Bare(MLP):
+    """Nothing of it is by hand."""
 
-    class Bare(MLP):
-        stacked = parted = None
+    stacked = None
 
-    for network in (
-        Quantised(Bare(64, (6,), 3), 4),
+
+class BareResidual(Residual):
+    """Its encoder reads the batch."""
+
+    stacked = None
+
+
+class Alone(Ending, Stacked, Network):
+    """It has a form for a whole stack, and parts of one client only."""
+
+    inputs, hidden, dropout, widest, encoded = 64, (), 0.0, 64, (64, 1)
+
+    def init(self, stream):
+        return MLP(64, (), 3).init(stream)
+
+    def encode(self, weights, context, x, used=None):
+        return x.flatten(1).unsqueeze(-1), {}
+
+    def settle(self, weights, context, z):
+        return z.squeeze(-1)
+
+    def apply_stack(self, weights, context, x, streams):
+        return dense(weights, 0, x.flatten(2))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
         DeepEnsemble(Bare(64, (6,), 3), 2),
         RowWise(Bare(64, (), 3, statistics=4), (8, 8), 4),
-    ):
-        assert forms(network) == ("vmap", "sequential")
-        assert resolve(network, "batched", SGD(0.1)).kind == "vmap"
-        weights, context, rows, streams = at_work(network)
-        expected = train(network, weights, context, rows, plan("sequential"), streams).weights
-        close(train(network, weights, context, rows, plan("batched"), streams).weights, expected, 1e-10)
+        *(
+            make(inner)
+            for inner in (Bare(64, (6,), 3, 0.3), BareResidual((8, 8), 3, (6,), 0.3, True, (3, 4)), Alone())
+            for make in (
+                lambda inner: Quantised(inner, 4, room=2),
+                lambda inner: Matched(inner, 0.5),
+                lambda inner: Represented(inner, 0.1, 0.1),
+                lambda inner: Transformed(inner, (8, 8)),
+            )
+        ),
+    ],
+    ids=lambda network: f"{network.kind} of {type(getattr(network, 'inner', None)).__name__}",
+)
+def test_around_a_network_without_parts_by_hand_nothing_is_by_hand(network):
+    """A plan asks the network itself, not what its class could do."""
+    assert forms(network) == ("vmap", "sequential")
+    planned = resolve(network, "batched", SGD(0.1))
+    assert (planned.kind, planned.stacked, planned.parted) == ("vmap", None, None)
+    weights, context, rows, streams = at_work(network)
+    expected = train(network, weights, context, rows, plan("sequential"), streams).weights
+    close(train(network, weights, context, rows, plan("batched"), streams).weights, expected, 1e-10)
 
 
 def test_a_cost_of_one_client_asks_for_that_of_a_stack_where_there_is_a_form_for_stacks():

@@ -15,11 +15,15 @@ from models.networks.deep_ensemble import DeepEnsemble, members_of
 from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
+from models.training.engine import stacked
+from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
+from tasks.codebooks.tokens import tokens_of
 from tasks.messages import Centres
 from tasks.running.dealing import ForAll
+from tasks.running.opening import open_rows
 from tasks.running.runner import PlainRunner
 from tasks.token_centres import common_words, token_centres
 
@@ -72,9 +76,6 @@ def test_new_words_are_the_k_means_centres_of_the_clients_own_training_rows(worl
     """Features of this network are the rows, so they can be clustered here."""
     _, stored = extend(world, ("lyon",))
     rows = world[0].silos
-    from silos.cohort import Stack
-    from tasks.running.opening import open_rows
-
     x = open_rows(rows, Stack(("lyon",), 1), "train", "cpu").x[0, :20].numpy()
     found = stored["lyon"][OWN][:4]
     nearest = ((x[:, None] - found) ** 2).sum(-1).argmin(1)
@@ -82,6 +83,20 @@ def test_new_words_are_the_k_means_centres_of_the_clients_own_training_rows(worl
         np.testing.assert_allclose(found[word], x[nearest == word].mean(0), atol=1e-5)
     best = KMeans(4, n_init=20, random_state=1).fit(x).inertia_
     assert ((x - found[nearest]) ** 2).sum() < 2 * best
+
+
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
+def test_tokens_are_the_features_of_each_clients_rows_by_every_form(engine, make_problem):
+    """Of clients of 30, 20 and 1 rows and a dummy, in two slices each."""
+    network = Quantised(MLP(5, (6,), 3, dropout=0.5), words=4, segments=2)
+    problem, weights = make_problem(CLIENTS, network=network), network.init(server_stream(0, 0, "init"))
+    cohort, (one,) = Cohort(problem.silos, (Stack(problem.silos.clients, 4),)), members_of(network)
+    found = tokens_of(cohort, cohort.stacks[0], one, stacked(weights, 4), {}, engine, "cpu")
+    assert {client: tokens.shape for client, tokens in found.items()} == {c: (2 * n, 3) for c, n in CLIENTS.items()}
+    for client, count in CLIENTS.items():
+        x = open_rows(problem.silos, Stack((client,), 1), "train", "cpu").x[0, :count]
+        z = torch.relu(x @ weights["dense0.weight"] + weights["dense0.bias"])
+        np.testing.assert_allclose(found[client], z.reshape(2 * count, 3), atol=1e-6)
 
 
 def test_a_client_with_fewer_tokens_than_words_gets_as_many_as_it_has(world):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from models.networks.network import Network
+from models.networks.offers import Fused, Stacked
 from models.training.optimisers import SGD
 
 
@@ -23,6 +24,26 @@ class Quadratic(Network):
 
     def apply(self, weights, context, x, stream):
         return x[:, :1] / 2 * (weights["w"] - x[:, 1:]) ** 2
+
+
+@pytest.fixture
+def without_stacks(monkeypatch):
+    """What a network has by hand for a whole stack raises, whichever network it is."""
+
+    def refusing(name):
+        def refuse(*args):
+            raise AssertionError(f"{name} is for a stack")
+
+        return refuse
+
+    for cls in {Stacked, Fused, *_below(Stacked), *_below(Fused)}:
+        for name in [name for name in vars(cls) if name.endswith("_stack") or name == "descend"]:
+            monkeypatch.setattr(cls, name, refusing(f"{cls.__name__}.{name}"))
+
+
+def _below(cls):
+    """Every class that extends this one."""
+    return {below for child in cls.__subclasses__() for below in (child, *_below(child))}
 
 
 class Itself:

@@ -166,6 +166,25 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
     assert later or "fedsgd" in (name, options.get("arm")), "one gradient of all rows needs no order"
 
 
+EVERYTHING = [*DRAWING, *((name, {}) for name in EXAMPLES)]
+
+
+@pytest.mark.parametrize(("name", "options"), EVERYTHING)
+def test_the_sequential_engine_runs_functions_of_one_client_only(
+    name, options, problem, play, sequential, without_stacks
+):
+    page, problem = find(name, EXAMPLES)(**options), sequential(problem)
+    played = play(page, problem, [1, 2, 3])
+    round = played.rounds[-1]
+    round.each(evaluate, page.scored_model(played.state, round), training=problem.training)
+
+
+@pytest.mark.parametrize("page", ["fedavg", "uefl"], indirect=True)
+def test_the_batched_engine_runs_forms_for_a_stack(page, problem, play, without_stacks):
+    with pytest.raises(AssertionError, match="is for a stack"):
+        play(page, problem, [1])
+
+
 def _more(page, played, play):
     return play(page, played.problem, range(2, 8), state=played.state).state
 

@@ -197,7 +197,7 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
         assert rows["check_entropy"][client] == pytest.approx(float(entropy))
         assert rows["check_mutual_information"][client] == pytest.approx(float(entropy - each), abs=1e-9)
         counts = torch.tensor([x.shape[1]])
-        told = [habits(one.network, one.of(weights), {}, x, counts) for one in members_of(model.network)]
+        told = [habits(one.network, one.of(weights), {}, x, counts, "batched") for one in members_of(model.network)]
         assert rows["check_words_used"][client] == sum(float(of["words_used"]) for of in told) / 2
     assert min(rows["check_mutual_information"].values()) > 0
     assert rows["words"] == dict.fromkeys(CLIENTS, 8.0), "of one member: 4 that are shared, and 4"

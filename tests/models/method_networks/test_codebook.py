@@ -190,7 +190,7 @@ def test_a_word_that_nobody_chose_stays_bit_for_bit():
     del weights[OWN]
     trained, *_ = train(network, weights, {}, rows, Training(CrossEntropy(), Adam(0.01), 1, 4, "batched"), streams)
     moved = (trained[SHARED] != weights[SHARED]).any(2)
-    used = habits(network, weights, {}, rows.x, rows.counts)["words_used"]
+    used = habits(network, weights, {}, rows.x, rows.counts, "batched")["words_used"]
     assert moved.any(1).all()
     assert (moved.sum(1) < 40).all()
     assert (used <= 40).all()
@@ -209,7 +209,7 @@ def test_habits_count_the_words_of_a_clients_own_rows():
     weights, _, _, _ = stack(network, 1)
     del weights[OWN]
     x = weights[SHARED][0, [0, 1, 1, 3]].reshape(1, 1, 64).repeat(1, 250, 1)
-    found = habits(network, weights, {}, x, torch.tensor([201]))
+    found = habits(network, weights, {}, x, torch.tensor([201]), "batched")
     assert found["words_used"].tolist() == [3]
     expected = float(perplexity(torch.tensor([[1.0, 2.0, 0.0, 1.0]]))[0])
     assert found["perplexity"].tolist() == pytest.approx([expected])
@@ -292,10 +292,10 @@ def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
     network = Quantised(INNER["residual"], words=4, room=3, segments=2)
     weights, context, rows, _ = stack(network)
     counts = torch.tensor([rows.y.shape[1], 2, 1])
-    found = habits(network, weights, context, rows.x, counts)
+    found = habits(network, weights, context, rows.x, counts, "batched")
     for at, count in enumerate(counts.tolist()):
         own = ({n: t[at : at + 1] for n, t in of.items()} for of in (weights, context))
-        alone = habits(network, *own, rows.x[at : at + 1, :count], counts[at : at + 1])
+        alone = habits(network, *own, rows.x[at : at + 1, :count], counts[at : at + 1], "batched")
         for name, value in alone.items():
             torch.testing.assert_close(found[name][at : at + 1], value, rtol=1e-5, atol=1e-7, msg=name)
     z, _ = network.encode_stack(weights, context, rows.x)
@@ -310,7 +310,12 @@ def test_a_batch_of_a_hundred_in_which_a_client_has_no_rows_says_nothing_of_its_
     del weights[OWN]
     x = weights[SHARED][0, [0, 1, 1, 3]].reshape(1, 1, 64).repeat(2, 250, 1)
     found = habits(
-        network, {n: w[:1].expand(2, *w.shape[1:]) for n, w in weights.items()}, {}, x, torch.tensor([250, 3])
+        network,
+        {n: w[:1].expand(2, *w.shape[1:]) for n, w in weights.items()},
+        {},
+        x,
+        torch.tensor([250, 3]),
+        "batched",
     )
     assert float(found["perplexity_100"][1]) == pytest.approx(float(found["perplexity_100"][0]))
     assert float(found["perplexity_100"][1]) == pytest.approx(float(found["perplexity"][1]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.method_networks import fediir_network
-from models.method_networks.fediir_network import Matched
+from models.method_networks.fediir_network import Matched, gradients
 from models.networks.convolution import CNN
 from models.networks.dense import MLP
 from models.networks.residual import Residual
@@ -74,14 +74,15 @@ def test_where_the_target_is_the_batchs_own_gradient_the_penalty_and_its_gradien
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(objective, images, monkeypatch):
+def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(objective, engine, images, monkeypatch):
     regression = objective.task == "regression"
     network = Matched(NETWORKS["residual"](1 if regression else 3))
     weights, rows, _ = images(network, counts=(150, 0, 70))
     rows = Rows(rows.x, rows.y.double() if regression else rows.y, rows.counts)
     monkeypatch.setattr(fediir_network, "_NUMBERS_AT_ONCE", 1)
-    found = network.gradients(weights, {}, rows, objective)
+    found = gradients(network, weights, {}, rows, objective, engine)
     leaves = {n: w.clone().requires_grad_(n in network.parts) for n, w in weights.items()}
     logits = network.inner.apply_stack(leaves, {}, rows.x, None)
     used = torch.arange(150) < rows.counts[:, None]

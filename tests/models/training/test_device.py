@@ -48,7 +48,7 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
         found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
         for one in members_of(network):
             if isinstance(one.network, Quantised):
-                found |= habits(one.network, one.of(trained), one.of(context), rows.x, rows.counts)
+                found |= habits(one.network, one.of(trained), one.of(context), rows.x, rows.counts, engine)
     for tensor in (*trained.values(), loss, *found.values()):
         assert tensor.device.type == device
 

@@ -1,0 +1,137 @@
+"""A network of one's own with the parts of one client takes words, and methods build on its last layer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.method import find
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.dense import MLP, dense_weights, drop
+from models.networks.network import Network
+from models.networks.offers import Ended
+from models.streams import fold
+from models.training.optimisers import Adam
+from silos.errors import UserError
+from silos.private import PrivateStore
+from tasks.evaluate import evaluate
+from tasks.projection import projection
+from tasks.recording.round_metrics import by_client
+
+PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
+DOMAINS = {"oslo": "north", "lyon": "south", "rome": "south", "bonn": "north"}
+CENTRES = {"start": "centres", "warm_up": 1, "words": 3}
+METHODS = {
+    "uefl": {"arm": "paper", **CENTRES, "first_rounds": 1, "tolerance": -1.0, "passes": 3},
+    "uefl_authors": {"words": 3, "first_rounds": 1, "more_rounds": 1, "tolerance": -1.0},
+    "vq_oracle": CENTRES,
+    "fediir": {"penalty": 0.5},
+    "fedsr": {"norm_weight": 0.1, "conditional_weight": 0.1},
+    "distrans": {},
+    "fedrep": {"head_epochs": 1},
+}
+
+
+@dataclass(frozen=True)
+class Own(Ended, Network):
+    """MLP(5, (6,), 3, dropout), written for one client: a stack would not pass."""
+
+    dropout: float = 0.2
+    widest = 6
+    encoded = (6, 1)
+    last = 1
+
+    def init(self, stream):
+        return dense_weights(fold(stream, 0), 0, 5, 6) | dense_weights(fold(stream, 1), 1, 6, 3)
+
+    def encode(self, weights, context, x, used=None):
+        assert x.dim() == 2
+        return torch.relu(x @ weights["dense0.weight"] + weights["dense0.bias"]).unsqueeze(-1), {}
+
+    def settle(self, weights, context, z):
+        assert z.dim() == 3
+        return z.squeeze(-1)
+
+    def represent(self, weights, settled, stream):
+        assert settled.dim() == 2
+        return drop(settled, self.dropout, stream, 1)
+
+    def conclude(self, scores, stream):
+        assert scores.dim() == 2
+        return scores
+
+    def finish(self, weights, settled, stream):
+        read = self.represent(weights, settled, stream)
+        return self.conclude(read @ weights["dense1.weight"] + weights["dense1.bias"], stream)
+
+
+OWN, THEIRS = Own(), MLP(5, (6,), 3, 0.2)
+
+
+@pytest.fixture
+def make(make_problem):
+    silos = {"validation": 5, "domains": DOMAINS}
+    return lambda network, engine: make_problem(
+        SIZES, network=network, optimiser=Adam(0.01), silos=silos, engine=engine
+    )
+
+
+ENGINES = pytest.mark.parametrize("engine", ["vmap", "sequential"])
+
+
+@ENGINES
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, make, play, tmp_path, without_stacks):
+    """Two rounds: with words from k-means, doubts and, of UEFL, words of a client's own; then it is scored."""
+    page, found = find(name, PAGES)(**METHODS[name]), []
+    for network in (OWN, THEIRS):
+        private = PrivateStore(str(tmp_path / type(network).__name__))
+        played = play(page, make(network, engine), [1, 2], private=private)
+        scores = played.rounds[-1].each(
+            evaluate, page.model(played.state, played.problem), training=played.problem.training
+        )
+        found.append((played.state.sha256(), played.reports, by_client(scores)))
+    assert found[0] == found[1]
+    assert set(found[0][2]) == set(SIZES)
+
+
+@ENGINES
+def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemble_too(
+    engine, make, play, without_stacks
+):
+    page = find("uefl")(**METHODS["uefl"])
+    for network, prefixes in ((OWN, [""]), (THEIRS, [""]), (DeepEnsemble(OWN, 2), ["0/", "1/"])):
+        played = play(page, make(network, engine), [1, 2])
+        held = played.state.numbers["words"]
+        assert held == {prefix + client: 3 for prefix in prefixes for client in SIZES}
+        assert played.reports[1].numbers["check/perplexity"] > 1
+        shown = played.rounds[-1].each(
+            projection,
+            page.model(played.state, played.problem),
+            training=played.problem.training,
+            axes=torch.eye(6)[:, :2],
+            seed=0,
+        )
+        assert [len(words) for message in shown for words in message.words] == [3] * len(SIZES)
+
+
+def test_a_network_without_parts_is_refused_by_name(make):
+    for name, what in (("uefl", "features that words could stand for"), ("fediir", "last dense layer to build on")):
+        with pytest.raises(UserError, match=f"model.kind Whole has no {what}"):
+            find(name)().init(make(Whole(), "sequential"))
+
+
+@dataclass(frozen=True)
+class Whole(Network):
+    """In one piece."""
+
+    dropout: float = 0.0
+    widest = 5
+
+    def init(self, stream):
+        return {"w": torch.zeros(5, 3)}
+
+    def apply(self, weights, context, x, stream):
+        return x @ weights["w"]
