@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.method_networks.codebook import centres, centres_of_many
 from models.model import Model
-from models.networks.deep_ensemble import Member, members_of
+from models.networks.network import Member
 from models.state import Weights
 from models.streams import client_streams
 from models.training.engine import Training
@@ -39,7 +39,7 @@ def token_centres(
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
         streams = client_streams(seed, stack.clients, round, "token_centres")
-        for one in members_of(model.network):
+        for one in model.network.singles:
             arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
             pairs = centres_to_tell(cohort, stack, *arguments, words, "train", device)
             centre, weight = zip(*pairs, strict=True)

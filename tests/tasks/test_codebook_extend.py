@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from flows.methods.shared.codewords import common_books
 from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.model import Model
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
@@ -175,7 +175,7 @@ def test_centres_are_looked_for_anew_in_every_round_by_every_seed_and_member(cro
 def test_what_members_that_are_equal_draw_is_not(ensemble):
     """The same features and the same words of two members: only the draws may differ."""
     problem, round, model, own, _ = ensemble
-    first, second = members_of(model.network)
+    first, second = model.network.singles
     shared = first.named(first.of(model.shared)) | second.named(first.of(model.shared))
     twice = np.stack([own[f"0/{c}"] for c in CLIENTS])
     refs = round.private.save("codewords", list(CLIENTS), {f"{m}/{OWN}": twice for m in (0, 1)})
@@ -259,7 +259,7 @@ def test_the_first_member_gets_the_words_that_the_network_alone_would_get(fill, 
     _, stored = extend_all(ensemble, ("oslo", "lyon"), fill=fill)
     own = {c: round.private.load("codewords", model.personal.refs, c)[f"0/{OWN}"] for c in CLIENTS}
     refs = round.private.save("codewords", list(CLIENTS), {OWN: np.stack(list(own.values()))})
-    one = members_of(model.network)[0]
+    one = model.network.singles[0]
     personal = Private("codewords", refs, one.of(model.personal.start))
     alone = Model(one.network, one.of(model.shared), personal, one.of(model.context), model.clients)
     _, expected = extend((problem, round, alone, own), ("oslo", "lyon"), fill=fill)

@@ -10,7 +10,7 @@ from flows.methods.shared.network_checks import offering
 from flows.round import Round
 from models.method_networks.codebook import COUNT, SHARED, Quantised, most_segments
 from models.model import Model
-from models.networks.deep_ensemble import each_made, members_of
+from models.networks.deep_ensemble import each_made
 from models.networks.registry import Network
 from models.streams import server_stream
 from silos.errors import UserError
@@ -27,8 +27,7 @@ Held = Mapping[str, int]
 
 def counted(network: Network, clients: Sequence[str], held: Held) -> dict[str, Tensor]:
     """`held` as the context of a model: every member's counts, (clients,) int64."""
-    each = members_of(network)
-    return {one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients]) for one in each}
+    return {one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients]) for one in network.singles}
 
 
 def own_words(network: Network, clients: Sequence[str], held: Held) -> dict[str, float]:
@@ -53,7 +52,7 @@ def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict
         made: list[dict[str, Tensor]] = []
         for model, messages in zip(models, answers, strict=True):
             made.append({})
-            for one in members_of(model.network):
+            for one in model.network.singles:
                 mine = [message for message in messages if message.prefix == one.prefix]
                 seed = int(one.stream(stream)) & 0x7FFFFFFF
                 made[-1][one.prefix + SHARED] = round.once(common_words, mine, words, seed)

@@ -13,7 +13,7 @@ from flows.methods.shared.network_checks import apart
 from flows.round import Round
 from models.method_networks.codebook import OWN, SHARED
 from models.model import Model
-from models.networks.deep_ensemble import members_of, plain
+from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
 from models.state import Private, State, Weights
 from tasks.aggregate import aggregate
@@ -52,7 +52,7 @@ def common(state: State) -> int:
 def worded(state: State, network: Network, clients: Sequence[str]) -> Model:
     """The network, which has the state's room for words, with the words of each client."""
     room = state.numbers["room"]
-    empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in members_of(network)}
+    empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in network.singles}
     personal = Private(SECTION, state.private[SECTION], {**state.tensors["start"], **empty})
     context = counted(network, clients, state.numbers["words"]) if room else {}
     return Model(network, state.tensors["weights"], personal, context, tuple(clients))
@@ -131,7 +131,7 @@ def conclude(
     rows["extended"] = {client: float(client in extended) for client in check.told["entropy"]}
     state = changed(state, limit=check.limit)
     if extended:
-        each = " in each member" if len(members_of(problem.network)) > 1 else ""
+        each = " in each member" if len(problem.network.singles) > 1 else ""
         what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
         counts = own_words(problem.network, problem.silos.clients, state.numbers["words"])
         rows["words"] = {client: words + count for client, count in counts.items()}
