@@ -100,7 +100,7 @@ def _done(flow: Any, flow_run: Any, state: Any) -> None:
     comparison = state.result(raise_on_failure=False)
     say(f"{_now()}  {comparison['experiment']} done. {headline(comparison['paired'])}")
     for p in comparison["paired"]:
-        say(f"  {p['words']}")
+        say(f"  {p['sentence']}")
     for failure in comparison["failed"]:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 

@@ -30,7 +30,7 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
         f"{result['model']} model"
     )
     if quantity.headline in metrics:
-        for line in f"test {quantity.in_words(metrics)}".split("\n"):
+        for line in f"test {quantity.as_text(metrics)}".split("\n"):
             console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
@@ -57,7 +57,7 @@ def compare(found: dict[str, Any], console: PlainConsole) -> None:
         else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
     )
     for p in found["paired"]:
-        console.print(f"  {p['words']}")
+        console.print(f"  {p['sentence']}")
     for failure in found["failed"]:
         console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
     console.print()
@@ -278,7 +278,7 @@ def reproduce(found: dict[str, Any], console: PlainConsole) -> None:
         ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
         each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
         others = (_four(row[name]) for name in also)
-        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["words"])
+        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["about"])
     console.print(table)
     seeds = f"{'draws of the data' if found['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
     console.print(f"in {found['unit']}; mean ± standard deviation over {seeds}; scale {found['scale']}")
@@ -292,7 +292,7 @@ def reproduce(found: dict[str, Any], console: PlainConsole) -> None:
         console.print()
         console.print("95 % intervals of paired differences:")
     for pair in found["paired"]:
-        console.print(f"  {pair['words']}")
+        console.print(f"  {pair['sentence']}")
     console.print()
     console.print(f"known         {found['known_errors']}")
     console.print(f"results       {found['results']}")

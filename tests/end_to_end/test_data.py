@@ -160,11 +160,11 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
                 "method": "fedavg",
                 "cells": {
                     "alike": {
-                        "words": "equal silos",
+                        "about": "equal silos",
                         "published": 0.5,
                         "set": ["data.scheme=[{kind: equal, clients: 3}]"],
                     },
-                    "few": {"words": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
+                    "few": {"about": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
                 },
                 "grid": "training.optimiser={{kind: sgd, learning_rate: {}}}",
                 "scales": {"cpu": {"seeds": [0, 1], "grid": {"few": [0.001, 0.5]}}},

@@ -80,7 +80,8 @@ def test_training_alone_has_less_error_where_laws_differ_and_the_sentence_says_s
     assert paired["low"] < paired["difference"] < paired["high"] < 0
     assert paired["better"] == "local_only"
     assert re.fullmatch(
-        r"local_only − fedavg −[\d.]+ in mean squared error, −[\d.]+ to −[\d.]+: local_only is better", paired["words"]
+        r"local_only − fedavg −[\d.]+ in mean squared error, −[\d.]+ to −[\d.]+: local_only is better",
+        paired["sentence"],
     )
     rows = {row["method"]: row["rmse/pooled"] for row in found["table"]}
     assert rows["local_only"] < rows["fedavg"]
@@ -163,4 +164,4 @@ def test_runs_that_diverged_say_so_in_valid_json(lines: Any) -> None:
     assert "Warning" not in found.err
     comparison = json.loads(found.out, parse_constant=pytest.fail)
     assert comparison["paired"][0]["better"] is None
-    assert "not finite" in comparison["paired"][0]["words"]
+    assert "not finite" in comparison["paired"][0]["sentence"]
