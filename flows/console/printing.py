@@ -224,7 +224,7 @@ def data_log(found: dict[str, Any], console: PlainConsole) -> None:
     for version in found["versions"]:
         parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
         mark = "*" if version["digest"] == found["now"] else ""
-        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["words"])
+        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["subject"])
     if found["versions"]:
         console.print(table)
     if found["now"] is None:

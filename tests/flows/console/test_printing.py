@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.progress import Task
 
-from flows.console import printing as words
+from flows.console import printing
 from flows.console.literal_text import PlainConsole, say
 from flows.console.progress_bar import Terminal
 from flows.console.session import Session
@@ -140,7 +140,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "data_log": (
         {
             "now": "ab",
-            "versions": [{"revision": EVIL, "date": EVIL, "words": EVIL, "digest": EVIL, "partitions": {EVIL: "ab"}}],
+            "versions": [{"revision": EVIL, "date": EVIL, "subject": EVIL, "digest": EVIL, "partitions": {EVIL: "ab"}}],
         },
         4,
     ),
@@ -192,19 +192,19 @@ def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
     return stream, PlainConsole(file=wrapped, width=10_000, **options)
 
 
-def printing() -> list[str]:
+def printers() -> list[str]:
     """Every function of flows/console/printing.py that prints."""
-    found = inspect.getmembers(words, inspect.isfunction)
-    public = [name for name, f in found if f.__module__ == words.__name__ and not name.startswith("_")]
-    return [name for name in public if "console" in inspect.signature(getattr(words, name)).parameters]
+    found = inspect.getmembers(printing, inspect.isfunction)
+    public = [name for name, f in found if f.__module__ == printing.__name__ and not name.startswith("_")]
+    return [name for name in public if "console" in inspect.signature(getattr(printing, name)).parameters]
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])
-@pytest.mark.parametrize("name", printing())
+@pytest.mark.parametrize("name", printers())
 def test_every_name_that_is_printed_is_text_on_any_terminal(name: str, encoding: str, shown: str) -> None:
     found, count = SAMPLES[name]
     stream, console = terminal(encoding)
-    getattr(words, name)(found, console)
+    getattr(printing, name)(found, console)
     said = stream.getvalue().decode(encoding)
     assert said.count(shown) == count
     rest = said.replace(shown, "")
@@ -244,7 +244,7 @@ def test_a_schedule_says_names_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_s_numbers_stand_on_lines_of_their_own():
     sample = {**SAMPLES["run"][0], "metrics": {"accuracy/mean": 0.5}}
     out = io.StringIO()
-    words.run(sample, PlainConsole(file=out, width=200))
+    printing.run(sample, PlainConsole(file=out, width=200))
     assert "\\nloss" not in out.getvalue()
     assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]
 
@@ -258,5 +258,5 @@ def test_a_run_s_numbers_stand_on_lines_of_their_own():
 )
 def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
     written = io.StringIO()
-    words.data_log({"now": now, "versions": []}, PlainConsole(file=written, width=200))
+    printing.data_log({"now": now, "versions": []}, PlainConsole(file=written, width=200))
     assert written.getvalue() == said
