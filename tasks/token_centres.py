@@ -70,12 +70,12 @@ def centres_to_tell(
 
 
 @server_step
-def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
+def common_words(messages: Sequence[Centres], words: int, seed: int) -> Tensor:
     """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
 
     There are none if none are wanted, or if nobody tells any centres.
     """
-    of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
+    of = {c: (x, w) for m in messages for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
     clients = sorted(of)
     together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
     return torch.from_numpy(centres(together, words, seed, weight)[0] if words and len(together) else together[:0])

@@ -118,7 +118,7 @@ class Session:
             self._server.settle(runner.started, 2.0 if failed else 15.0)
 
     def answer(self, content: Any, printer: str, failed: bool = False) -> None:
-        """The result on stdout, as JSON or by this function of flows/console/printing.py; a failed run sets the exit code."""
+        """The result on stdout, as JSON or by this function of flows.console.printing; a failed run sets the exit code."""
         if self._json:
             sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:

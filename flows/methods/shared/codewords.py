@@ -96,12 +96,12 @@ def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dic
     return {n: {c: float(v) for m in messages for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
 
 
-def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:
+def said(numbers: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:
     """Why a stage ended as it did; and that a book of so many words has collapsed, if clients use next to none of it."""
-    entropy = list(told["entropy"].values())
+    entropy = list(numbers["entropy"].values())
     range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
     why = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(what, what)
-    use = sorted(told["perplexity"].values())[len(entropy) // 2]
+    use = sorted(numbers["perplexity"].values())[len(entropy) // 2]
     if use >= min(_COLLAPSED, words / 2):
         return (f"{range_}: {why}",)
     return f"{range_}: {why}", (

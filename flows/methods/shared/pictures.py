@@ -33,15 +33,15 @@ Picture = Callable[[Scene], Path | None]
 
 def drawn(pictures: Sequence[Picture], scene: Scene) -> tuple[Path, ...]:
     """Their files; ValueError for what is no file in the scene's folder, since all of it goes to MLflow."""
-    found = []
+    paths = []
     for picture in pictures:
         path = picture(scene)
         if path is None:
             continue
         if Path(path).parent != scene.folder or not Path(path).is_file():
             raise ValueError(f"a picture answers with {str(path)!r}, and not with a file that is in its scene's folder")
-        found.append(Path(path))
-    return tuple(found)
+        paths.append(Path(path))
+    return tuple(paths)
 
 
 def stages(scene: Scene) -> Path:

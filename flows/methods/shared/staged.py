@@ -88,13 +88,13 @@ def is_over(state: State, first_rounds: int, more_rounds: int) -> bool:
 class Check:
     """What clients told of their doubts, by name and client, and the limit of their entropy."""
 
-    told: Mapping[str, Mapping[str, float]]
+    doubts: Mapping[str, Mapping[str, float]]
     limit: float
 
     @property
     def uncertain(self) -> list[str]:
         """Who is above the limit, the most uncertain first."""
-        entropy = self.told["entropy"]
+        entropy = self.doubts["entropy"]
         return sorted((client for client, e in entropy.items() if e > self.limit), key=lambda c: (-entropy[c], c))
 
 
@@ -126,9 +126,9 @@ def conclude(
     problem, stage, uncertain = round.problem, state.numbers["stage"], check.uncertain
     numbers = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
     numbers |= {"clients/extended": len(extended)}
-    numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.told.items()}
-    rows = {f"check_{name}": of for name, of in check.told.items()}
-    rows["extended"] = {client: float(client in extended) for client in check.told["entropy"]}
+    numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.doubts.items()}
+    rows = {f"check_{name}": of for name, of in check.doubts.items()}
+    rows["extended"] = {client: float(client in extended) for client in check.doubts["entropy"]}
     state = changed(state, limit=check.limit)
     if extended:
         each = " in each member" if len(problem.network.singles) > 1 else ""
@@ -140,7 +140,7 @@ def conclude(
     else:
         what = "stages" if uncertain else "certain"
         state = changed(state, settled=what) if until == "budget" else replace(state, finished=what)
-    return state, also(report, numbers, rows, said(check.told, check.limit, what, words))
+    return state, also(report, numbers, rows, said(check.doubts, check.limit, what, words))
 
 
 def also(
