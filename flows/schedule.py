@@ -106,7 +106,7 @@ def _done(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
-    if "aborted" in state.message:  # Prefect's word for both signals, with either hook
+    if "aborted" in state.message:  # Prefect's name for both signals, with either hook
         say(f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on")
     else:
         say(f"{_now()}  compare failed: {state.message}")

@@ -48,7 +48,7 @@ class Quantity(ABC):
 
     @abstractmethod
     def as_text(self, metrics: Mapping[str, Any]) -> str:
-        """The metrics of one run, a line each where there are several."""
+        """The metrics of one run, in one line or more."""
 
     @abstractmethod
     def number(self, value: float | None, digits: int = 4) -> str:
