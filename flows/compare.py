@@ -13,7 +13,7 @@ from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing import headline, spread
 from flows.experiment import identity
-from flows.experiment.difference_words import difference_record
+from flows.experiment.difference_records import difference_record
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.paired_runs import compared, kept
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
@@ -42,7 +42,7 @@ def compare(
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
     What is not named is read from `comparison` in params.yaml. `resume` goes on with the newest comparison, which must
-    have asked for the same. A run that fails does not stop the others; its words are under `failed`.
+    have asked for the same. A run that fails does not stop the others; its error is under `failed`.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
@@ -126,9 +126,9 @@ def _all_runs(
                     stop = interruption(error)
                     if stop is not None:
                         raise stop from None
-                    words = str(error) if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
-                    failed.append({"method": method, "seed": seed, "error": words})
-                    screen.current().fail(run_name(method, seed), words)
+                    reason = str(error) if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
+                    failed.append({"method": method, "seed": seed, "error": reason})
+                    screen.current().fail(run_name(method, seed), reason)
     return results, failed
 
 
@@ -220,7 +220,7 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         lines.append(f"| {row['method']} | {row['model']} | {numbers} |")
     lines += [
         "",
-        *(f"- {p['words']}" for p in comparison["paired"]),
+        *(f"- {p['sentence']}" for p in comparison["paired"]),
         "",
         *_ensemble_note(comparison["ensembles"]),
         f"Data version {comparison['data_version']}.",

@@ -36,7 +36,7 @@ _COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides tho
 
 @dataclass(frozen=True)
 class Report:
-    """What one round tells besides the new state: numbers of the round and of each client, and words for a person.
+    """What one round tells besides the new state: numbers of the round and of each client, and sentences for a person.
 
     ValueError for a number that MLflow would not take, or a column that clients.csv has already.
     """
@@ -142,7 +142,7 @@ def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path())
 
 
 def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> dict[str, Any]:
-    """The method's own words and options, for `siloflow methods`."""
+    """What the method's page says of it and its options, for `siloflow methods`."""
     cls = find(name, extra, root)
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
     with user_method.refused(cls.__module__):

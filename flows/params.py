@@ -11,7 +11,7 @@ from flows.experiment import user_method
 from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.names import Word, checked
+from silos.names import PlainText, checked
 from silos.schemes.scheme_params import Name
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
@@ -151,9 +151,9 @@ class EvaluationParams(Section):
 class ComparisonParams(Section):
     """What `siloflow compare` does when the command line names nothing."""
 
-    methods: list[Annotated[str, Word()]] = Field(min_length=1)
+    methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
     seeds: list[Annotated[int, Field(ge=0, le=bounds.SEED)]] = Field(min_length=1)
-    reference: Annotated[str, Word()] = "fedavg"
+    reference: Annotated[str, PlainText()] = "fedavg"
 
     @field_validator("methods", "seeds")
     @classmethod

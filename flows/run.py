@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
 from flows.console.ctrl_c import heed
-from flows.console.run_words import say_result, say_round
+from flows.console.run_news import say_result, say_round
 from flows.experiment import records
 from flows.experiment.evaluation import last_scores, scored_model, scores_of
 from flows.experiment.flow_parameters import admitted

@@ -100,13 +100,13 @@ def _done(flow: Any, flow_run: Any, state: Any) -> None:
     comparison = state.result(raise_on_failure=False)
     say(f"{_now()}  {comparison['experiment']} done. {headline(comparison['paired'])}")
     for p in comparison["paired"]:
-        say(f"  {p['words']}")
+        say(f"  {p['sentence']}")
     for failure in comparison["failed"]:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
-    if "aborted" in state.message:  # Prefect's word for both signals, with either hook
+    if "aborted" in state.message:  # Prefect's name for both signals, with either hook
         say(f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on")
     else:
         say(f"{_now()}  compare failed: {state.message}")

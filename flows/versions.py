@@ -13,7 +13,7 @@ from silos.versions import dvc_version, history
 def log(root: Path) -> dict[str, Any]:
     """Every version that git knows, newest first, and the one that data.dvc records now."""
     versions = [
-        {"revision": v.revision, "date": v.date, "words": v.words, "digest": v.digest, "partitions": v.partitions}
+        {"revision": v.revision, "date": v.date, "subject": v.subject, "digest": v.digest, "partitions": v.partitions}
         for v in history.log(root)
     ]
     return {"now": dvc_version.recorded(root), "versions": versions}

@@ -1,4 +1,4 @@
-"""Names that become a part of a path, and words that never do."""
+"""Names that become a part of a path, and text that never does."""
 
 import re
 from typing import Annotated
@@ -15,8 +15,8 @@ NOT_PLAIN = (
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class Word:
-    """Marks text in a section of params as a word: it is compared or shown, and nothing is opened, run or called by it.
+class PlainText:
+    """Marks text in a section of params that is compared or shown: nothing is opened, run or called by it.
 
     Text without the mark may be code, a path or an address (flows/experiment/flow_parameters.py).
     """
@@ -41,4 +41,4 @@ def checked(name: str) -> str:
     return name
 
 
-PlainName = Annotated[str, AfterValidator(checked), Word()]
+PlainName = Annotated[str, AfterValidator(checked), PlainText()]

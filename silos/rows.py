@@ -79,7 +79,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class At:
-    """Where in params.yaml a step stands: its words in errors, its random streams."""
+    """Where in params.yaml a step stands: what errors call it, its random streams."""
 
     seed: int
     index: int

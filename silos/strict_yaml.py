@@ -1,7 +1,7 @@
-"""YAML as people write it, for every file and value of theirs that is read: words, numbers, lists and sections.
+"""YAML as people write it, for every file and value of theirs that is read: text, numbers, lists and sections.
 
-What only a mistake or a joke holds is refused with its line: a key that is there twice or is no word, tags, aliases that
-multiply, thousands of lists inside each other, numbers that no machine reads. Dates are words, and so are all keys, and
+What only a mistake or a joke holds is refused with its line: a key that is there twice or is no text, tags, aliases that
+multiply, thousands of lists inside each other, numbers that no machine reads. Dates are text, and so are all keys, and
 what YAML 1.1 alone reads as a number: 010 is no 8 (where a number is asked for, it is 10), and 1:30 no 90.
 """
 
@@ -79,7 +79,7 @@ class _Strict(yaml.SafeLoader):
             node.tag = _TAG + "str"
         if node.tag not in _READ and node.tag != _MERGE:
             tag = node.tag.replace(_TAG, "!!")
-            raise _problem(f"the tag {shown(tag)} is not read here; write words, numbers, lists and sections", start)
+            raise _problem(f"the tag {shown(tag)} is not read here; write text, numbers, lists and sections", start)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -87,7 +87,7 @@ class _Strict(yaml.SafeLoader):
         seen = set()
         for at, (key, value) in enumerate(node.value):
             if not isinstance(key, yaml.ScalarNode):
-                raise _problem("a key must be a word, and not a list or a section", key.start_mark)
+                raise _problem("a key must be text, and not a list or a section", key.start_mark)
             # YAML lets the last of two equal keys win; a person who wrote a key twice did not mean that
             if key.value in seen:
                 raise _problem(f"{shown(key.value)} is there twice", key.start_mark)
@@ -106,5 +106,5 @@ class _Strict(yaml.SafeLoader):
             raise _problem(f"{shown(node.value)} cannot be read as {kind}", node.start_mark) from None
 
 
-def _problem(words: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=words, problem_mark=mark)
+def _problem(message: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=message, problem_mark=mark)

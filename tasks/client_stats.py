@@ -121,5 +121,5 @@ def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))
     if "class_counts" in parts:
         parts["class_counts"] = (parts["class_counts"] * rows[:, None]).round()
-    silent = tuple(client for client, told in zip(stack.clients, speaks.tolist(), strict=True) if not told)
+    silent = tuple(client for client, spoke in zip(stack.clients, speaks.tolist(), strict=True) if not spoke)
     return StatsMessage(stack.clients, rows, {name: part.float() for name, part in parts.items()}, silent)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.method_networks.codebook import OWN, centres
 from models.model import Model
-from models.networks.deep_ensemble import Member, members_of
+from models.networks.network import Member
 from models.state import Private
 from models.streams import client_streams, normal
 from models.training.engine import Training
@@ -45,7 +45,7 @@ def codebook_extend(
     find, done = {"kmeans": _clustered, "random": _drawn}[fill], []
     for stack in cohort.stacks:
         books = Books.opened(cohort, stack, model, private, room, training.engine, device)
-        for one in members_of(model.network):
+        for one in model.network.singles:
             mine = [client for client in stack.clients if client in extend]
             for client, fresh in find(books, one, mine, words, (seed, round)).items():
                 books.append(one, client, fresh)
@@ -73,7 +73,7 @@ def codebook_replace(
     done = []
     for stack in cohort.stacks:
         books = Books.opened(cohort, stack, model, private, room, training.engine, device)
-        for one in members_of(model.network):
+        for one in model.network.singles:
             for client, fresh in _clustered(books, one, stack.clients, words, (seed, round)).items():
                 if client in extend or books.held(one, client):
                     books.replace_own(one, client, fresh)
@@ -99,7 +99,7 @@ def borrow_words(
     """
     books = private.load_stack(lent.section, lent.refs, list(lent.refs))
     union = {}
-    for one in members_of(model.network):
+    for one in model.network.singles:
         lenders = zip(lent.refs, books[one.prefix + OWN], strict=True)
         union[one.prefix] = np.concatenate([book[: words[one.prefix + client]] for client, book in lenders])
     done = []

@@ -349,11 +349,11 @@ class StatsMessage(Message):
 
     rows: Annotated[Tensor, FEW]  # (clients,) int64
     # class_counts | mean | variance | eigenvalues to (clients, length) float32
-    told: Annotated[Mapping[str, Tensor], SEVERAL]
+    statistics: Annotated[Mapping[str, Tensor], SEVERAL]
     silent: tuple[str, ...] = ()  # those with too few rows
 
     @property
     def bytes_up(self) -> int:
         """Bytes that these clients send if each sends its own: its row count, and the numbers if it tells any."""
-        numbers = sum(t.shape[1] for t in self.told.values())
+        numbers = sum(t.shape[1] for t in self.statistics.values())
         return _FLOAT_BYTES * (len(self.clients) + numbers * (len(self.clients) - len(self.silent)))

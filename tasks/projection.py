@@ -5,7 +5,6 @@ from torch import Tensor
 
 from models.method_networks.codebook import COUNT, OWN
 from models.model import Model
-from models.networks.deep_ensemble import members_of
 from models.streams import client_streams
 from models.training.engine import Training
 from silos.cohort import Cohort
@@ -33,7 +32,7 @@ def projection(
 
     Of a deep ensemble, those of the first member.
     """
-    one, messages = members_of(model.network)[0], []
+    one, messages = model.network.singles[0], []
     network = one.network
     for stack in cohort.stacks:
         weights, context = map(one.of, open_weights(model, stack, private, device))

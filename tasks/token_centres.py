@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.method_networks.codebook import centres, centres_of_many
 from models.model import Model
-from models.networks.deep_ensemble import Member, members_of
+from models.networks.network import Member
 from models.state import Weights
 from models.streams import client_streams
 from models.training.engine import Training
@@ -40,7 +40,7 @@ def token_centres(
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
         streams = client_streams(seed, stack.clients, round, "token_centres")
-        for one in members_of(model.network):
+        for one in model.network.singles:
             arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
             pairs = centres_to_tell(cohort, stack, *arguments, words, "train", training.engine, device)
             centre, weight = zip(*pairs, strict=True)
@@ -72,12 +72,12 @@ def centres_to_tell(
 
 
 @server_step
-def common_words(told: Sequence[Centres], words: int, seed: int) -> Tensor:
+def common_words(messages: Sequence[Centres], words: int, seed: int) -> Tensor:
     """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
 
     There are none if none are wanted, or if nobody tells any centres.
     """
-    of = {c: (x, w) for m in told for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
+    of = {c: (x, w) for m in messages for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
     clients = sorted(of)
     together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
     return torch.from_numpy(centres(together, words, seed, weight)[0] if words and len(together) else together[:0])

@@ -6,7 +6,6 @@ from torch import Tensor
 from models.assessment.uncertainty import doubts, predictive
 from models.method_networks.codebook import habits
 from models.model import Model
-from models.networks.deep_ensemble import members_of
 from models.training.engine import Rows, Training
 from silos.cohort import Cohort
 from silos.errors import UserError
@@ -58,7 +57,7 @@ def _doubts(
 ) -> dict[str, Tensor]:
     prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
     numbers = doubts(prediction, rows.y, rows.counts)
-    each = [one for one in members_of(model.network) if one.network.coded]
+    each = [one for one in model.network.singles if one.network.coded]
     words = [
         habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts, training.engine) for one in each
     ]

@@ -58,10 +58,10 @@ def look(chromium: str, project: Path) -> None:
     comparison = scheduled_comparison(project)
     mlflow, prefect = free_ports()
     with serving(project, "ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), until="ctrl-C ends both"):
-        for name, url, words in pages(mlflow, prefect, comparison):
+        for name, url, wanted in pages(mlflow, prefect, comparison):
             with Browser(chromium) as browser:
-                seen = browser.look(url, words, LOOK / f"{name}.png")
-            print(f"runs/look/{name}.png  {'' if seen else f'{words!r} did not appear on '}{url}", flush=True)
+                seen = browser.look(url, wanted, LOOK / f"{name}.png")
+            print(f"runs/look/{name}.png  {'' if seen else f'{wanted!r} did not appear on '}{url}", flush=True)
 
 
 def scheduled_comparison(project: Path) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def inside(folder: Path) -> list[str]:
 
 
 def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Name of the picture, address, and words that must appear on the page."""
+    """Name of the picture, address, and text that must appear on the page."""
     first = comparison["runs"][0]["mlflow_run_id"]
     at = f"http://127.0.0.1:{mlflow}"
     experiment = ask(f"{at}/api/2.0/mlflow/runs/get?run_id={first}")["run"]["info"]["experiment_id"]
@@ -157,16 +157,16 @@ class Browser:
         with contextlib.suppress(OSError):
             self._profile.cleanup()
 
-    def look(self, url: str, words: str, path: Path, patience: float = 30.0) -> bool:
-        """A picture of the page once it shows these words; whether it did."""
+    def look(self, url: str, wanted: str, path: Path, patience: float = 30.0) -> bool:
+        """A picture of the page once it shows this text; whether it did."""
         self._call("Page.enable")
         self._call("Page.navigate", url=url)
         end, seen = time.monotonic() + patience, False
         while time.monotonic() < end and not seen:
             time.sleep(0.5)
             text = self._call("Runtime.evaluate", expression="document.body.innerText")["result"].get("value", "")
-            seen = words in text
-        time.sleep(4)  # charts are drawn after the words
+            seen = wanted in text
+        time.sleep(4)  # charts are drawn after the text
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
         return seen
 

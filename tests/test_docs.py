@@ -92,13 +92,13 @@ def test_every_link_leads_somewhere(page):
 @every_page
 def test_every_command_can_be_typed(page, folder):
     targets = re.findall(r"^(\w+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    for words in commands(page):
-        if words[0] == "make":
-            assert set(words[1:]) <= set(targets), words
-        elif len(words) > 1:
-            subcommand = typer.main.get_command(app).commands[words[1]]
-            only_named = len(words) == 2
-            asked = subcommand.make_context(words[1], words[2:], resilient_parsing=only_named).params
+    for arguments in commands(page):
+        if arguments[0] == "make":
+            assert set(arguments[1:]) <= set(targets), arguments
+        elif len(arguments) > 1:
+            subcommand = typer.main.get_command(app).commands[arguments[1]]
+            only_named = len(arguments) == 2
+            asked = subcommand.make_context(arguments[1], arguments[2:], resilient_parsing=only_named).params
             params = read(folder, asked.get("overrides") or [])
             for name in [asked.get("method"), *(asked.get("methods") or [])]:
                 assert name is None or params.page(name, folder)
@@ -204,9 +204,9 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def block_with(page: Path, language: str, word: str) -> str:
-    """The one block that holds this word."""
-    (found,) = [block for block in blocks(page, language) if word in block]
+def block_with(page: Path, language: str, text: str) -> str:
+    """The one block that holds this text."""
+    (found,) = [block for block in blocks(page, language) if text in block]
     return found.rstrip("\n")
 
 
@@ -233,9 +233,9 @@ def commands(page: Path) -> Iterator[list[str]]:
     lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`((?:siloflow|make)\b[^`\n]*)`", text)
     for line in lines:
-        words = shlex.split(line.replace("METHOD", "fedavg").replace(" N", " 0"), comments=True)
-        if words and words[0] in ("siloflow", "make"):
-            yield words
+        arguments = shlex.split(line.replace("METHOD", "fedavg").replace(" N", " 0"), comments=True)
+        if arguments and arguments[0] in ("siloflow", "make"):
+            yield arguments
 
 
 def keys(model: type[BaseModel]) -> Iterator[str]:

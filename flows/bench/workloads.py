@@ -267,9 +267,9 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
     }
 
 
-def _command(root: Path, *words: str) -> tuple[dict[str, Any], int]:
-    """`siloflow WORDS` in this folder: its JSON, and the most memory that it held."""
-    return _child([sys.executable, "-c", "from flows.cli import main; main()", *words], root)
+def _command(root: Path, *arguments: str) -> tuple[dict[str, Any], int]:
+    """`siloflow ARGUMENTS` in this folder: its JSON, and the most memory that it held."""
+    return _child([sys.executable, "-c", "from flows.cli import main; main()", *arguments], root)
 
 
 def _child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:

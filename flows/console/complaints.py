@@ -18,27 +18,27 @@ def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") 
         where = ".".join([prefix, *path] if prefix else path)
         value, context = finding["input"], finding.get("ctx", {})
         if finding["type"] == "extra_forbidden":
-            words = f"{where}: there is no such key{nearest(path[-1], keys)}"
+            sentence = f"{where}: there is no such key{nearest(path[-1], keys)}"
         elif finding["type"] == "missing":
-            words = f"{where} is missing."
+            sentence = f"{where} is missing."
         elif finding["type"] == "union_tag_invalid":
             tags = [t.strip(" '") for t in context["expected_tags"].split(",")]
-            words = f"{where}.kind: there is no {context['tag']!r}{nearest(context['tag'], tags)}"
+            sentence = f"{where}.kind: there is no {context['tag']!r}{nearest(context['tag'], tags)}"
         elif finding["type"] == "union_tag_not_found":
-            words = f"{where} needs a kind; there are {', '.join(keys)}."
+            sentence = f"{where} needs a kind; there are {', '.join(keys)}."
         elif finding["type"] == "value_error":
             said = str(context["error"]).rstrip(".")
-            words = f"{where}: {said}" + ("" if said.endswith("?") else ".")
+            sentence = f"{where}: {said}" + ("" if said.endswith("?") else ".")
         else:
             is_now = "is empty" if value is None else f"is {shown(repr(value))}"
-            words = f"{where} {is_now}; it must {_wish(finding['type'], finding['msg'], context)}."
-        lines.append(f"params.yaml: {words}")
+            sentence = f"{where} {is_now}; it must {_wish(finding['type'], finding['msg'], context)}."
+        lines.append(f"params.yaml: {sentence}")
     return "\n".join(lines)
 
 
-def nearest(word: str, right: Sequence[str]) -> str:
-    """The end of a sentence about a word that is none of the right ones."""
-    near = get_close_matches(word, right, 1)
+def nearest(wrong: str, right: Sequence[str]) -> str:
+    """The end of a sentence about a name that is none of the right ones."""
+    near = get_close_matches(wrong, right, 1)
     if near:
         return f"; did you mean {near[0]}?"
     return f"; there are {', '.join(right)}." if right else "."
@@ -46,9 +46,9 @@ def nearest(word: str, right: Sequence[str]) -> str:
 
 def _wish(kind: str, message: str, context: dict[str, Any]) -> str:
     """What a value must be, after `it must`."""
-    for start, words in _WISHES.items():
+    for start, wish in _WISHES.items():
         if kind.startswith(start):
-            return words.format(**{name: _plain(value) for name, value in context.items()})
+            return wish.format(**{name: _plain(value) for name, value in context.items()})
     return message.removeprefix("Input should ")
 
 
@@ -79,7 +79,7 @@ _WISHES = {
     "dict_type": "be a section with keys of its own",
     "model_": "be a section with keys of its own",
     "literal_error": "be {expected}",
-    "invalid_key": "have a word for its key",
+    "invalid_key": "have text for its key",
 }
 
 

@@ -1,4 +1,4 @@
-"""The terminal, to which every word is text: no name is read as markup, a picture or a command of the terminal's."""
+"""The terminal, to which everything is text: no name is read as markup, a picture or a command of the terminal's."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from tasks.recording.legible_names import legible
 
 
 class PlainConsole(Console):
-    """Shows each line and each cell as it is written; style comes from Text objects and tables, never from words.
+    """Shows each line and each cell as it is written; style comes from Text objects and tables, never from what is written.
 
-    A new line within a word is shown, not made: what takes two lines is printed twice.
+    A new line within a text is shown, not made: what takes two lines is printed twice.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -35,7 +35,7 @@ class PlainConsole(Console):
         return True
 
 
-class Words(ProgressColumn):
+class PlainColumn(ProgressColumn):
     """A part of the progress bar with text of the task's, as plain as the rest."""
 
     def __init__(self, console: PlainConsole, form: str) -> None:
@@ -47,6 +47,6 @@ class Words(ProgressColumn):
         return self._console.render_str(self._form.format(task=task))
 
 
-def say(words: str) -> None:
+def say(line: str) -> None:
     """A line on stdout."""
-    PlainConsole().print(words, soft_wrap=True)
+    PlainConsole().print(line, soft_wrap=True)

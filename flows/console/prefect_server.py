@@ -105,7 +105,7 @@ class PrefectServer:
         os.environ["PREFECT_API_URL"] = self.url
 
     def wait(self, patience: float = 120.0) -> float:
-        """Seconds waited until the server answers; UserError with its last words if it does not."""
+        """Seconds waited until the server answers; UserError with the last line of its log if it does not."""
         start = time.perf_counter()
         while time.perf_counter() - start < patience:
             if self._child is not None and self._child.poll() is not None:
@@ -122,7 +122,7 @@ class PrefectServer:
                 f"Prefect's server in {self.log.parent} does not answer; the disk is full; free some space."
             )
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
-        said = f"; its last words are: {last}" if last else ""
+        said = f"; the last line of its log is: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
 
     def settle(self, tasks: int, patience: float = 15.0) -> None:

@@ -30,7 +30,7 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
         f"{result['model']} model"
     )
     if quantity.headline in metrics:
-        for line in f"test {quantity.in_words(metrics)}".split("\n"):
+        for line in f"test {quantity.as_text(metrics)}".split("\n"):
             console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
@@ -38,11 +38,11 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"look closer   {_OPEN}")
 
 
-def compare(found: dict[str, Any], console: PlainConsole) -> None:
+def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     """The table, the sentences, and where to look."""
-    quantity = QUANTITIES[found["task"]]
+    quantity = QUANTITIES[answer["task"]]
     table = _table("method", "model tested", *quantity.columns.values(), "seconds")
-    for row in found["table"]:
+    for row in answer["table"]:
         table.add_row(
             row["method"],
             row["model"],
@@ -50,28 +50,28 @@ def compare(found: dict[str, Any], console: PlainConsole) -> None:
             f"{row['seconds']:.1f}",
         )
     console.print(table)
-    seeds = len({r["seed"] for r in found["runs"]})
+    seeds = len({r["seed"] for r in answer["runs"]})
     console.print(
         f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
         if seeds > 1
         else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
     )
-    for p in found["paired"]:
-        console.print(f"  {p['words']}")
-    for failure in found["failed"]:
+    for p in answer["paired"]:
+        console.print(f"  {p['sentence']}")
+    for failure in answer["failed"]:
         console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
     console.print()
-    console.print(f"data version  {found['data_version']}")
-    console.print(f"figure        {found['figure']}")
-    console.print(f"experiment    {found['experiment']}")
+    console.print(f"data version  {answer['data_version']}")
+    console.print(f"figure        {answer['figure']}")
+    console.print(f"experiment    {answer['experiment']}")
     console.print(f"look closer   {_OPEN}")
 
 
-def show(found: dict[str, Any], console: PlainConsole) -> None:
+def show(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a client, and how far apart they are."""
-    labels = ["labels"] if found["classes"] else ["y mean", "y sd"]
+    labels = ["labels"] if answer["classes"] else ["y mean", "y sd"]
     table = _table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
-    for client in found["clients"][:60]:
+    for client in answer["clients"][:60]:
         rows, target = client["rows"], client["target"]
         table.add_row(
             client["name"],
@@ -82,55 +82,55 @@ def show(found: dict[str, Any], console: PlainConsole) -> None:
             f"{client['standard_deviation']:.3f}",
         )
     console.print(table)
-    if len(found["clients"]) > 60:
-        console.print(f"… and {len(found['clients']) - 60} more clients; --json has them all")
-    feature = found["feature_spread"]
-    if found["classes"]:
-        console.print(f"classes         {', '.join(found['classes'][:30])}")
+    if len(answer["clients"]) > 60:
+        console.print(f"… and {len(answer['clients']) - 60} more clients; --json has them all")
+    feature = answer["feature_spread"]
+    if answer["classes"]:
+        console.print(f"classes         {', '.join(answer['classes'][:30])}")
         console.print(
-            f"label spread    {found['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+            f"label spread    {answer['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
         )
-    if found["target_spread"] is not None:
-        console.print(f"target spread   {found['target_spread']:.3f}  (as feature spread, of y)")
+    if answer["target_spread"] is not None:
+        console.print(f"target spread   {answer['target_spread']:.3f}  (as feature spread, of y)")
     if feature is not None:
         console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
-    console.print(f"data version    {found['data_version']}")
-    console.print(f"picture         {found['figure']}")
+    console.print(f"data version    {answer['data_version']}")
+    console.print(f"picture         {answer['figure']}")
 
 
-def methods(found: dict[str, Any], console: PlainConsole) -> None:
+def methods(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a method."""
     table = _table("method", "model tested", "options", "what it does")
-    for method in found["methods"]:
+    for method in answer["methods"]:
         options = ", ".join(f"{k}={v}" for k, v in method["options"].items()) or "-"
         table.add_row(method["method"], method["model"], options, method["summary"].partition(": ")[2])
     console.print(table)
 
 
-def stats(found: dict[str, Any], console: PlainConsole) -> None:
+def stats(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a statistic, and what is odd about it."""
-    console.print(f"client {found['client']}, {found['rows']} training rows")
+    console.print(f"client {answer['client']}, {answer['rows']} training rows")
     table = _table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
     at = 0
-    for line in found["kinds"]:
-        numbers = found["statistics"][at : at + line["length"]]
+    for line in answer["kinds"]:
+        numbers = answer["statistics"][at : at + line["length"]]
         at += line["length"]
         gap = "-" if line["gap"] is None else f"{line['gap']:.3f}"
         begins = ", ".join(f"{number:.4g}" for number in numbers[:5])
         table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
     console.print(table)
-    for note in found["notes"]:
+    for note in answer["notes"]:
         console.print(f"  {note}")
-    console.print("all numbers     --json" + (f", {found['written']}" if found["written"] else ""))
+    console.print("all numbers     --json" + (f", {answer['written']}" if answer["written"] else ""))
 
 
-def bench(found: dict[str, Any], console: PlainConsole) -> None:
+def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
-    seconds = found["workloads"][0]["seconds_per_round"]
+    seconds = answer["workloads"][0]["seconds_per_round"]
     peers = [name for name in seconds if name not in by_hand and name != "siloflow"]
     table = _table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
-    for line in found["workloads"]:
+    for line in answer["workloads"]:
         seconds = line["seconds_per_round"]
         table.add_row(
             line["workload"],
@@ -144,18 +144,18 @@ def bench(found: dict[str, Any], console: PlainConsole) -> None:
             *(f"{seconds[name]:.3f} s" if name in seconds else "-" for name in peers),
         )
     console.print(table)
-    for line in found["workloads"]:
+    for line in answer["workloads"]:
         console.print(f"  {line['workload']}: {line['about']}")
     console.print(
-        f"Seconds of a whole round over {found['repeats']} turns on {found['cores']} cores. ratio: the better plain loop's "
-        "round over ours; training: over our local_train alone; around it: orchestration's share of our round."
+        f"Seconds of a whole round over {answer['repeats']} turns on {answer['cores']} cores. ratio: the better plain "
+        "loop's round over ours; training: over our local_train alone; around it: orchestration's share of our round."
     )
 
 
-def overhead(found: dict[str, Any], console: PlainConsole) -> None:
+def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row an encoder: parameters and milliseconds without and with a codebook."""
     table = _table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
-    for line in found["encoders"]:
+    for line in answer["encoders"]:
         numbers, milliseconds = line["parameters"], line["milliseconds"]
         table.add_row(
             line["encoder"],
@@ -169,18 +169,18 @@ def overhead(found: dict[str, Any], console: PlainConsole) -> None:
         )
     console.print(table)
     console.print(
-        f"Forward and backward of {found['rows']} rows on one thread, with {found['words']} words; medians over "
-        f"{found['repeats']} turns. ratio: with words over without, turn by turn."
+        f"Forward and backward of {answer['rows']} rows on one thread, with {answer['words']} words; medians over "
+        f"{answer['repeats']} turns. ratio: with words over without, turn by turn."
     )
 
 
-def tune(found: dict[str, Any], console: PlainConsole) -> None:
+def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """What was measured, and the block for params.yaml."""
     table = _table("kind", "stack", "ms a client and epoch")
-    for line in found["measured"]:
+    for line in answer["measured"]:
         table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")
     console.print(table)
-    now, engine = found["now"], found["engine"]
+    now, engine = answer["now"], answer["engine"]
     console.print(f"now: {now['kind']}, stacks of {now['stack']}. Fastest here, for params.yaml:")
     for line in ("engine:", f"  kind: {engine['kind']}", f"  stack: {engine['stack']}"):
         console.print(line)
@@ -218,40 +218,40 @@ def _bars(shares: list[float]) -> str:
     return "".join(levels[round(8 * s / top)] for s in shares[:20])
 
 
-def data_log(found: dict[str, Any], console: PlainConsole) -> None:
+def data_log(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a version, the present one marked."""
     table = _table("", "revision", "date", "partitions", "commit")
-    for version in found["versions"]:
+    for version in answer["versions"]:
         parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
-        mark = "*" if version["digest"] == found["now"] else ""
-        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["words"])
-    if found["versions"]:
+        mark = "*" if version["digest"] == answer["now"] else ""
+        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["subject"])
+    if answer["versions"]:
         console.print(table)
-    if found["now"] is None:
+    if answer["now"] is None:
         console.print("there is no data.dvc now; `siloflow partition` makes and records data.")
-    elif found["now"] not in [v["digest"] for v in found["versions"]]:
+    elif answer["now"] not in [v["digest"] for v in answer["versions"]]:
         console.print(
             "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that."
         )
 
 
-def data_diff(found: dict[str, Any], console: PlainConsole) -> None:
+def data_diff(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a silo that changed."""
-    if not found["silos"]:
+    if not answer["silos"]:
         console.print("no silo differs.")
         return
     table = _table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
-    for silo in found["silos"]:
+    for silo in answer["silos"]:
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
     console.print(table)
 
 
-def data_use(found: dict[str, Any], console: PlainConsole) -> None:
+def data_use(answer: dict[str, Any], console: PlainConsole) -> None:
     """What is in data/ now, and what params.yaml has to say for it."""
-    for name, digest in found["partitions"].items():
+    for name, digest in answer["partitions"].items():
         console.print(f"data/{name} is version {digest} again")
-    if found["params_differ"]:
-        console.print(f"before a run: {found['params_differ']}")
+    if answer["params_differ"]:
+        console.print(f"before a run: {answer['params_differ']}")
 
 
 def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
@@ -267,38 +267,38 @@ def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[
     return [a if a == b else f"{a} → {b}" for a, b in pairs]
 
 
-def reproduce(found: dict[str, Any], console: PlainConsole) -> None:
+def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     """Published beside ours."""
-    console.print(found["title"])
-    console.print(found["source"])
-    rows = found["rows"]
+    console.print(answer["title"])
+    console.print(answer["source"])
+    rows = answer["rows"]
     also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
     table = _table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
     for row in rows:
         ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
         each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
         others = (_four(row[name]) for name in also)
-        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["words"])
+        table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["about"])
     console.print(table)
-    seeds = f"{'draws of the data' if found['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
-    console.print(f"in {found['unit']}; mean ± standard deviation over {seeds}; scale {found['scale']}")
-    if found["by_class"]:
-        _by_class(found["by_class"], console)
-    if found["also"]:
-        _also(found["also"], console)
-    if found["ensembles"]:
-        _ensembles(found["ensembles"], console)
-    if found["paired"]:
+    seeds = f"{'draws of the data' if answer['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
+    console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
+    if answer["by_class"]:
+        _by_class(answer["by_class"], console)
+    if answer["also"]:
+        _also(answer["also"], console)
+    if answer["ensembles"]:
+        _ensembles(answer["ensembles"], console)
+    if answer["paired"]:
         console.print()
         console.print("95 % intervals of paired differences:")
-    for pair in found["paired"]:
-        console.print(f"  {pair['words']}")
+    for pair in answer["paired"]:
+        console.print(f"  {pair['sentence']}")
     console.print()
-    console.print(f"known         {found['known_errors']}")
-    console.print(f"results       {found['results']}")
-    for figure in found["figures"]:
+    console.print(f"known         {answer['known_errors']}")
+    console.print(f"results       {answer['results']}")
+    for figure in answer["figures"]:
         console.print(f"figure        {figure}")
-    console.print(f"experiment    {found['experiment']}")
+    console.print(f"experiment    {answer['experiment']}")
 
 
 def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
@@ -346,8 +346,8 @@ def _three(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def estimate(found: dict[str, Any], console: PlainConsole) -> None:
+def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
     """Minutes by cell."""
-    for cell, seconds in found["seconds"].items():
+    for cell, seconds in answer["seconds"].items():
         console.print(f"{cell:<20} about {seconds / 60:.0f} minutes")
-    console.print(f"in all               about {sum(found['seconds'].values()) / 60:.0f} minutes on this machine")
+    console.print(f"in all               about {sum(answer['seconds'].values()) / 60:.0f} minutes on this machine")

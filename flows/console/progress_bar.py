@@ -5,7 +5,7 @@ from typing import Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from flows.console.literal_text import PlainConsole, Words
+from flows.console.literal_text import PlainColumn, PlainConsole
 from flows.console.screen import Screen
 
 
@@ -15,10 +15,10 @@ class Terminal(Screen):
     def __init__(self, console: PlainConsole) -> None:
         self._console = console
         columns = (
-            Words(console, "{task.description:<26}"),
+            PlainColumn(console, "{task.description:<26}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            Words(console, "rounds  {task.fields[news]:<14}"),
+            PlainColumn(console, "rounds  {task.fields[news]:<14}"),
             TimeElapsedColumn(),
         )
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -59,14 +59,14 @@ class Terminal(Screen):
         self.say(f"{self._count()}{run:<20} {score or 'no test rows':<14}  {seconds:5.1f} s")
         self._ended += 1
 
-    def fail(self, run: str, words: str) -> None:
+    def fail(self, run: str, reason: str) -> None:
         """A run ended with an error; others go on."""
-        self.say(f"{self._count()}{run:<20} failed: {words}")
+        self.say(f"{self._count()}{run:<20} failed: {reason}")
         self._ended += 1
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """Something that a person should know."""
-        self._console.print(words, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
     def _count(self) -> str:
         """Which run of how many this is, where there are several."""

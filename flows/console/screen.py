@@ -16,10 +16,10 @@ class Screen:
     def end(self, run: str, score: str | None, seconds: float) -> None:
         """A run is done; without test rows there is no score."""
 
-    def fail(self, run: str, words: str) -> None:
+    def fail(self, run: str, reason: str) -> None:
         """A run ended with an error; others go on."""
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """Something that a person should know."""
 
 

@@ -107,9 +107,9 @@ class Session:
             screen.use(terminal)
             return flow(**parameters)
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """A line of progress on stderr."""
-        self._errors.print(words)
+        self._errors.print(line)
 
     def _settle(self, failed: bool) -> None:
         """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""
@@ -117,14 +117,14 @@ class Session:
         if self._server is not None and runner is not None:
             self._server.settle(runner.started, 2.0 if failed else 15.0)
 
-    def answer(self, content: Any, words: str, failed: bool = False) -> None:
-        """The result on stdout, as JSON or as the words of flows/console/printing.py; a failed run sets the exit code."""
+    def answer(self, content: Any, printer: str, failed: bool = False) -> None:
+        """The result on stdout, as JSON or by this function of flows.console.printing; a failed run sets the exit code."""
         if self._json:
             sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:
             from flows.console import printing
 
-            getattr(printing, words)(content, self._console)
+            getattr(printing, printer)(content, self._console)
         if failed:
             raise SystemExit(RUN_FAILED)
 
@@ -149,8 +149,8 @@ class Session:
 
 
 def _bounded(line: str) -> str:
-    """The line without the middle of words that nobody reads to their end; a path of any file system stays whole."""
-    return re.sub(r"\S{1024,}", lambda word: shown(word.group()), line)
+    """The line without the middle of what nobody reads to its end; a path of any file system stays whole."""
+    return re.sub(r"\S{1024,}", lambda long: shown(long.group()), line)
 
 
 class _Lines(screen.Screen):
@@ -159,6 +159,6 @@ class _Lines(screen.Screen):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """Something that a person should know."""
-        self._session.say(words)
+        self._session.say(line)

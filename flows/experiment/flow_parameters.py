@@ -1,8 +1,9 @@
 """What a flow run may be told from outside.
 
 Whoever reaches Prefect's API or page can start a run of a deployment, such as `siloflow schedule` makes, with parameters of
-their own. Such parameters set numbers, words and names, but no code, paths or addresses: those are params.yaml's, or the
-command's that serves the deployment. What a command line or a script says to a flow is its user's own, and may be anything.
+their own. Such parameters set numbers, plain text and names, but no code, paths or addresses: those are params.yaml's, or
+the command's that serves the deployment. What a command line or a script says to a flow is its user's own, and may be
+anything.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from pydantic import BaseModel
 from flows.params import Params
 from flows.params_file import read
 from silos.errors import UserError
-from silos.names import Word
+from silos.names import PlainText
 
 _own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
 
@@ -55,7 +56,7 @@ def admitted(overrides: Sequence[str]) -> list[str]:
 
 
 def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
-    """Key and value of all that is set and may be code, a path or an address: text, but words of a list and `Word`s.
+    """Key and value of all that is set and may be code, a path or an address: text, but literals and `PlainText`.
 
     The pages of methods are imported after the rest was looked at: the rest says where they are.
     """
@@ -83,7 +84,7 @@ def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
 
 def free(annotation: Any, marks: Sequence[Any] = ()) -> bool:
     """Whether a field of this type may hold text of any kind; sections inside are looked at by themselves."""
-    if any(isinstance(mark, Word) for mark in marks) or get_origin(annotation) is Literal:
+    if any(isinstance(mark, PlainText) for mark in marks) or get_origin(annotation) is Literal:
         return False
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)

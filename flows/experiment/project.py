@@ -191,8 +191,8 @@ def _locks(root: Path) -> Path:
     return root / "runs" / "locks"
 
 
-def _say(words: str) -> None:
-    screen.current().say(words)
+def _say(line: str) -> None:
+    screen.current().say(line)
 
 
 def _empty(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A user's own method, from its file: what Python refuses in it is told with file, line and Python's words."""
+"""A user's own method, from its file: what Python refuses in it is told with file, line and Python's message."""
 
 import contextlib
 import importlib.util
@@ -55,8 +55,8 @@ def refused(module: str) -> Iterator[None]:
         path = getattr(sys.modules.get(module), "__file__", None)
         if isinstance(error, UserError) or not module.startswith(_PREFIX) or path is None:
             raise
-        words = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        said = f"{type(error).__name__}: {shown(words, 200)}" if words else type(error).__name__
+        message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        said = f"{type(error).__name__}: {shown(message, 200)}" if message else type(error).__name__
         line = line_of(error, path)
         raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
 

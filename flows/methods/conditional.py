@@ -27,7 +27,7 @@ from models.state import State
 from models.streams import server_stream
 from silos import bounds
 from silos.errors import UserError
-from silos.names import Word
+from silos.names import PlainText
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.pooled_train import pooled_train
@@ -45,7 +45,7 @@ class Conditional(Method):
     tested_model = "personal"
     takes_members = False
 
-    statistics: Annotated[tuple[dict[str, Any], ...], Word()] = ({"kind": "covariance_xy"},)
+    statistics: Annotated[tuple[dict[str, Any], ...], PlainText()] = ({"kind": "covariance_xy"},)
     form: Literal["joined", "planes", "bilinear", "ensemble"] = "joined"
     constant: bool = False
     experts: int = Field(3, ge=1, le=bounds.COPIES)

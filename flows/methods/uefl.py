@@ -23,7 +23,6 @@ from flows.methods.shared.pictures import codewords, stages
 from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round, tickets
 from models.model import Model
-from models.networks.deep_ensemble import members_of
 from models.networks.registry import Network
 from models.state import State
 from models.streams import server_stream
@@ -151,7 +150,7 @@ class UEFL(Method):
     def _more(self, state: State, round: Round, extended: Sequence[str]) -> State:
         """The state in which these clients have more words, of an ensemble in every member."""
         problem, held = round.problem, state.numbers["words"]
-        most = max(held.get(one.prefix + c, 0) for one in members_of(problem.network) for c in extended)
+        most = max(held.get(one.prefix + c, 0) for one in problem.network.singles for c in extended)
         room = max(state.numbers["room"], most + self.words)
         model = self.model(state, problem)
         return staged.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.experiment.difference_words import difference_of_cells
+from flows.experiment.difference_records import difference_of_cells
 from flows.experiment.paired_runs import compared, counted, kept
 from flows.experiment.seed_ensemble import ensemble
 from flows.papers.published_tables import Pair

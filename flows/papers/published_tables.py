@@ -41,9 +41,12 @@ class Measure(Record):
 
 
 class Cell(Record):
-    """One number of a table; `floor` is what theory says that it cannot pass, `beside` is published of other metrics."""
+    """One number of a table; `about` is printed with it.
 
-    words: str
+    `floor` is what theory says that it cannot pass, `beside` is published of other metrics.
+    """
+
+    about: str
     published: float | None = None
     floor: float | None = None
     method: str | None = None

@@ -21,19 +21,19 @@ class Results:
         """The record in the list at this place that was asked for like this; None if there is none."""
         if self._content is None:
             self.read_again()
-        found = [record for record in _there(self._content or {}, place) if _same(record, asked)]
-        return dict(found[0]) if found else None
+        records = [record for record in _there(self._content or {}, place) if _same(record, asked)]
+        return dict(records[0]) if records else None
 
     def read_again(self) -> None:
         """As it is on disk now, whoever wrote there meanwhile."""
         self._content = read_json(self.file) or {}
 
-    def keep(self, place: Sequence[str], asked: dict[str, Any], found: dict[str, Any]) -> None:
-        """Writes one record down, what was asked with what was found, and leaves all others as they are on disk now."""
+    def keep(self, place: Sequence[str], asked: dict[str, Any], outcome: dict[str, Any]) -> None:
+        """Writes one record down, what was asked with what came of it, and leaves all others as they are on disk now."""
         with in_turn(self._lock):
             results = read_json(self.file) or {}
             records = _list_at(results, place)
-            records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **found}]
+            records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **outcome}]
             write_json(self.file, results)
         self.read_again()
 

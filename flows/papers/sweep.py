@@ -106,19 +106,19 @@ class Sweep:
             self._same_data(pair)
         return pairs
 
-    def sentence(self, pair: Pair) -> dict[str, Any] | None:
+    def difference(self, pair: Pair) -> dict[str, Any] | None:
         """What is recorded of a pair."""
         return self.results.find(*self.place_of_pair(pair))
 
     def place_of_pair(self, pair: Pair) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Where a pair's sentence is kept, and what it is found by."""
+        """Where a pair's difference is kept, and what it is found by."""
         names = {"first": pair.first, "second": pair.second, "classes": list(pair.classes) if pair.classes else None}
         return (self.owner, "paired", self.scale), {**names, **self._together()}
 
     def could_pair(self, pair: Pair) -> bool:
-        """Whether a sentence is missing that the runs on this machine would tell."""
+        """Whether a difference is missing that the runs on this machine would tell."""
         from_records = self.page.seeds_are == "data"
-        return not from_records and self.sentence(pair) is None and self.here(pair.first) and self.here(pair.second)
+        return not from_records and self.difference(pair) is None and self.here(pair.first) and self.here(pair.second)
 
     def ensemble(self, cell: str) -> dict[str, float] | None:
         """What is recorded of a cell's runs as one."""

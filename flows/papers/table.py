@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from flows.experiment.difference_words import difference_of_cells
+from flows.experiment.difference_records import difference_of_cells
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from models.assessment.paired_difference import over_draws
@@ -34,7 +34,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "by_class": {name: _of_class(sweep, name) for name in page.by_class},
         "also": {title: _also(sweep, name) for name, title in page.also.items()},
         "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
-        "paired": [sentence for pair in sweep.pairs() if (sentence := _sentence(sweep, pair)) is not None],
+        "paired": [record for pair in sweep.pairs() if (record := _difference(sweep, pair)) is not None],
         "results": str(sweep.results.file.relative_to(sweep.root)),
         "figures": list(_draw(sweep)),
         "experiment": sweep.experiment,
@@ -43,7 +43,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
 
 def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
     """Published beside ours; `missed` counts the seeds that did not reach the target."""
-    about, quantity, records, values = (
+    page_cell, quantity, records, values = (
         sweep.page.cells[cell],
         sweep.quantity(cell),
         sweep.records(cell),
@@ -55,11 +55,11 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
         others[role] = statistics.fmean(there) if there else None
     return {
         "cell": cell,
-        "words": about.words,
+        "about": page_cell.about,
         "method": sweep.page.method_of(cell),
         "quantity": quantity.name,
-        "published": about.published,
-        "floor": about.floor,
+        "published": page_cell.published,
+        "floor": page_cell.floor,
         **_mean_and_sd(values),
         **others,
         "values": values,
@@ -84,9 +84,9 @@ def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
 def _also(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
     """cell to published and ours of another metric: mean and standard deviation over seeds."""
     by_cell = {}
-    for cell, about in sweep.page.cells.items():
+    for cell, page_cell in sweep.page.cells.items():
         there = [v for record in sweep.records(cell) if (v := record["also"].get(name)) is not None]
-        by_cell[cell] = {"published": about.beside.get(name), **_mean_and_sd(there)}
+        by_cell[cell] = {"published": page_cell.beside.get(name), **_mean_and_sd(there)}
     return by_cell
 
 
@@ -95,13 +95,13 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
     return {"ours": statistics.fmean(values) if values else None, "sd": sd}
 
 
-def _sentence(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
+def _difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """The paired difference; None if it is not recorded.
 
     Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired.
     """
     if sweep.page.seeds_are != "data":
-        return sweep.sentence(pair)
+        return sweep.difference(pair)
     quantity = sweep.quantity(pair.first)
     draws = zip(sweep.records(pair.first), sweep.records(pair.second), strict=True)
     differences = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in draws]

@@ -123,17 +123,17 @@ def _of_rows(spread: np.ndarray, rows: np.ndarray, alike: bool) -> tuple[float, 
     return total, total**2 / float((variances**2 / np.maximum(free, 1)).sum()) if total else 0.0
 
 
-def better(method: str, reference: str, found: Difference, quantity: Quantity = ACCURACY) -> str | None:
+def better(method: str, reference: str, measured: Difference, quantity: Quantity = ACCURACY) -> str | None:
     """Which of the two is better; None if that cannot be told."""
-    if not found.distinguishable:
+    if not measured.distinguishable:
         return None
-    return method if quantity.gain(found.mean) > 0 else reference
+    return method if quantity.gain(measured.mean) > 0 else reference
 
 
-def in_words(method: str, reference: str, found: Difference, quantity: Quantity = ACCURACY) -> str:
+def sentence_of(method: str, reference: str, measured: Difference, quantity: Quantity = ACCURACY) -> str:
     """`fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy."""
-    if math.isnan(found.mean):
+    if math.isnan(measured.mean):
         return f"{method} − {reference}: not distinguishable, since predictions of one of them are not finite"
-    winner = better(method, reference, found, quantity)
+    winner = better(method, reference, measured, quantity)
     verdict = f"{winner} is better" if winner else "not distinguishable"
-    return f"{method} − {reference} {quantity.difference(found.mean, found.low, found.high)}: {verdict}"
+    return f"{method} − {reference} {quantity.difference(measured.mean, measured.low, measured.high)}: {verdict}"

@@ -1,6 +1,6 @@
 """What a task is judged by: accuracy of a classification, rmse of a regression.
 
-The one place that knows their names, aggregates, sign and words; loops, tables and figures ask it.
+The one place that knows their names, aggregates, sign and texts; loops, tables and figures ask it.
 """
 
 import math
@@ -47,8 +47,8 @@ class Quantity(ABC):
         """The aggregates over clients; values: (clients,) numbers of the clients, rows: (clients,)."""
 
     @abstractmethod
-    def in_words(self, metrics: Mapping[str, Any]) -> str:
-        """The metrics of one run."""
+    def as_text(self, metrics: Mapping[str, Any]) -> str:
+        """The metrics of one run, in one line or more."""
 
     @abstractmethod
     def number(self, value: float | None, digits: int = 4) -> str:
@@ -56,7 +56,7 @@ class Quantity(ABC):
 
     @abstractmethod
     def difference(self, mean: float, low: float, high: float) -> str:
-        """A paired difference of mean outcomes, with its interval, in words."""
+        """A paired difference of mean outcomes, with its interval, as a sentence says it."""
 
     def axis(self, difference: float) -> float:
         """A paired difference as figures show it."""
@@ -117,7 +117,7 @@ class Accuracy(Quantity):
             "accuracy/over_rows": float((values * rows).sum() / rows.sum()),
         }
 
-    def in_words(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, Any]) -> str:
         """Mean, spread and worst client; loss and entropy."""
         names = ("accuracy/mean", "accuracy/sd", "accuracy/worst", "loss/mean", "entropy/mean")
         mean, spread, worst, loss, entropy = (self.number(metrics.get(name)) for name in names)
@@ -169,7 +169,7 @@ class RootMeanSquaredError(Quantity):
             "rmse/median": float(np.median(values)),
         }
 
-    def in_words(self, metrics: Mapping[str, Any]) -> str:
+    def as_text(self, metrics: Mapping[str, Any]) -> str:
         """Pooled, worst and median client."""
         if self.score(metrics) == -math.inf:
             return "rmse is no finite number: training diverged, try a lower training.optimiser.learning_rate"

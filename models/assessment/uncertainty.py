@@ -59,7 +59,7 @@ def together(logits: Sequence[Tensor]) -> Predictive:
     return Predictive(sum(p[1:], p[0]) / len(p), sum(each[1:], each[0]) / len(each))
 
 
-def doubts(found: Predictive, y: Tensor, counts: Tensor) -> dict[str, Tensor]:
+def doubts(prediction: Predictive, y: Tensor, counts: Tensor) -> dict[str, Tensor]:
     """Numbers of each client, (clients,) float64, over its first `counts` rows; y (clients, rows). No rows give NaN.
 
     entropy: of the mean prediction, in nats (UEFL, equation 6); mutual_information: what of it the passes disagree on
@@ -67,16 +67,16 @@ def doubts(found: Predictive, y: Tensor, counts: Tensor) -> dict[str, Tensor]:
     calibration error in 15 equal bins of confidence (Guo et al. 2017).
     """
     used = torch.arange(y.shape[1], device=y.device) < counts[:, None]
-    entropy = torch.special.entr(found.p).sum(-1)
-    truth = found.p.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-    confidence, prediction = found.p.max(-1)
-    right = (prediction == y).double()
+    entropy = torch.special.entr(prediction.p).sum(-1)
+    truth = prediction.p.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    confidence, guess = prediction.p.max(-1)
+    right = (guess == y).double()
     per_row = {
         "entropy": entropy,
-        "mutual_information": entropy - found.each,
+        "mutual_information": entropy - prediction.each,
         "accuracy": right,
         "nll": -truth.clamp_min(torch.finfo(torch.float64).tiny).log(),
-        "brier": (found.p**2).sum(-1) - 2 * truth + 1,
+        "brier": (prediction.p**2).sum(-1) - 2 * truth + 1,
     }
     rows = counts.double()
     numbers = {name: value.masked_fill(~used, 0).sum(1) / rows for name, value in per_row.items()}

@@ -1,7 +1,7 @@
 """Networks of one kind that learn side by side and answer together: a deep ensemble (Lakshminarayanan et al. 2017).
 
 Everything around it sees one network, whose weights are the members' under prefixed names. What has to look at single
-members asks `members_of`, which also takes a network that stands alone: so there is one way for both.
+members asks for its `singles`, which a network that stands alone has too: so there is one way for both.
 """
 
 import math
@@ -114,11 +114,6 @@ class DeepEnsemble(Stacked, Network):
             costs.append(cost)
             moved |= one.named(after)
         return torch.stack(costs).sum(0), moved
-
-
-def members_of(network: Network) -> list[Member]:
-    """The ensemble's members in order; a network that is none is its own only one."""
-    return list(network.singles)
 
 
 def each_made(network: Any, make: Callable[[Any], Any]) -> Any:

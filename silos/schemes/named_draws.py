@@ -13,5 +13,5 @@ def stream(seed: int, *names: str | int) -> np.random.RandomState:
     the data hangs on them.
     """
     text = json.dumps([str(part) for part in (seed, *names)])  # unlike a join, no two lists look the same
-    words = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4")
-    return np.random.RandomState(words.astype(np.uint32))
+    key = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4")
+    return np.random.RandomState(key.astype(np.uint32))

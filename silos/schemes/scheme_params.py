@@ -6,16 +6,16 @@ from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, Valida
 
 from silos import bounds
 from silos.errors import UserError, shown
-from silos.names import Word
+from silos.names import PlainText
 from silos.sources.source_params import Section
 
 
-def _word(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     """Whole numbers as text: class 3 is written 3 or "3"."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Name = Annotated[str, BeforeValidator(_word), Field(min_length=1), Word()]
+Name = Annotated[str, BeforeValidator(_as_text), Field(min_length=1), PlainText()]
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
@@ -87,7 +87,7 @@ class Balanced(Dealing):
     kind: Literal["balanced"]
     percent: float = Field(ge=0, le=100)
     # paper, code or a list with a list of classes a group; a union's errors would name pydantic's types
-    groups: Annotated[Any, PlainValidator(_groups), Word()] = "paper"
+    groups: Annotated[Any, PlainValidator(_groups), PlainText()] = "paper"
 
 
 class ClassesPerCluster(Dealing):

@@ -1,4 +1,4 @@
-"""What the sets read through torchvision share: the download, its failure in words, and taking some rows only."""
+"""What the sets read through torchvision share: the download, what is said of its failure, and taking some rows only."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

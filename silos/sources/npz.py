@@ -129,8 +129,8 @@ def _splits(name: str, column: np.ndarray | None) -> np.ndarray | None:
     if column is None:
         return None
     values, place = np.unique(column, return_inverse=True)
-    words = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
-    for word in words:
-        if word not in _SPLIT_CODES:
-            raise UserError(f"{name}: split has the value {word!r}; it takes 0 or train, 1 or test, 2 or validation.")
-    return np.array([_SPLIT_CODES[word] for word in words])[place]
+    texts = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
+    for text in texts:
+        if text not in _SPLIT_CODES:
+            raise UserError(f"{name}: split has the value {text!r}; it takes 0 or train, 1 or test, 2 or validation.")
+    return np.array([_SPLIT_CODES[text] for text in texts])[place]

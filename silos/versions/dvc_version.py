@@ -140,7 +140,7 @@ def restore(root: Path, text: str) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """DVC's words on one line, without the colours that it gives some of them."""
+    """DVC's message on one line, without the colours that it gives some of them."""
     return " ".join(_COLOUR.sub("", str(error)).split())
 
 

@@ -35,7 +35,7 @@ class Version:
 
     revision: str
     date: str
-    words: str
+    subject: str  # of the commit
     digest: str
     partitions: dict[str, str]  # name to data version; empty where DVC's cache does not hold it
 
@@ -46,10 +46,10 @@ def log(root: Path) -> list[Version]:
         return []
     text = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
     versions = []
-    for line in filter(None, text.split("\n")):  # words may hold other ends of lines
-        revision, date, words = line.split("\t", 2)
+    for line in filter(None, text.split("\n")):  # a subject may hold other ends of lines
+        revision, date, subject = line.split("\t", 2)
         digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
-        versions.append(Version(revision, date, words, digest, partitions(root, digest)))
+        versions.append(Version(revision, date, subject, digest, partitions(root, digest)))
     return versions
 
 
@@ -218,10 +218,10 @@ def _inside(files: dict[str, str], name: str) -> dict[str, str]:
     return {path.split("/", 1)[1]: md5 for path, md5 in files.items() if path.startswith(f"{name}/")}
 
 
-def _git(root: Path, *words: str, check: bool = True) -> str:
+def _git(root: Path, *arguments: str, check: bool = True) -> str:
     decoding: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
     try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False, **decoding)
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False, **decoding)
     except FileNotFoundError:
         code, out, reason = 1, "", "it is not installed"
     else:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.method_networks.codebook import COUNT, OWN, SHARED
 from models.model import Model
-from models.networks.deep_ensemble import Member, members_of
+from models.networks.network import Member
 from models.state import Private, Weights
 from models.training.plan import Kind
 from silos.cohort import Cohort, Stack
@@ -41,7 +41,7 @@ class Books:
         size = len(stack.clients)
         kept = {name: w[:size].cpu().clone() for name, w in weights.items() if name not in model.shared}
         count = {}
-        for one in members_of(model.network):
+        for one in model.network.singles:
             words = torch.zeros(size, room, one.network.length)
             words[:, : one.network.room] = kept[one.prefix + OWN]
             kept[one.prefix + OWN] = words

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from models.networks.deep_ensemble import Member
+from models.networks.network import Member
 from models.state import Weights
 from models.training.plan import Kind, resolve
 from silos.cohort import Cohort, Stack

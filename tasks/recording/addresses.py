@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 _HIDDEN = "***"
-# user:password@ after a scheme; up to the last @ of the word, for a password may hold one. SQLite has no users
+# user:password@ after a scheme; up to the last @ before a space, for a password may hold one. SQLite has no users
 _LOGIN = re.compile(r"(\b(?!sqlite)[A-Za-z][\w+.-]*:/+[^\s/@:]*:)[^\s]+(?=@)")
 # what stands alone before the @ of a web address is a token
 _TOKEN = re.compile(r"(\bhttps?:/+)[^\s/@:]+(?=@)")

@@ -66,10 +66,10 @@ def load_state(path: Path) -> Checkpoint | None:
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
         state = State(sections, rest["numbers"], rest["private"], rest["finished"])
-        found, round, memory = rest["sha256"], rest["round"], rest["memory"]
+        digest, round, memory = rest["sha256"], rest["round"], rest["memory"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"the checkpoint {path} is damaged ({error}); {ANEW}.") from None
-    if _sha256(state, round, memory) != found:
+    if _sha256(state, round, memory) != digest:
         raise UserError(f"the checkpoint {path} is damaged (its hash differs); {ANEW}.")
     return Checkpoint(state, round, memory)
 

@@ -65,14 +65,14 @@ def unwritable(error: BaseException | None) -> str | None:
     """What a person should do about a folder or a disk that takes no files; None for any other error."""
     if not isinstance(error, OSError):
         return None
-    words = [words for words, codes in _UNWRITABLE.items() if error.errno in codes]
-    if not words:
+    reasons = [reason for reason, codes in _UNWRITABLE.items() if error.errno in codes]
+    if not reasons:
         return None
     if not error.filename:
-        return f"cannot write: {words[0]}."
+        return f"cannot write: {reasons[0]}."
     place = Path(error.filename)
     in_the_way = [] if error.errno == errno.EISDIR else [p for p in (place, *place.parents) if is_there(p)]
-    return f"cannot write {(in_the_way or [place])[0]}: {words[0]}."
+    return f"cannot write {(in_the_way or [place])[0]}: {reasons[0]}."
 
 
 _UNWRITABLE = {

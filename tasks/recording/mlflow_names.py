@@ -7,7 +7,7 @@ from collections.abc import Iterable
 MOST = 250
 """Characters of a name."""
 
-_PART = 100  # of which a part may have so many: there are words around it
+_PART = 100  # of which a part may have so many: there is text around it
 
 
 def fault(name: str) -> str | None:

@@ -280,7 +280,7 @@ def _create_whole(path: Path) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{word}") for word in ("new", "copy"))
+    new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{ending}") for ending in ("new", "copy"))
     new.unlink(missing_ok=True)
     # where its own experiment would keep files; as a path with ' and " in it, it would be no SQL to MLflow
     SqlAlchemyStore(f"sqlite:///{new}", Path("mlruns").absolute().as_uri())

@@ -54,9 +54,9 @@ class Forking:
         self._process: subprocess.Popen | None = None
         self._starting = threading.Lock()
 
-    def run(self, words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+    def run(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of `siloflow WORDS`."""
-        asked = json.dumps({"words": words, "folder": str(folder), "environment": environment}).encode()
+        asked = json.dumps({"arguments": arguments, "folder": str(folder), "environment": environment}).encode()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             ours, theirs = socket.socketpair()
             with ours, ours.makefile() as answer:
@@ -108,21 +108,21 @@ class Folder:
     path: Path
     server: str | None = None
 
-    def type(self, *words: str, code: int = 0, alone: bool = False) -> Answer:
+    def type(self, *arguments: str, code: int = 0, alone: bool = False) -> Answer:
         """`siloflow WORDS`, to its end; it must end with this code, and leave no process.
 
         `alone`: as the console script also where commands may share what they have imported.
         """
         start = time.perf_counter()
         run = self._typed if alone or self.server is None else self._forked
-        ended, out, err = run(words)
-        assert ended == code, f"siloflow {' '.join(words)} ended with {ended}:\n{err}"
+        ended, out, err = run(arguments)
+        assert ended == code, f"siloflow {' '.join(arguments)} ended with {ended}:\n{err}"
         assert processes(self.path) == []
         return Answer(ended, out, err, time.perf_counter() - start)
 
-    def _typed(self, words: Sequence[str]) -> tuple[int, str, str]:
+    def _typed(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(
-            [COMMAND, *words],
+            [COMMAND, *arguments],
             cwd=self.path,
             env=self._environment(),
             capture_output=True,
@@ -132,13 +132,13 @@ class Folder:
         )
         return done.returncode, done.stdout, done.stderr
 
-    def _forked(self, words: Sequence[str]) -> tuple[int, str, str]:
-        return FORKING.run(words, self.path, self._environment())
+    def _forked(self, arguments: Sequence[str]) -> tuple[int, str, str]:
+        return FORKING.run(arguments, self.path, self._environment())
 
-    def start(self, *words: str, out: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen:
+    def start(self, *arguments: str, out: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen:
         """The same, without waiting."""
         return subprocess.Popen(
-            [COMMAND, *words],
+            [COMMAND, *arguments],
             cwd=self.path,
             env=plain_environment(),
             stdout=out,
@@ -155,7 +155,9 @@ class Folder:
         """MLflow's and Prefect's, as they are in the other folder: making them new costs seconds."""
         for database in (Path("runs") / "mlflow.db", Path(".prefect") / "prefect.db"):
             (self.path / database).parent.mkdir(parents=True, exist_ok=True)
-            for part in (self.path / database.parent).glob(f"{database.name}*"):  # another's log would spoil the database
+            for part in (self.path / database.parent).glob(
+                f"{database.name}*"
+            ):  # another's log would spoil the database
                 part.unlink()
             for part in (other.path / database.parent).glob(f"{database.name}*"):  # what SQLite's log holds, too
                 shutil.copy(part, self.path / database.parent)
@@ -313,7 +315,7 @@ def unusual(finished: Finished, made_once: Callable[..., Any], server: str) -> U
         "tracking.personal_models": "true",
     }
     typed = ["compare", "fedavg", "local_only", "--seeds", "0", "--json", "--timings"]
-    typed += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    typed += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
     def computed(before: Folder, workers: int) -> tuple[Folder, Answer]:
         def make(folder: Folder) -> Answer:

@@ -41,7 +41,7 @@ def main() -> int:
     global rounds
     arguments = _arguments()
     rounds = arguments.rounds
-    more.extend(word for setting in arguments.set for word in ("--set", setting))
+    more.extend(part for setting in arguments.set for part in ("--set", setting))
     dice = random.Random(arguments.seed)
     home = Path(tempfile.mkdtemp(prefix="siloflow-kill-"))
     try:

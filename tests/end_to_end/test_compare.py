@@ -77,7 +77,7 @@ def test_the_comparison_says_which_difference_is_real(finished: Any) -> None:
     (paired,) = finished.compare.json["paired"]
     assert (paired["method"], paired["reference"], paired["seeds"]) == ("local_only", "fedavg", list(SEEDS))
     assert paired["low"] <= paired["difference"] <= paired["high"]
-    assert paired["words"].startswith("local_only − fedavg ")
+    assert paired["sentence"].startswith("local_only − fedavg ")
     assert {row["method"]: row["model"] for row in finished.compare.json["table"]} == {
         "fedavg": "global",
         "local_only": "personal",
@@ -112,7 +112,7 @@ def test_mlflow_has_one_experiment_with_one_finished_run_for_each_method_and_see
     assert sorted((r.data.tags["method"], int(r.data.tags["seed"])) for r in runs) == sorted(RUNS)
     assert {r.info.status for r in runs} == {"FINISHED"}
     assert {r.info.run_id for r in runs} == {r["mlflow_run_id"] for r in finished.compare.json["runs"]}
-    assert finished.compare.json["paired"][0]["words"] in experiment.tags["mlflow.note.content"]
+    assert finished.compare.json["paired"][0]["sentence"] in experiment.tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(("method", "seed"), RUNS)

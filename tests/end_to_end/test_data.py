@@ -45,20 +45,20 @@ def history(once: Any, server: str, tmp_path: Path) -> Any:
     return once[0].copy(tmp_path / "history", server), once[1]
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=n", "-c", "user.email=n@localhost"]
-    return subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def dvc(folder: Path, *words: str) -> None:
-    subprocess.run([Path(sys.executable).parent / "dvc", *words, "-q"], cwd=folder, check=True, capture_output=True)
+def dvc(folder: Path, *arguments: str) -> None:
+    subprocess.run([Path(sys.executable).parent / "dvc", *arguments, "-q"], cwd=folder, check=True, capture_output=True)
 
 
-def beside(project: Any, *words: str) -> subprocess.CompletedProcess:
+def beside(project: Any, *arguments: str) -> subprocess.CompletedProcess:
     """A command beside another in the same folder."""
-    started = project.start(*words)
+    started = project.start(*arguments)
     out, err = started.communicate(timeout=120)
-    return subprocess.CompletedProcess(words, started.returncode, out, err)
+    return subprocess.CompletedProcess(arguments, started.returncode, out, err)
 
 
 def third_round(run: Path) -> bool:
@@ -69,7 +69,7 @@ def third_round(run: Path) -> bool:
 def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_weights(history: Any) -> None:
     project, first = history
     versions = project.type("data", "log", "--json").json
-    assert [v["words"] for v in versions["versions"]] == ["one silo turned", "nine silos"]
+    assert [v["subject"] for v in versions["versions"]] == ["one silo turned", "nine silos"]
     assert versions["now"] == versions["versions"][0]["digest"]
     assert versions["versions"][1]["partitions"] == {"digits": first["data_version"]}
 
@@ -160,11 +160,11 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
                 "method": "fedavg",
                 "cells": {
                     "alike": {
-                        "words": "equal silos",
+                        "about": "equal silos",
                         "published": 0.5,
                         "set": ["data.scheme=[{kind: equal, clients: 3}]"],
                     },
-                    "few": {"words": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
+                    "few": {"about": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
                 },
                 "grid": "training.optimiser={{kind: sgd, learning_rate: {}}}",
                 "scales": {"cpu": {"seeds": [0, 1], "grid": {"few": [0.001, 0.5]}}},

@@ -39,7 +39,7 @@ print(json.dumps({name: given[name].tolist() for name in given}))
 def typed(**changes: Any) -> list[str]:
     """`--set` for each setting."""
     asked = {**SETTINGS, **{key.replace("__", "."): value for key, value in changes.items()}}
-    return [word for key, value in asked.items() for word in ("--set", f"{key}={value}")]
+    return [part for key, value in asked.items() for part in ("--set", f"{key}={value}")]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,8 @@ def test_training_alone_has_less_error_where_laws_differ_and_the_sentence_says_s
     assert paired["low"] < paired["difference"] < paired["high"] < 0
     assert paired["better"] == "local_only"
     assert re.fullmatch(
-        r"local_only − fedavg −[\d.]+ in mean squared error, −[\d.]+ to −[\d.]+: local_only is better", paired["words"]
+        r"local_only − fedavg −[\d.]+ in mean squared error, −[\d.]+ to −[\d.]+: local_only is better",
+        paired["sentence"],
     )
     rows = {row["method"]: row["rmse/pooled"] for row in found["table"]}
     assert rows["local_only"] < rows["fedavg"]
@@ -143,8 +144,8 @@ def test_a_run_stops_when_the_rmse_is_at_the_target_or_below(lines: Any) -> None
     (alone,) = [r for r in answer.json["runs"] if (r["method"], r["seed"]) == ("local_only", 0)]
     journal = sorted((folder.path / alone["folder"] / "journal").glob("*.json"))
     second = json.loads(journal[1].read_text())["metrics"]["rmse/pooled"]
-    words = typed(evaluation__stop_at=second, evaluation__report="last")
-    run = folder.type("run", "local_only", "--json", *words).json
+    arguments = typed(evaluation__stop_at=second, evaluation__report="last")
+    run = folder.type("run", "local_only", "--json", *arguments).json
     assert (run["rounds"], run["ended_by"]) == (2, "evaluation.stop_at")
 
 
@@ -157,10 +158,10 @@ def test_silos_of_numbers_are_shown(lines: Any) -> None:
 
 def test_runs_that_diverged_say_so_in_valid_json(lines: Any) -> None:
     folder, _ = lines
-    words = typed(training__optimiser__learning_rate=50, training__rounds=20, evaluation__report="last")
-    found = folder.type("compare", *METHODS, "--seeds", "0", "--json", *words)
+    arguments = typed(training__optimiser__learning_rate=50, training__rounds=20, evaluation__report="last")
+    found = folder.type("compare", *METHODS, "--seeds", "0", "--json", *arguments)
     assert "rmse diverged" in found.err
     assert "Warning" not in found.err
     comparison = json.loads(found.out, parse_constant=pytest.fail)
     assert comparison["paired"][0]["better"] is None
-    assert "not finite" in comparison["paired"][0]["words"]
+    assert "not finite" in comparison["paired"][0]["sentence"]

@@ -13,8 +13,8 @@ DIGITS = {
     "base": [QUICK, "training.rounds=2", "data.scheme=[{kind: equal, clients: 3}]"],
     "method": "fedavg",
     "cells": {
-        "shared": {"words": "one model", "published": 0.9},
-        "alone": {"words": "three models", "method": "local_only"},
+        "shared": {"about": "one model", "published": 0.9},
+        "alone": {"about": "three models", "method": "local_only"},
     },
     "grid": "training.optimiser.learning_rate={}",
     "choose_on": "validation",
@@ -26,7 +26,7 @@ DIGITS = {
 LATE = {
     **DIGITS,
     "base": [*DIGITS["base"], "evaluation.every=1", "clients.join={c02: 2}"],
-    "cells": {"late": {"words": "one client comes later"}},
+    "cells": {"late": {"about": "one client comes later"}},
     "measure": {"metric": "clients/answered@1"},
     "also": {"clients/answered@2": "with it", "clients/answered@9": "never"},
     **{"paired": [], "contests": [], "by_class": {}, "scales": {"cpu": {"seeds": [0]}}},
@@ -45,8 +45,8 @@ LAWS = {
         "optimiser: {kind: sgd, learning_rate: 0.2}}",
     ],
     "cells": {
-        "global": {"words": "w", "method": "fedavg"},
-        "cluster": {"words": "w", "method": "cluster_oracle", "floor": 0.1},
+        "global": {"about": "w", "method": "fedavg"},
+        "cluster": {"about": "w", "method": "cluster_oracle", "floor": 0.1},
     },
     "seeds_are": "data",
     "paired": [{"first": "cluster", "second": "global"}],
@@ -80,7 +80,7 @@ def test_cells_of_several_methods_are_paired_on_the_same_rows(folder, digits):
     assert whole["difference"] == pytest.approx(alone["ours"] - shared["ours"])
     assert whole["low"] < whole["difference"] < whole["high"]
     assert some["classes"] == ["3", "8"]
-    assert some["words"].endswith("on 3, 8")
+    assert some["sentence"].endswith("on 3, 8")
     assert {contest["first"], contest["second"]} == {"shared", "alone"}
     assert contest["difference"] >= 0
     assert records(folder, "digits")["paired"]["cpu"][0] == whole
@@ -139,7 +139,7 @@ def test_seeds_may_draw_the_data(folder):
     assert [record["steps"] for record in kept] == [30, 30]
     assert all(record["bytes"]["up"] > 0 and record["seconds_per_round"] > 0 for record in kept)
     (pair,) = found["paired"]
-    assert pair["words"].startswith("cluster − global −")
+    assert pair["sentence"].startswith("cluster − global −")
     squares = [
         c["rmse"] ** 2 - g["rmse"] ** 2 for c, g in zip(records(folder, "laws")["cpu"]["cluster"], kept, strict=True)
     ]

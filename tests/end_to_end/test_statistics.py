@@ -22,7 +22,7 @@ def folder(partitioned, tmp_path_factory) -> Path:
     there = partitioned[0].copy(tmp_path_factory.mktemp("statistics") / "project")
     kinds = f"method.conditional.statistics=[{', '.join(f'{{kind: {kind}}}' for kind in KINDS)}]"
     settings = (kinds, "training.rounds=2", "runner.workers=2", "engine.stack=3")
-    there.type("run", "conditional", *(word for setting in settings for word in ("--set", setting)))
+    there.type("run", "conditional", *(part for setting in settings for part in ("--set", setting)))
     return there.path
 
 

@@ -54,10 +54,10 @@ def listening(pid: int) -> set[tuple[str, int]]:
     return {(c.laddr.ip, c.laddr.port) for c in found if c.status == psutil.CONN_LISTEN}
 
 
-def _until(screen: str, words: str, process) -> str:
+def _until(screen: str, text: str, process) -> str:
     while process.poll() is None:
         said = Path(screen).read_text()
-        if words in said:
+        if text in said:
             return said
         time.sleep(0.1)
     raise AssertionError(process.stderr.read())

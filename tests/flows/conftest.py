@@ -68,9 +68,9 @@ class Told(screen.Screen):
         self.said: list[str] = []
         self.after: dict[int, Callable[[], Any]] = {}
 
-    def say(self, words: str) -> None:
+    def say(self, line: str) -> None:
         """Something that a person should know."""
-        self.said.append(words)
+        self.said.append(line)
 
     def round(self, number: int, accuracy: float | None) -> None:
         """A round is done."""
@@ -85,7 +85,7 @@ def pools(prefect: PrefectServer) -> Iterator[Callable[[str], None]]:
 
         def keep(kind: str) -> None:
             if kind not in started:
-                stack.enter_context(open_workers(kind, 2, say=lambda words: screen.current().say(words)))
+                stack.enter_context(open_workers(kind, 2, say=lambda line: screen.current().say(line)))
                 started.add(kind)
 
         yield keep

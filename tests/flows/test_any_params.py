@@ -1,7 +1,7 @@
 """Whatever stands in params.yaml and on the command line, a command ends with an answer or a sentence.
 
-Random files and words, in this process. Nothing is trained: a command that would start a flow ends there, which is the only
-thing replaced.
+Random files and arguments, in this process. Nothing is trained: a command that would start a flow ends there, which is the
+only thing replaced.
 """
 
 import io
@@ -156,7 +156,7 @@ def files(draw: Callable[..., Any]) -> bytes:
 
 
 def typable(text: str) -> str:
-    """What an operating system takes as a word of a command."""
+    """What an operating system takes as an argument of a command."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
@@ -256,9 +256,11 @@ COMMANDS = st.one_of(
         option("--scale", st.sampled_from(["cpu", "paper"]) | WORDS),
         option("--seeds", SEEDS),
     ),
-    st.builds(lambda words: ["bench", typable(words)], st.sampled_from(["W9", "²", "[/b]"])),
-    st.builds(lambda *words: ["data", *map(typable, words)], st.sampled_from(["log", "diff", "use", "²"]), WORDS),
-    st.builds(lambda words: [typable(word) for word in words], st.lists(WORDS | st.just("--help"), max_size=3)),
+    st.builds(lambda name: ["bench", typable(name)], st.sampled_from(["W9", "²", "[/b]"])),
+    st.builds(
+        lambda *arguments: ["data", *map(typable, arguments)], st.sampled_from(["log", "diff", "use", "²"]), WORDS
+    ),
+    st.builds(lambda arguments: [typable(one) for one in arguments], st.lists(WORDS | st.just("--help"), max_size=3)),
 )
 
 
@@ -266,7 +268,7 @@ COMMANDS = st.one_of(
 def type_(
     tmp_path_factory: pytest.TempPathFactory, write_params: Callable[[Path], Any]
 ) -> Iterator[Callable[..., Any]]:
-    """Types words in a partitioned folder: the exit code, and what was said on both screens."""
+    """Types arguments in a partitioned folder: the exit code, and what was said on both screens."""
     folder = tmp_path_factory.mktemp("any") / "project"
     folder.mkdir()
     shutil.copy(Path(__file__).parents[2] / "params.yaml", folder)
@@ -281,11 +283,11 @@ def type_(
         json.dumps(parameters)  # Prefect's database holds it
         raise SystemExit(0)
 
-    def run(words: list[str], content: bytes | None = None) -> tuple[int, str, str]:
+    def run(arguments: list[str], content: bytes | None = None) -> tuple[int, str, str]:
         (folder / "params.yaml").write_bytes(kept if content is None else content)
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
-            app(words, prog_name="siloflow")
+            app(arguments, prog_name="siloflow")
         return end.value.code or 0, out.getvalue(), err.getvalue()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -333,11 +335,11 @@ def test_any_params_are_answered(type_, content, command):
 
 @settings(max_examples=120, print_blob=True)
 @given(COMMANDS, overrides())
-def test_any_command_is_answered(type_, words, more):
-    is_an_answer_or_a_sentence(*type_([*words, *more]))
+def test_any_command_is_answered(type_, arguments, more):
+    is_an_answer_or_a_sentence(*type_([*arguments, *more]))
 
 
 @settings(max_examples=100, print_blob=True)
 @given(PARTITIONS)
-def test_any_source_and_scheme_are_answered(type_, words):
-    is_an_answer_or_a_sentence(*type_(words))
+def test_any_source_and_scheme_are_answered(type_, arguments):
+    is_an_answer_or_a_sentence(*type_(arguments))

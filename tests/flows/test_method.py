@@ -84,8 +84,11 @@ BROKEN = {
     "bytes that are no text": (b"x = '\xff'\n", r"mine\.py(, line 1)?: SyntaxError: .*'utf-8' codec can't decode byte"),
     "a null byte": ("x = 1\n\0", r"mine\.py: (ValueError|SyntaxError): source code string cannot contain null bytes; "),
     "an option of a type that is none": (f"{OPENING}x: fedavg\n", r"mine\.py, line 4: .*Error: "),
-    "an error without words": ("raise KeyError\n", r"mine\.py, line 1: KeyError; "),
-    "words of many lines": ("raise ValueError('a\\n' + 'b' * 9000)\n", r"line 1: ValueError: a b{90,100}…b{40,60}; "),
+    "an error without a message": ("raise KeyError\n", r"mine\.py, line 1: KeyError; "),
+    "a message of many lines": (
+        "raise ValueError('a\\n' + 'b' * 9000)\n",
+        r"line 1: ValueError: a b{90,100}…b{40,60}; ",
+    ),
     "two methods": (f"{OPENING}x: int = 1\nclass Other(Mine): pass\n", "must define one class .*, and has 2"),
     "a method that is none yet": (
         "from flows.method import Method\nclass Mine(Method): pass\n",
@@ -95,10 +98,10 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_words(case, tmp_path):
-    content, words = BROKEN[case]
+def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_message(case, tmp_path):
+    content, message = BROKEN[case]
     (tmp_path / "mine.py").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=message) as told:
         find("mine", {"mine": "mine.py"}, tmp_path)
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < 500 + len(str(tmp_path))
@@ -113,15 +116,15 @@ def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("x: int\n", r"mine\.py: ValidationError: .*x .*Field required"),
         ("x: object = object()\n", r"mine\.py: PydanticSerializationError: Unable to serialize unknown type"),
     ],
 )
-def test_options_that_have_no_default_or_cannot_be_listed_are_told(body, words, tmp_path):
+def test_options_that_have_no_default_or_cannot_be_listed_are_told(body, message, tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + body)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         describe("mine", {"mine": "mine.py"}, tmp_path)
 
 
@@ -136,7 +139,7 @@ def test_what_an_own_page_prints_at_import_is_not_in_the_answer(tmp_path, capsys
     assert capsys.readouterr() == ("", "hello\n")
 
 
-def test_an_own_page_that_cannot_start_is_told_with_file_line_and_words(tmp_path, make_problem):
+def test_an_own_page_that_cannot_start_is_told_with_file_line_and_message(tmp_path, make_problem):
     (tmp_path / "mine.py").write_text(OPENING + "def init(self, problem):\n        return 1 / 0\n")
     page = find("mine", {"mine": "mine.py"}, tmp_path)()
     with pytest.raises(UserError, match=r"mine\.py, line 6: ZeroDivisionError: division by zero; mend the page\."):

@@ -168,8 +168,8 @@ def test_a_file_that_is_not_sections_of_yaml_is_told(project, text, sentence):
 
 
 HOSTILE = {
-    "lists as keys": ("[a, b]: 1", "a key must be a word, and not a list or a section"),
-    "sections as keys": ("{a: b}: 1", "a key must be a word, and not a list or a section"),
+    "lists as keys": ("[a, b]: 1", "a key must be text, and not a list or a section"),
+    "sections as keys": ("{a: b}: 1", "a key must be text, and not a list or a section"),
     "a number of 5,000 digits": (f"a: {'1' * 5000}", "…11111111111111111111 cannot be read as a whole number"),
     "binary without digits": ("a: 0b_", "0b_ cannot be read as a whole number"),
     "hexadecimal without digits": ("a: 0x_", "0x_ cannot be read as a whole number"),
@@ -195,24 +195,24 @@ def laughs(merge: bool) -> str:
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_yaml_that_no_person_means_is_answered_with_line_and_words(project, case):
-    text, words = HOSTILE[case]
+def test_yaml_that_no_person_means_is_answered_with_line_and_sentence(project, case):
+    text, sentence = HOSTILE[case]
     (project / "params.yaml").write_text(f"# a comment\n{text}\n")
     with pytest.raises(UserError) as told:
         read(project)
     assert str(told.value).startswith("params.yaml is not valid YAML: line 2, column ")
-    assert words in str(told.value)
+    assert sentence in str(told.value)
     assert len(str(told.value)) < 300
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_set_with_yaml_that_no_person_means_is_answered_with_words(project, case):
-    text, words = HOSTILE[case]
+def test_a_set_with_yaml_that_no_person_means_is_answered_with_a_sentence(project, case):
+    text, sentence = HOSTILE[case]
     with pytest.raises(UserError) as told:
         read(
             project, [f"training.rounds={{{text}}}" if text.startswith(("[a", "{")) else f"training.rounds={text[3:]}"]
         )
-    assert words in str(told.value)
+    assert sentence in str(told.value)
     assert len(str(told.value)) < 600
 
 
@@ -373,7 +373,7 @@ def test_every_number_of_params_has_an_upper_bound(record):
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "sentence"),
     [
         ("model.hidden=[1000000000000]", "model.hidden.0 is 1000000000000; it must be at most 10,000,000."),
         (f"model.hidden={[1] * 101}", "it must have at most 100 in it."),
@@ -387,8 +387,8 @@ def test_every_number_of_params_has_an_upper_bound(record):
         ("data.source={kind: synthetic, task: linear, rows: 1000000000000000}", "it must be at most 1,000,000,000."),
     ],
 )
-def test_a_number_beyond_any_machine_is_told_with_the_largest_that_is_taken(project, override, words):
+def test_a_number_beyond_any_machine_is_told_with_the_largest_that_is_taken(project, override, sentence):
     with pytest.raises(UserError) as told:
         read(project, [override])
-    assert str(told.value).endswith(words)
+    assert str(told.value).endswith(sentence)
     assert len(str(told.value)) < 400

@@ -60,7 +60,7 @@ QUICK = ["training.rounds=1", "training.epochs=1", "data.scheme=[{kind: equal, c
 def table(**more: Any) -> dict[str, Any]:
     """A table of one cell with two seeds."""
     about = {"title": "t", "source": "made for this test", "known_errors": "none", "base": QUICK, "method": "fedavg"}
-    return {**about, "cells": {"cell": {"words": "w"}}, "scales": {"cpu": {"seeds": [0, 1]}}, **more}
+    return {**about, "cells": {"cell": {"about": "w"}}, "scales": {"cpu": {"seeds": [0, 1]}}, **more}
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_finished_table_is_printed_without_prefect_from_results_that_are_parse
 
 
 def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_missing(own_page, monkeypatch):
-    cells = {"a": {"words": "w"}, "b": {"words": "w", "method": "local_only"}}
+    cells = {"a": {"about": "w"}, "b": {"about": "w", "method": "local_only"}}
     pairs = [{"first": "a", "second": "b"}]
     folder = own_page(whole=table(cells=cells, paired=pairs, ensembles=True))
     results = folder / "docs" / "results" / "tiny.json"
@@ -146,7 +146,7 @@ def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_mis
 
 
 def test_cells_of_other_data_are_not_paired(own_page):
-    cells = {"a": {"words": "w"}, "b": {"words": "w", "set": ["data.seed=9"]}}
+    cells = {"a": {"about": "w"}, "b": {"about": "w", "set": ["data.seed=9"]}}
     own_page(whole=table(cells=cells, paired=[{"first": "a", "second": "b"}]))
     with pytest.raises(UserError, match=r"the cells a and b have other data, .*; drop the pair, or give both"):
         reproduce("tiny.yaml", "whole")
@@ -164,8 +164,8 @@ def test_a_sweep_that_finishes_while_another_trains_keeps_its_records(own_page):
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}", None])
 def test_an_estimate_leaves_nothing_in_the_project_and_tells_no_tracker(own_page, monkeypatch, uri):
-    private = {"words": "w", "method": "local_only"}
-    folder = own_page(first=table(cells={"shared": {"words": "w"}, "own": private}))
+    private = {"about": "w", "method": "local_only"}
+    folder = own_page(first=table(cells={"shared": {"about": "w"}, "own": private}))
     with socket.create_server(("127.0.0.1", 0)) as tracker:
         if uri is None:
             monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -215,7 +215,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "missed": 0,
         "seconds": 31.4,
         "seeds": [0, 1, 2, 3, 4],
-        "words": "ensemble of 3 experts, mini-batches of all clients' rows",
+        "about": "ensemble of 3 experts, mini-batches of all clients' rows",
     }
     shown = {"published": 0.93, "ours": None}
     found = {
@@ -231,7 +231,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         },
         "ensembles": {"linear-conditional-fedavg-2K": {"accuracy": 0.9, "mutual_information": number}},
         "by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
-        "paired": [{"words": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
+        "paired": [{"sentence": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
         "known_errors": "none",
         "results": "docs/results/t.json",
         "figures": [],

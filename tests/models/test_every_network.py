@@ -110,9 +110,8 @@ def shape_of(network):
     """Of one row."""
     if isinstance(network, RowWise):
         return (64 + network.statistics,)
-    for name in ("network", "inner"):
-        if hasattr(network, name):
-            return shape_of(getattr(network, name))
+    if hasattr(network, "inner"):
+        return shape_of(network.inner)
     return getattr(network, "shape", (8, 8))
 
 

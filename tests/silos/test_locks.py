@@ -16,7 +16,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from silos.locks import alone, changing, in_turn, looking, working
-say = lambda words: print(words, flush=True)
+say = lambda line: print(line, flush=True)
 told = {"changing": changing, "looking": looking, "working": working}
 untold = {"alone": alone, "in_turn": in_turn}
 role, path, *name = sys.argv[1:]

@@ -213,18 +213,20 @@ def test_clients_tell_what_they_are_asked_for_by_name(describe):
     problem, _, messages = describe(task=tell_stats, names=names, clients=["a", "b", "c"])
     for message in messages:
         assert isinstance(message, StatsMessage)
-        assert set(message.told) == set(names)
+        assert set(message.statistics) == set(names)
         for at, client in enumerate(message.clients):
             x, y = own_rows(problem, client)
             assert message.rows[at] == TRAIN[client]
-            assert message.told["class_counts"][at].tolist() == np.bincount(y, minlength=3).tolist()
-            np.testing.assert_allclose(message.told["mean"][at], x.mean(0), rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(message.told["variance"][at], x.var(0, ddof=1), rtol=1e-5)
+            assert message.statistics["class_counts"][at].tolist() == np.bincount(y, minlength=3).tolist()
+            np.testing.assert_allclose(message.statistics["mean"][at], x.mean(0), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(message.statistics["variance"][at], x.var(0, ddof=1), rtol=1e-5)
             joint = np.cov(np.column_stack([x, np.eye(3)[y]]).T)
-            np.testing.assert_allclose(message.told["eigenvalues"][at, :8], np.linalg.eigvalsh(joint)[::-1], atol=1e-5)
+            np.testing.assert_allclose(
+                message.statistics["eigenvalues"][at, :8], np.linalg.eigvalsh(joint)[::-1], atol=1e-5
+            )
     assert messages[0].bytes_up == 3 * 4 * (1 + 3 + 5 + 5 + 32)
     (mean,) = describe(task=tell_stats, names=("mean",), clients=["a"])[2]
-    assert set(mean.told) == {"mean"}
+    assert set(mean.statistics) == {"mean"}
 
 
 def test_clients_with_few_rows_tell_none_of_it(describe):
@@ -232,7 +234,7 @@ def test_clients_with_few_rows_tell_none_of_it(describe):
     _, _, messages = describe(task=tell_stats, names=("class_counts", "mean"), stack=6)
     (message,) = messages
     assert sorted(message.silent) == ["few", "one"]
-    for client, *parts in zip(message.clients, *message.told.values(), strict=True):
+    for client, *parts in zip(message.clients, *message.statistics.values(), strict=True):
         assert any(part.any() for part in parts) == (TRAIN[client] >= LEAST_ROWS)
     assert message.bytes_up == 4 * (6 + 4 * (3 + 5))
 
@@ -286,5 +288,5 @@ def test_the_least_number_of_rows_is_enough_and_one_less_is_not(describe, make_p
     problem = make_problem({"enough": LEAST_ROWS, "short": LEAST_ROWS - 1})
     _, _, (message,) = describe(problem, task=tell_stats, names=("mean",))
     assert message.silent == ("short",)
-    spoken = dict(zip(message.clients, message.told["mean"].any(1).tolist(), strict=True))
+    spoken = dict(zip(message.clients, message.statistics["mean"].any(1).tolist(), strict=True))
     assert spoken == {"enough": True, "short": False}

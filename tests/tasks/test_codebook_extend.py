@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from flows.methods.shared.codewords import common_books
 from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.model import Model
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
@@ -90,7 +90,7 @@ def test_tokens_are_the_features_of_each_clients_rows_by_every_form(engine, make
     """Of clients of 30, 20 and 1 rows and a dummy, in two slices each."""
     network = Quantised(MLP(5, (6,), 3, dropout=0.5), words=4, segments=2)
     problem, weights = make_problem(CLIENTS, network=network), network.init(server_stream(0, 0, "init"))
-    cohort, (one,) = Cohort(problem.silos, (Stack(problem.silos.clients, 4),)), members_of(network)
+    cohort, (one,) = Cohort(problem.silos, (Stack(problem.silos.clients, 4),)), network.singles
     found = tokens_of(cohort, cohort.stacks[0], one, stacked(weights, 4), {}, engine, "cpu")
     assert {client: tokens.shape for client, tokens in found.items()} == {c: (2 * n, 3) for c, n in CLIENTS.items()}
     for client, count in CLIENTS.items():
@@ -191,7 +191,7 @@ def test_centres_are_looked_for_anew_in_every_round_by_every_seed_and_member(cro
 def test_what_members_that_are_equal_draw_is_not(ensemble):
     """The same features and the same words of two members: only the draws may differ."""
     problem, round, model, own, _ = ensemble
-    first, second = members_of(model.network)
+    first, second = model.network.singles
     shared = first.named(first.of(model.shared)) | second.named(first.of(model.shared))
     twice = np.stack([own[f"0/{c}"] for c in CLIENTS])
     refs = round.private.save("codewords", list(CLIENTS), {f"{m}/{OWN}": twice for m in (0, 1)})
@@ -275,7 +275,7 @@ def test_the_first_member_gets_the_words_that_the_network_alone_would_get(fill, 
     _, stored = extend_all(ensemble, ("oslo", "lyon"), fill=fill)
     own = {c: round.private.load("codewords", model.personal.refs, c)[f"0/{OWN}"] for c in CLIENTS}
     refs = round.private.save("codewords", list(CLIENTS), {OWN: np.stack(list(own.values()))})
-    one = members_of(model.network)[0]
+    one = model.network.singles[0]
     personal = Private("codewords", refs, one.of(model.personal.start))
     alone = Model(one.network, one.of(model.shared), personal, one.of(model.context), model.clients)
     _, expected = extend((problem, round, alone, own), ("oslo", "lyon"), fill=fill)

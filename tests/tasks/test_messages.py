@@ -55,7 +55,7 @@ def steps(kind: type) -> dict[str, Any]:
 
 @pytest.mark.parametrize("message", message_types())
 def test_every_field_with_numbers_says_how_many_rows_each_stands_for(message):
-    """The rest are words, and how long a step took."""
+    """The rest are text, and how long a step took."""
     declared = numbers_of(message)
     assert all(isinstance(about, Numbers) for about in declared.values())
     assert all(about.least >= LEAST_ROWS for about in declared.values() if about.size == "several")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.difference_words import difference_record
+from flows.experiment.difference_records import difference_record
 from flows.experiment.paired_runs import compared
 from models.assessment.paired_difference import ACCURACY, Stratum, difference
 from models.assessment.quantities import QUANTITIES
@@ -116,7 +116,7 @@ def test_the_method_that_is_right_where_the_other_is_wrong_is_the_better_by_that
         assert found.mean == pytest.approx(sign * share)
         said = difference_record(method, other, found, ACCURACY)
         assert (said["better"], said["difference"]) == ("first", found.mean)
-        assert said["words"].startswith(f"{method} − {other} {'+' if sign > 0 else '−'}")
+        assert said["sentence"].startswith(f"{method} − {other} {'+' if sign > 0 else '−'}")
 
 
 @pytest.mark.parametrize("classes", [None, ["0", "2"]])

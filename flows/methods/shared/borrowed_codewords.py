@@ -10,7 +10,7 @@ from flows.methods.shared.codewords import Held, counted, own_words
 from flows.round import Round
 from models.method_networks.codebook import COUNT, OWN
 from models.model import Model
-from models.networks.deep_ensemble import each_made, members_of, plain
+from models.networks.deep_ensemble import each_made, plain
 from models.state import Private
 from tasks.codebook_extend import borrow_words, codebook_extend
 from tasks.running.dealing import ForAll
@@ -48,7 +48,7 @@ def _held(model: Model) -> dict[str, int]:
     """What the model's context says, zeros included."""
     assert not isinstance(model.context, Private)
     held: dict[str, int] = {}
-    for one in members_of(model.network):
+    for one in model.network.singles:
         counts = model.context.get(one.prefix + COUNT, torch.zeros(len(model.clients), dtype=torch.int64))
         held |= {one.prefix + client: n for client, n in zip(model.clients, counts.tolist(), strict=True)}
     return held
@@ -57,9 +57,7 @@ def _held(model: Model) -> dict[str, int]:
 def _as_of(model: Model, client: str, source: str | None) -> dict[str, int]:
     """The counts of a client that has the words of this one, or of nobody."""
     held = _held(model)
-    return {
-        one.prefix + client: 0 if source is None else held[one.prefix + source] for one in members_of(model.network)
-    }
+    return {one.prefix + client: 0 if source is None else held[one.prefix + source] for one in model.network.singles}
 
 
 def _with(model: Model, refs: dict[str, str], held: Held, room: int | None = None) -> Model:
@@ -92,8 +90,8 @@ def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[s
     """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
     personal, held, problem = model.personal, _held(model), round.problem
     assert isinstance(personal, Private)
-    union = max(sum(held[one.prefix + source] for source in sources) for one in members_of(model.network))
-    stored = members_of(model.network)[0].network.room  # more than words, where a silo had fewer different tokens
+    union = max(sum(held[one.prefix + source] for source in sources) for one in model.network.singles)
+    stored = model.network.singles[0].network.room  # more than words, where a silo had fewer different tokens
     room = max(union, stored)
     options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
     there = problem.silos.select([client for client in model.clients if client in personal.refs])

@@ -10,7 +10,7 @@ from flows.methods.shared.network_checks import offering
 from flows.round import Round
 from models.method_networks.codebook import COUNT, SHARED, Quantised, most_segments
 from models.model import Model
-from models.networks.deep_ensemble import each_made, members_of
+from models.networks.deep_ensemble import each_made
 from models.networks.registry import Network
 from models.streams import server_stream
 from silos.errors import UserError
@@ -27,8 +27,7 @@ Held = Mapping[str, int]
 
 def counted(network: Network, clients: Sequence[str], held: Held) -> dict[str, Tensor]:
     """`held` as the context of a model: every member's counts, (clients,) int64."""
-    each = members_of(network)
-    return {one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients]) for one in each}
+    return {one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients]) for one in network.singles}
 
 
 def own_words(network: Network, clients: Sequence[str], held: Held) -> dict[str, float]:
@@ -53,7 +52,7 @@ def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict
         made: list[dict[str, Tensor]] = []
         for model, messages in zip(models, answers, strict=True):
             made.append({})
-            for one in members_of(model.network):
+            for one in model.network.singles:
                 mine = [message for message in messages if message.prefix == one.prefix]
                 seed = int(one.stream(stream)) & 0x7FFFFFFF
                 made[-1][one.prefix + SHARED] = round.once(common_words, mine, words, seed)
@@ -97,12 +96,12 @@ def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dic
     return {n: {c: float(v) for m in messages for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
 
 
-def said(told: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:
+def said(numbers: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:
     """Why a stage ended as it did; and that a book of so many words has collapsed, if clients use next to none of it."""
-    entropy = list(told["entropy"].values())
+    entropy = list(numbers["entropy"].values())
     range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"
     why = {"certain": "no client is uncertain", "stages": "the last stage is over"}.get(what, what)
-    use = sorted(told["perplexity"].values())[len(entropy) // 2]
+    use = sorted(numbers["perplexity"].values())[len(entropy) // 2]
     if use >= min(_COLLAPSED, words / 2):
         return (f"{range_}: {why}",)
     return f"{range_}: {why}", (

@@ -5,7 +5,6 @@ from typing import Any
 
 from flows.experiment.scene import Scene
 from models.method_networks.codebook import SHARED
-from models.networks.deep_ensemble import members_of
 from tasks.projection import plane, projection
 from tasks.recording.figures import draw_codebook, draw_stages
 
@@ -19,7 +18,7 @@ def stages(scene: Scene) -> Path:
 
 def codewords(scene: Scene) -> Path | None:
     """Features of each client and its own words in the plane of the shared words; only where params let them be seen."""
-    one = members_of(scene.model.network)[0]
+    one = scene.model.network.singles[0]
     shared = scene.model.shared.get(one.prefix + SHARED)
     if shared is None or len(shared) < 2 or not scene.personal:
         return None

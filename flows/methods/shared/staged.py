@@ -13,7 +13,7 @@ from flows.methods.shared.network_checks import apart
 from flows.round import Round
 from models.method_networks.codebook import OWN, SHARED
 from models.model import Model
-from models.networks.deep_ensemble import members_of, plain
+from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
 from models.state import Private, State, Weights
 from tasks.aggregate import aggregate
@@ -52,7 +52,7 @@ def common(state: State) -> int:
 def worded(state: State, network: Network, clients: Sequence[str]) -> Model:
     """The network, which has the state's room for words, with the words of each client."""
     room = state.numbers["room"]
-    empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in members_of(network)}
+    empty = {one.prefix + OWN: torch.zeros(room, one.network.length) for one in network.singles}
     personal = Private(SECTION, state.private[SECTION], {**state.tensors["start"], **empty})
     context = counted(network, clients, state.numbers["words"]) if room else {}
     return Model(network, state.tensors["weights"], personal, context, tuple(clients))
@@ -88,13 +88,13 @@ def is_over(state: State, first_rounds: int, more_rounds: int) -> bool:
 class Check:
     """What clients told of their doubts, by name and client, and the limit of their entropy."""
 
-    told: Mapping[str, Mapping[str, float]]
+    doubts: Mapping[str, Mapping[str, float]]
     limit: float
 
     @property
     def uncertain(self) -> list[str]:
         """Who is above the limit, the most uncertain first."""
-        entropy = self.told["entropy"]
+        entropy = self.doubts["entropy"]
         return sorted((client for client, e in entropy.items() if e > self.limit), key=lambda c: (-entropy[c], c))
 
 
@@ -126,12 +126,12 @@ def conclude(
     problem, stage, uncertain = round.problem, state.numbers["stage"], check.uncertain
     numbers = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
     numbers |= {"clients/extended": len(extended)}
-    numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.told.items()}
-    rows = {f"check_{name}": of for name, of in check.told.items()}
-    rows["extended"] = {client: float(client in extended) for client in check.told["entropy"]}
+    numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.doubts.items()}
+    rows = {f"check_{name}": of for name, of in check.doubts.items()}
+    rows["extended"] = {client: float(client in extended) for client in check.doubts["entropy"]}
     state = changed(state, limit=check.limit)
     if extended:
-        each = " in each member" if len(members_of(problem.network)) > 1 else ""
+        each = " in each member" if len(problem.network.singles) > 1 else ""
         what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
         counts = own_words(problem.network, problem.silos.clients, state.numbers["words"])
         rows["words"] = {client: words + count for client, count in counts.items()}
@@ -140,7 +140,7 @@ def conclude(
     else:
         what = "stages" if uncertain else "certain"
         state = changed(state, settled=what) if until == "budget" else replace(state, finished=what)
-    return state, also(report, numbers, rows, said(check.told, check.limit, what, words))
+    return state, also(report, numbers, rows, said(check.doubts, check.limit, what, words))
 
 
 def also(

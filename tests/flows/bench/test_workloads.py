@@ -133,7 +133,7 @@ def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem
         torch.testing.assert_close(ours[at], w, rtol=0, atol=2e-5)
 
 
-def test_a_contestant_that_fails_is_an_error_with_its_own_words(tmp_path):
+def test_a_contestant_that_fails_is_an_error_with_its_own_message(tmp_path):
     (tmp_path / "params.yaml").write_text("data: nothing")
     with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):
         workloads._command(tmp_path, "partition", "--json")

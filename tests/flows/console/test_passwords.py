@@ -20,8 +20,8 @@ def test_nothing_that_a_run_leaves_or_says_holds_the_password_of_its_tracker(
         def __init__(self) -> None:
             self.said: list[str] = []
 
-        def say(self, words: str) -> None:
-            self.said.append(words)
+        def say(self, line: str) -> None:
+            self.said.append(line)
 
     heard = Heard()
     monkeypatch.chdir(project)
@@ -29,7 +29,7 @@ def test_nothing_that_a_run_leaves_or_says_holds_the_password_of_its_tracker(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(screen, "_current", heard)
     result = run("fedavg", 0, ["training.rounds=1"], derived=True)
-    (said,) = [words for words in heard.said if "MLflow" in words]
+    (said,) = [line for line in heard.said if "MLflow" in line]
     assert "MLflow at http://me:***@127.0.0.1:9" in said
     shown = [*heard.said, *capfd.readouterr(), caplog.text, str(result)]
     assert not [text for text in shown if PASSWORD in text]

@@ -43,7 +43,10 @@ def test_a_server_that_cannot_start_is_quoted(tmp_path):
     (tmp_path / ".prefect" / "prefect.db").mkdir(parents=True)
     process = start(tmp_path)
     said = process.communicate(timeout=120)[1].strip().splitlines()[-1]
-    assert "does not answer; its last words are: (sqlite3.OperationalError) unable to open database file; see" in said
+    assert (
+        "does not answer; the last line of its log is: (sqlite3.OperationalError) unable to open database file; see"
+        in said
+    )
     assert said.endswith("; see server.log there.")
 
 

@@ -47,7 +47,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 {"method": EVIL, "model": "global", "seeds": 1, "seconds": 1.0, **dict.fromkeys(QUANTITY.columns)}
             ],
             "runs": [{"seed": 0}],
-            "paired": [{"words": EVIL}],
+            "paired": [{"sentence": EVIL}],
             "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
             "data_version": EVIL,
             "figure": EVIL,
@@ -140,7 +140,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "data_log": (
         {
             "now": "ab",
-            "versions": [{"revision": EVIL, "date": EVIL, "words": EVIL, "digest": EVIL, "partitions": {EVIL: "ab"}}],
+            "versions": [{"revision": EVIL, "date": EVIL, "subject": EVIL, "digest": EVIL, "partitions": {EVIL: "ab"}}],
         },
         4,
     ),
@@ -156,7 +156,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "rows": [
                 {
                     "cell": EVIL,
-                    "words": EVIL,
+                    "about": EVIL,
                     "missed": 0,
                     "values": [0.5],
                     "seconds": 1.0,
@@ -173,7 +173,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "by_class": {EVIL: {EVIL: NUMBERS}},
             "also": {EVIL: {EVIL: NUMBERS}},
             "ensembles": {EVIL: {EVIL: 0.5}},
-            "paired": [{"words": EVIL}],
+            "paired": [{"sentence": EVIL}],
             "known_errors": EVIL,
             "results": EVIL,
             "figures": [EVIL],

@@ -163,7 +163,7 @@ def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(
     typed = ["compare", "own", "fedavg", "--seeds", "0", "--reference", "fedavg", "--json"]
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
-        app([*typed, *(word for setting in settings for word in ("--set", setting))])
+        app([*typed, *(part for setting in settings for part in ("--set", setting))])
     signal.signal(signal.SIGINT, before)
     assert ended.value.code == 1
     found = json.loads(capsys.readouterr().out)
@@ -277,11 +277,11 @@ def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder,
     pools(kind)
     with small_disk(folder / place):
         ballast = folder / place / "ballast"
-        words = unwritable(
+        message = unwritable(
             fails(ballast.unlink, spoil=lambda: fill(ballast), method=method, kind=kind, workers=workers)
         )
-    assert words.startswith(f"cannot write {folder / place}/")
-    assert words.endswith(": the disk is full; free some space.")
+    assert message.startswith(f"cannot write {folder / place}/")
+    assert message.endswith(": the disk is full; free some space.")
 
 
 def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):

@@ -29,7 +29,7 @@ from flows.reproduce import reproduce
 from flows.run import run
 from silos.errors import UserError
 from silos.manifest import read_manifest
-from silos.names import Word, is_plain
+from silos.names import PlainText, is_plain
 
 CHECKOUT = Path(__file__).parents[3]
 EVIL = """
@@ -161,7 +161,7 @@ def test_text_in_a_page_of_the_users_own_may_be_a_place_unless_it_is_marked_as_a
         files: tuple[str, ...] = ()
         place: Path = Path()
         kind: Literal["a", "b"] = "a"
-        word: Annotated[str | None, Word()] = None
+        shown: Annotated[str | None, PlainText()] = None
         numbers: dict[Literal["a"], list[float]] | None = None
 
     found = {name for name, field in Own.model_fields.items() if flow_parameters.free(field.annotation, field.metadata)}

@@ -140,7 +140,7 @@ class Search:
         self.texts = {text: float(value) for value in rows.ravel() for text in _written(float(value), str(value))}
 
     def traces(self, data: bytes) -> list[str]:
-        """What was found, in words."""
+        """What was found, as a sentence."""
         found = []
         for part in _parts(data):
             found += [f"bytes of {value}" for needle, value in self.needles.items() if needle in part]

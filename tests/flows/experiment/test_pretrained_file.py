@@ -100,14 +100,14 @@ def test_params_without_a_file_say_so_in_the_runs_record(project):
 def refused(project: Path, **options: str) -> str:
     with pytest.raises(UserError) as told:
         opened(project, **options).problem(0)
-    words = str(told.value)
-    assert words.startswith(f"params.yaml: model.pretrained: {project}/given.pth ")
-    assert words.endswith("~/.cache/torch/hub/checkpoints), or set model.pretrained to null.")
-    assert "torchvision's resnet18" in words
-    return words
+    message = str(told.value)
+    assert message.startswith(f"params.yaml: model.pretrained: {project}/given.pth ")
+    assert message.endswith("~/.cache/torch/hub/checkpoints), or set model.pretrained to null.")
+    assert "torchvision's resnet18" in message
+    return message
 
 
-def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused_in_words(project, states):
+def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused(project, states):
     file = project / "given.pth"
     assert "is no file" in refused(project)
     file.write_text("<html>not found</html>")

@@ -15,8 +15,8 @@ OPEN = """
 from flows.console import screen
 from flows.experiment.project import Project
 class Told(screen.Screen):
-    def say(self, words):
-        print(words, flush=True)
+    def say(self, line):
+        print(line, flush=True)
 screen.use(Told())
 print(Project.open(derived=True).silos.version, flush=True)
 """

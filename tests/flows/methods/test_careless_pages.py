@@ -1,4 +1,4 @@
-"""Pages with a slip in them: told in words, where it would else be a wrong number or a row that leaves its client."""
+"""Pages with a slip in them: told in a sentence, where it would else be a wrong number or a row that leaves its client."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -95,7 +95,7 @@ def test_a_class_that_adds_to_a_message_without_a_decorator_is_refused():
 ANSWERS = {
     "nothing": (lambda _: [], "answers with nothing"),
     "rows, unannounced": (lambda cohort: [Quiet(s.clients, torch.ones(9)) for s in cohort.stacks], "does not say what"),
-    "words": (lambda cohort: [Wordy(s.clients, "north") for s in cohort.stacks], "holds a str"),
+    "text": (lambda cohort: [Wordy(s.clients, "north") for s in cohort.stacks], "holds a str"),
     "no message at the end": (lambda cohort: [Message(cohort.clients), 3], "answers with int"),
     "others": (lambda _: [Message(("paris",))], "'paris', which is none of the clients"),
 }
@@ -103,14 +103,14 @@ ANSWERS = {
 
 @pytest.mark.parametrize("which", ANSWERS)
 def test_an_answer_that_is_no_list_of_messages_of_these_clients_is_refused(which, make_problem, make_round):
-    answer, words = ANSWERS[which]
+    answer, message = ANSWERS[which]
 
     @step
     def tell(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
         return answer(cohort)
 
     problem = make_problem(SIZES)
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=message):
         make_round(problem).each(tell, FedAvg().model(FedAvg().init(problem), problem))
 
 
@@ -154,14 +154,14 @@ def test_what_clients_keep_is_not_written_over_by_another_section_of_that_name(m
 
 
 @pytest.mark.parametrize(
-    ("only", "words"),
+    ("only", "message"),
     [
         (["dense0.wieght"], "are no weights; there are"),
         ("dense", "are no weights; there are"),
         ([], "nothing is learned"),
     ],
 )
-def test_training_only_weights_that_there_are_not_is_refused(only, words, make_problem, make_round):
+def test_training_only_weights_that_there_are_not_is_refused(only, message, make_problem, make_round):
     @step
     def part(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
              device: str) -> list[Update]:  # fmt: skip
@@ -170,7 +170,7 @@ def test_training_only_weights_that_there_are_not_is_refused(only, words, make_p
         return []
 
     problem = make_problem(SIZES)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         make_round(problem).train(part, FedAvg().model(FedAvg().init(problem), problem))
 
 

@@ -5,7 +5,7 @@ import torch
 
 from flows.method import find, names, start
 from flows.methods.fediir import FedIIR
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.training.engine import outcomes
 from models.training.optimisers import Adam
@@ -62,7 +62,7 @@ def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_i
 def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
     page, network = find(name)(), DeepEnsemble(INNER, 2)
     ours, theirs = (play(page, make(one), [1, 2]) for one in (network, INNER))
-    first, second = members_of(network)
+    first, second = network.singles
     for client in CLIENTS:
         opened = [
             open_weights(page.model(p.state, p.problem).select([client]), Stack((client,), 1), p.private, "cpu")[0]

@@ -12,7 +12,7 @@ from flows.methods.shared.staged import SECTION
 from flows.methods.uefl import UEFL
 from flows.methods.uefl_authors import UEFLAuthors
 from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised, habits
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.training.optimisers import SGD, Adam
 from silos.cohort import Stack
@@ -191,13 +191,13 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
         stack = Stack((client,), 1)
         weights, _ = open_weights(model.select([client]), stack, played.private, "cpu")
         x = open_rows(ensemble.silos, stack, "validation", "cpu").x
-        said = [one.network.apply_stack(one.of(weights), {}, x, None) for one in members_of(model.network)]
+        said = [one.network.apply_stack(one.of(weights), {}, x, None) for one in model.network.singles]
         p = torch.stack([torch.softmax(logits.double(), -1) for logits in said])
         entropy, each = torch.special.entr(p.mean(0)).sum(-1).mean(), torch.special.entr(p).sum(-1).mean()
         assert rows["check_entropy"][client] == pytest.approx(float(entropy))
         assert rows["check_mutual_information"][client] == pytest.approx(float(entropy - each), abs=1e-9)
         counts = torch.tensor([x.shape[1]])
-        told = [habits(one.network, one.of(weights), {}, x, counts, "batched") for one in members_of(model.network)]
+        told = [habits(one.network, one.of(weights), {}, x, counts, "batched") for one in model.network.singles]
         assert rows["check_words_used"][client] == sum(float(of["words_used"]) for of in told) / 2
     assert min(rows["check_mutual_information"].values()) > 0
     assert rows["words"] == dict.fromkeys(CLIENTS, 8.0), "of one member: 4 that are shared, and 4"

@@ -26,7 +26,7 @@ TINY = {
     "title": "t",
     "source": "s",
     "known_errors": "none",
-    "cells": {"a": {"words": "w", "method": "fedavg"}, "b": {"words": "w", "method": "pooled"}},
+    "cells": {"a": {"about": "w", "method": "fedavg"}, "b": {"about": "w", "method": "pooled"}},
     "scales": {"cpu": {"seeds": [0]}},
 }
 
@@ -46,7 +46,7 @@ def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, sc
 @pytest.mark.parametrize("metric", ["accuracy/mean@", "accuracy/mean@0", "accuracy/mean@last"])
 def test_after_an_at_stands_the_number_of_a_round(metric):
     about = {"title": "t", "source": "s", "known_errors": "none", "method": "fedavg", "scales": {"cpu": {"seeds": [0]}}}
-    table = {**about, "cells": {"one": {"words": "w"}}}
+    table = {**about, "cells": {"one": {"about": "w"}}}
     assert Table.model_validate({**table, "also": {"accuracy/mean@3": "third"}})
     for bad in ({"also": {metric: "t"}}, {"measure": {"metric": metric}}):
         with pytest.raises(ValidationError, match="after @ stands the number of a round"):
@@ -101,22 +101,22 @@ def test_a_grid_is_for_all_cells_or_for_those_that_it_names():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"paired": [{"first": "a", "second": "z"}]}, "there is no cell 'z'; there are a, b"),
         ({"by_class": {"o": {"z": 0.5}}}, "there is no cell 'z'"),
-        ({"cells": {"a": {"words": "w"}}}, "the cell a names no method"),
+        ({"cells": {"a": {"about": "w"}}}, "the cell a names no method"),
         ({"scales": {"cpu": {"seeds": [0], "grid": [0.1]}}}, "add `grid`"),
         ({"seeds_are": "weather"}, "seeds_are"),
         ({"seeds_are": "data", "paired": [{"first": "a", "second": "b", "classes": ["1"]}]}, "same rows in every seed"),
     ],
 )
-def test_what_is_wrong_with_a_page_is_said(change, words, tmp_path):
+def test_what_is_wrong_with_a_page_is_said(change, message, tmp_path):
     page = tmp_path / "mine.yaml"
     page.write_text(yaml.safe_dump({"tables": {"1": {**TINY, **change}}}))
     with pytest.raises(UserError, match="table 1") as error:
         table_of(str(page), "1", "cpu")
-    assert words in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
@@ -130,7 +130,7 @@ def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (
             "tables:\n  1: !!python/name:os.system\n",
@@ -144,7 +144,7 @@ def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
         ("", r"mine\.yaml holds no tables; "),
     ],
 )
-def test_a_page_that_is_no_yaml_or_holds_no_tables_is_told_with_its_file(text, words, tmp_path):
+def test_a_page_that_is_no_yaml_or_holds_no_tables_is_told_with_its_file(text, message, tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         table_of(str(tmp_path / "mine.yaml"), "1", "cpu")

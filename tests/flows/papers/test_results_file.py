@@ -3,10 +3,15 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from flows.experiment.difference_records import difference_of_cells
 from flows.papers.results_file import Results
+from models.assessment.paired_difference import ACCURACY, Difference
+
+RECORDED = sorted((Path(__file__).parents[3] / "docs" / "results").glob("*.json"))
 
 WRITER = """
 import sys
@@ -53,3 +58,15 @@ def test_a_record_that_is_kept_twice_is_there_once(results):
 def test_what_is_not_there_is_not_found_and_looking_writes_nothing(results):
     assert results.find(("1", "cpu"), {"seed": 0}) is None
     assert not results.file.exists()
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_a_recorded_difference_has_the_sentence_that_its_numbers_tell(file):
+    """All that are recorded are of accuracy."""
+    sections = json.loads(file.read_text()).values()
+    records = [record for table in sections for scale in table.get("paired", {}).values() for record in scale]
+    assert records or file.stem == "mcmahan"
+    for record in records:
+        difference = Difference(*(record[name] for name in ("difference", "low", "high")))
+        told = difference_of_cells(record["first"], record["second"], difference, ACCURACY, record["classes"])
+        assert {name: record[name] for name in told} == told

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.assessment.paired_difference import Difference, Stratum, better, difference, in_words, over_draws
+from models.assessment.paired_difference import Difference, Stratum, better, difference, over_draws, sentence_of
 from models.assessment.quantities import QUANTITIES
 
 RMSE = QUANTITIES["regression"]
@@ -162,7 +162,7 @@ def test_more_seeds_and_more_rows_make_it_narrower():
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "sentence"),
     [
         (Difference(0.004, -0.003, 0.011), "fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable"),
         (Difference(0.0214, 0.005, 0.04), "fedprox − fedavg +2.1 points, +0.5 to +4.0: fedprox is better"),
@@ -171,12 +171,12 @@ def test_more_seeds_and_more_rows_make_it_narrower():
         (Difference(-0.0001, -1.0, 1.0), "fedprox − fedavg 0.0 points, −100.0 to +100.0: not distinguishable"),
     ],
 )
-def test_the_difference_in_words(found, words):
-    assert in_words("fedprox", "fedavg", found) == words
+def test_the_sentence_of_a_difference(found, sentence):
+    assert sentence_of("fedprox", "fedavg", found) == sentence
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "winner"),
+    ("found", "sentence", "winner"),
     [
         (Difference(-93.54, -121.2, -65.72), "−93.5 in mean squared error, −121 to −65.7: pooled is better", "pooled"),
         (
@@ -188,8 +188,8 @@ def test_the_difference_in_words(found, words):
         (Difference(2.0, -np.inf, np.inf), "+2.00 in mean squared error, −∞ to +∞: not distinguishable", None),
     ],
 )
-def test_less_squared_error_is_better(found, words, winner):
-    assert in_words("pooled", "fedavg", found, RMSE) == f"pooled − fedavg {words}"
+def test_less_squared_error_is_better(found, sentence, winner):
+    assert sentence_of("pooled", "fedavg", found, RMSE) == f"pooled − fedavg {sentence}"
     assert better("pooled", "fedavg", found, RMSE) == winner
 
 
@@ -198,7 +198,7 @@ def test_a_prediction_that_is_not_finite_leaves_nothing_to_tell(broken):
     found = difference(strata([np.array([[1.0, 2.0]]), np.array([[broken, 0.0]])]), bound=np.inf, alike=False)
     assert np.isnan([found.mean, found.low, found.high]).all()
     assert better("pooled", "fedavg", found, RMSE) is None
-    assert in_words("pooled", "fedavg", found, RMSE) == (
+    assert sentence_of("pooled", "fedavg", found, RMSE) == (
         "pooled − fedavg: not distinguishable, since predictions of one of them are not finite"
     )
 

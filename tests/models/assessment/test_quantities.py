@@ -1,4 +1,4 @@
-"""What a task is judged by: rmse against numpy, and the sign, the target and the words of both."""
+"""What a task is judged by: rmse against numpy, and the sign, the target and the text of both."""
 
 import math
 
@@ -66,11 +66,11 @@ def test_which_metrics_are_better_low():
     assert not any(map(lower_is_better, ["accuracy/mean", "unseen/accuracy/worst"]))
 
 
-def test_a_run_in_words():
+def test_a_run_as_text():
     assert ACCURACY.said({"accuracy/mean": 0.5}) == "accuracy 0.500"
     assert RMSE.said({"rmse/pooled": 14.9012}) == "rmse 14.90"
     assert RMSE.said({"rmse/pooled": math.inf}) == "rmse diverged"
     assert RMSE.said({}) is None
     metrics = {"rmse/pooled": 0.10434, "rmse/worst": 45231.4, "rmse/median": 1e-7}
-    assert RMSE.in_words(metrics) == "rmse 0.1043 pooled over clients, worst 45231, median 1e-07"
-    assert "diverged, try a lower training.optimiser.learning_rate" in RMSE.in_words({"rmse/pooled": math.nan})
+    assert RMSE.as_text(metrics) == "rmse 0.1043 pooled over clients, worst 45231, median 1e-07"
+    assert "diverged, try a lower training.optimiser.learning_rate" in RMSE.as_text({"rmse/pooled": math.nan})

@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 from models.assessment.uncertainty import Predictive, doubts, predictive, together
 from models.method_networks.codebook import COUNT, OWN, Quantised
 from models.networks.convolution import CNN
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.networks.residual import Residual
 from models.streams import client_streams, fold, server_stream
@@ -36,7 +36,7 @@ def stack(network):
     weights = stacked(network.init(server_stream(0, 0, "init")), 2)
     weights = {n: w + 0.3 * draw(*w.shape, seed=4).abs() for n, w in weights.items()}
     context = {}
-    for one in members_of(network):
+    for one in network.singles:
         if isinstance(one.network, Quantised):
             weights[one.prefix + OWN] = draw(2, 2, one.network.length, seed=one.number)
             context[one.prefix + COUNT] = torch.tensor([2, 0])
@@ -72,7 +72,7 @@ def test_without_dropout_all_passes_agree_with_the_deterministic_softmax(network
 def test_an_ensemble_without_passes_is_its_members_together(inner):
     network = DeepEnsemble(inner, 3)
     (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
-    said = [one.network.apply_stack(one.of(weights), one.of(context), x, None).double() for one in members_of(network)]
+    said = [one.network.apply_stack(one.of(weights), one.of(context), x, None).double() for one in network.singles]
     found, expected = predictive(network, weights, context, x, None, 0), together(said)
     torch.testing.assert_close(found.p, expected.p, rtol=0, atol=1e-12)
     torch.testing.assert_close(found.each, expected.each, rtol=0, atol=1e-12)
@@ -86,7 +86,7 @@ def test_an_ensemble_without_passes_is_its_members_together(inner):
 def test_members_that_are_equal_do_not_disagree():
     network = DeepEnsemble(NETWORKS["cnn"], 3)
     (weights, _), x = stack(network), draw(2, 9, 8, 8, seed=2)
-    first, *others = members_of(network)
+    first, *others = network.singles
     for other in others:
         weights |= other.named(first.of(weights))
     found = predictive(network, weights, {}, x, None, 0)
@@ -101,7 +101,7 @@ def test_an_ensembles_passes_are_those_of_every_member_with_masks_of_its_own():
     (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
     streams = client_streams(0, ["a", "b"], 1, "u")
     found = predictive(network, weights, context, x, streams, 4)
-    first, second = members_of(network)
+    first, second = network.singles
     of_first = predictive(network.inner, first.of(weights), {}, x, streams, 4)
     masks = [second.stream(fold(fold(streams, 0), t)) for t in range(4)]
     of_second = together([network.inner.apply_stack(second.of(weights), {}, x, mask) for mask in masks])

@@ -9,7 +9,7 @@ from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.method_networks.distrans_network import Transformed
 from models.networks.beside_rows import STATISTICS
 from models.networks.convolution import CNN
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.networks.registry import from_json, size, to_json
 from models.networks.residual import Residual
@@ -32,7 +32,7 @@ def at_work(network, images, dtype=torch.float64):
     """Weights of three clients, what they have beside, rows and streams."""
     weights, rows, streams = images(network, dtype=dtype)
     context = {}
-    for one in members_of(network):
+    for one in network.singles:
         if isinstance(one.network, Quantised):
             draw = torch.Generator().manual_seed(one.number)
             weights[one.prefix + OWN] = torch.randn(3, 2, one.network.length, generator=draw).to(dtype)
@@ -52,7 +52,7 @@ def test_every_member_learns_what_it_learns_alone(optimiser, network, images):
     found, loss, _ = train(network, weights, context, rows, plan, streams)
     assert set(found) == set(weights)
     losses = []
-    for one in members_of(network):
+    for one in network.singles:
         alone, own_loss, _ = train(one.network, one.of(weights), one.of(context), rows, plan, streams)
         losses.append(own_loss)
         for name, w in alone.items():
@@ -65,7 +65,7 @@ def test_the_proximal_term_pulls_every_member_to_its_own_start(images):
     weights, _, rows, streams = at_work(network, images)
     plan = Training(CrossEntropy(), Adam(0.01), 2, 3, "batched")
     found, *_ = train(network, weights, {}, rows, plan, streams, 0.5)
-    for one in members_of(network):
+    for one in network.singles:
         alone, *_ = train(one.network, one.of(weights), {}, rows, plan, streams, 0.5)
         for name, w in alone.items():
             torch.testing.assert_close(found[one.prefix + name], w, rtol=0, atol=1e-9)
@@ -75,7 +75,7 @@ class Second(MLP):
     """An MLP that drops what the second member of an ensemble drops."""
 
     def apply_stack(self, weights, context, x, streams):
-        return super().apply_stack(weights, context, x, members_of(DeepEnsemble(self, 2))[1].stream(streams))
+        return super().apply_stack(weights, context, x, DeepEnsemble(self, 2).singles[1].stream(streams))
 
 
 def test_every_member_drops_activations_of_its_own_and_the_first_those_of_the_network_alone(images):
@@ -84,7 +84,7 @@ def test_every_member_drops_activations_of_its_own_and_the_first_those_of_the_ne
     weights, _, rows, streams = at_work(network, images)
     plan = Training(CrossEntropy(), Adam(0.01), 2, 3, "batched")
     found, *_ = train(network, weights, {}, rows, plan, streams)
-    first, second = members_of(network)
+    first, second = network.singles
     of_first, *_ = train(inner, first.of(weights), {}, rows, plan, streams)
     of_second, *_ = train(Second(64, (20,), 3, dropout=0.5), second.of(weights), {}, rows, plan, streams)
     other, *_ = train(inner, second.of(weights), {}, rows, plan, streams)
@@ -98,7 +98,7 @@ def test_its_prediction_is_the_mean_of_the_members_probabilities(network, images
     weights, context, rows, _ = at_work(network, images)
     said = [
         torch.softmax(one.network.apply_stack(one.of(weights), one.of(context), rows.x, None), -1)
-        for one in members_of(network)
+        for one in network.singles
     ]
     found = network.apply_stack(weights, context, rows.x, None)
     torch.testing.assert_close(torch.softmax(found, -1), torch.stack(said).mean(0))
@@ -120,7 +120,7 @@ def test_very_sure_members_give_no_infinite_numbers():
 def test_the_first_member_starts_as_the_network_alone_and_no_two_start_alike(network):
     stream = server_stream(0, 0, "init")
     weights, alone = network.init(stream), network.inner.init(stream)
-    first, second, third = (one.of(weights) for one in members_of(network))
+    first, second, third = (one.of(weights) for one in network.singles)
     assert all(torch.equal(first[name], w) for name, w in alone.items())
     name = "dense0.weight"
     assert not torch.equal(first[name], second[name])
@@ -138,7 +138,7 @@ def test_no_member_reads_another_ones_weights_or_words(images):
     weights, context, rows, streams = at_work(network, images, torch.float32)
     plan = Training(CrossEntropy(), Adam(0.01), 1, 4, "batched")
     expected, *_ = train(network, weights, context, rows, plan, streams)
-    first, second = members_of(network)
+    first, second = network.singles
     poisoned = weights | second.named({n: w * torch.nan for n, w in second.of(weights).items()})
     found, *_ = train(network, poisoned, context, rows, plan, streams)
     for name, w in first.of(expected).items():
@@ -153,7 +153,7 @@ def test_in_no_member_a_client_reads_another_ones_words(images):
     expected, loss, _ = train(network, weights, context, rows, plan, streams)
     for client in range(3):
         poisoned = dict(weights)
-        for one in members_of(network):
+        for one in network.singles:
             words = poisoned[one.prefix + OWN] = weights[one.prefix + OWN].clone()
             words[torch.arange(3) != client] = torch.nan
             words[client, context[one.prefix + COUNT][client] :] = torch.nan
@@ -183,9 +183,7 @@ def test_what_is_no_members_is_read_by_all():
     network = DeepEnsemble(MLP(5, (6,), 3, statistics=2), 2)
     weights = stacked(network.init(server_stream(0, 0, "init")), 1)
     x, context = torch.ones(1, 4, 5), {STATISTICS: torch.tensor([[3.0, -1.0]])}
-    said = [
-        torch.softmax(one.network.apply_stack(one.of(weights), context, x, None), -1) for one in members_of(network)
-    ]
+    said = [torch.softmax(one.network.apply_stack(one.of(weights), context, x, None), -1) for one in network.singles]
     found = network.apply_stack(weights, context, x, None)
     torch.testing.assert_close(torch.softmax(found, -1), torch.stack(said).mean(0))
 
@@ -208,7 +206,7 @@ def test_the_engine_takes_the_line_of_what_it_is_of_and_smaller_stacks():
 
 def test_a_network_that_is_no_ensemble_is_its_own_only_member():
     network, weights = MLP(5, (), 3), {"dense0.weight": torch.zeros(5, 3), SHARED: torch.zeros(0, 5)}
-    (one,) = members_of(network)
+    (one,) = network.singles
     streams = client_streams(0, ["a", "b"], 1, "t")
     assert one.network is network
     assert one.of(weights) is weights

@@ -104,7 +104,7 @@ def test_evaluation_and_a_training_step_are_torchvisions_with_the_same_weights(k
     for name, w in reference.state_dict().items():
         if not name.endswith("tracked"):
             torch.testing.assert_close(
-                found[name], w, rtol=1e-7, atol=1e-9, msg=lambda words, name=name: f"{name}: {words}"
+                found[name], w, rtol=1e-7, atol=1e-9, msg=lambda message, name=name: f"{name}: {message}"
             )
 
 
@@ -120,7 +120,7 @@ def test_a_stack_of_unequal_clients_learns_what_each_learns_alone(network, optim
     found, reference = (train(network, start, {}, rows, plan, streams) for plan in plans)
     for name, w in reference[0].items():
         torch.testing.assert_close(
-            found[0][name], w, rtol=0, atol=1e-7, msg=lambda words, name=name: f"{name}: {words}"
+            found[0][name], w, rtol=0, atol=1e-7, msg=lambda message, name=name: f"{name}: {message}"
         )
         assert name in network.buffers or not torch.equal(w, start[name]), name
     torch.testing.assert_close(found[1], reference[1], rtol=0, atol=1e-9)
@@ -156,7 +156,7 @@ def test_fresh_weights_spread_as_torchvisions_do(kind):
         assert w.shape == expected[name].shape
         spread = expected[name].std(correction=0)
         torch.testing.assert_close(
-            w.std(correction=0), spread, rtol=0.05, atol=0, msg=lambda words, name=name: f"{name}: {words}"
+            w.std(correction=0), spread, rtol=0.05, atol=0, msg=lambda message, name=name: f"{name}: {message}"
         )
         assert w.dim() == 1 or not torch.equal(w, weights[name])
 

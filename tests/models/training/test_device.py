@@ -11,7 +11,7 @@ from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fedsr_network import Represented
 from models.networks.convolution import CNN
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.networks.residual import Residual
 from models.streams import client_streams, server_stream
@@ -46,7 +46,7 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
         trained, loss, _ = train(network, weights, context, rows, plan, streams, proximal=0.1)
         found = outcomes(network, trained, context, rows, CrossEntropy(), engine)
         found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
-        for one in members_of(network):
+        for one in network.singles:
             if isinstance(one.network, Quantised):
                 found |= habits(one.network, one.of(trained), one.of(context), rows.x, rows.counts, engine)
     for tensor in (*trained.values(), loss, *found.values()):
@@ -72,7 +72,7 @@ def stack(network, device):
     rows = Rows(x.to(device), y.to(device), torch.tensor([9, 0, 5], device=device))
     weights = stacked({n: w.to(device) for n, w in network.init(server_stream(0, 0, "init")).items()}, 3)
     context = {"statistics": torch.rand(3, 4, generator=draw).to(device)}
-    for one in members_of(network):
+    for one in network.singles:
         if isinstance(one.network, Quantised):
             own = torch.rand(3, one.network.room, one.network.length, generator=draw)
             weights[one.prefix + OWN] = own.to(device)

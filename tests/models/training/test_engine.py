@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.networks.convolution import CNN
-from models.networks.deep_ensemble import DeepEnsemble, members_of
+from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.networks.network import Network
 from models.networks.residual import Residual
@@ -122,7 +122,7 @@ def test_a_gradient_is_that_of_the_mean_loss_of_all_of_a_clients_rows(members, n
     for client, count in enumerate(rows.counts.tolist()):
         own = {n: w[client].double().requires_grad_() for n, w in weights.items()}
         x, y = rows.x[client, :count].double(), rows.y[client, :count]
-        alone = [one.network.apply(one.of(own), {}, x, None) for one in members_of(network)]
+        alone = [one.network.apply(one.of(own), {}, x, None) for one in network.singles]
         means = [torch.nn.functional.cross_entropy(logits, y, reduction="sum") / max(count, 1) for logits in alone]
         grads = torch.autograd.grad(sum(means), list(own.values()))
         for name, expected in zip(own, grads, strict=True):

@@ -1,4 +1,4 @@
-"""The sets read through torchvision, each on small files in its own format, and in words where they are not there."""
+"""The sets read through torchvision, each on small files in its own format, and a sentence where they are not there."""
 
 import gzip
 import hashlib

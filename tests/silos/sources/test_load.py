@@ -70,7 +70,7 @@ def test_clients_may_be_strings_or_whole_numbers(read):
         ["train", "test", "validation", "train", "test", "validation"],
     ],
 )
-def test_a_split_column_may_be_numbers_or_words(read, split):
+def test_a_split_column_may_be_numbers_or_text(read, split):
     assert read(x=X, y=Y, split=np.array(split)).split.tolist() == ["train", "test", "validation"] * 2
 
 

@@ -92,7 +92,7 @@ def test_a_picture_with_any_byte_wrong_is_read_or_named_without_a_warning(tmp_pa
             except UserError as error:
                 said.append(str(error))
     assert said
-    assert all("art/dog/10.png is not a picture that can be read" in words for words in said)
+    assert all("art/dog/10.png is not a picture that can be read" in sentence for sentence in said)
     assert capfd.readouterr().err == ""
 
 

@@ -265,11 +265,11 @@ def test_a_commits_words_may_hold_any_character(tmp_path, monkeypatch):
     record(tmp_path)
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", "data.dvc")
-    words = "[/b] é日 \x1b[2J \x0c one \u2028 line\ttab"
-    git(tmp_path, "commit", "--quiet", "--message", words)
+    subject = "[/b] é日 \x1b[2J \x0c one \u2028 line\ttab"
+    git(tmp_path, "commit", "--quiet", "--message", subject)
     monkeypatch.setattr("locale.getencoding", lambda: "ascii")  # what `text=True` reads with
     (found,) = history.log(tmp_path)
-    assert found.words == words
+    assert found.subject == subject
 
 
 def test_what_dvc_says_of_a_link_has_no_colours(data, tmp_path):

@@ -14,7 +14,7 @@ NAMES = st.text(max_size=12) | st.sampled_from(
 
 
 def taken(name: str) -> bool:
-    """MLflow's own word."""
+    """MLflow's own verdict."""
     try:
         _validate_metric_name(name)
         _validate_length_limit("Metric name", 250, name)

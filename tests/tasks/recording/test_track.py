@@ -54,11 +54,11 @@ def test_in_a_folder_whose_name_means_something_in_an_address_the_database_is_th
     client = connect(tracking_uri(folder, None))
     number = client.create_experiment("e", artifact_location=(folder / "runs" / "artifacts").as_uri())
     run = client.create_run(number).info.run_id
-    client.log_text(run, "hello", "words.txt")
+    client.log_text(run, "hello", "hello.txt")
     assert "runs" in _tables(folder / "runs" / "mlflow.db")
-    assert client.list_artifacts(run)[0].path == "words.txt"
+    assert client.list_artifacts(run)[0].path == "hello.txt"
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
-    assert {path.name for path in folder.rglob("*")} == {"runs", "mlflow.db", "artifacts", run, "words.txt"}
+    assert {path.name for path in folder.rglob("*")} == {"runs", "mlflow.db", "artifacts", run, "hello.txt"}
 
 
 def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_written(

@@ -8,10 +8,10 @@ from models.assessment.quantities import Quantity
 
 
 def say_round(name: str, record: dict[str, Any], quantity: Quantity, said: Sequence[str]) -> None:
-    """A round is over; `said`: what the method reports in words."""
+    """A round is over; `said`: the sentences that the method reports."""
     screen.current().round(record["round"], quantity.said(record["metrics"]))
-    for words in said:
-        screen.current().say(f"{name}, round {record['round']}: {words}")
+    for sentence in said:
+        screen.current().say(f"{name}, round {record['round']}: {sentence}")
 
 
 def say_result(name: str, result: dict[str, Any], quantity: Quantity, problem: str | None) -> None:
