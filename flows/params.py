@@ -105,20 +105,22 @@ class SquaredErrorParams(Section):
 
 
 class SGDParams(Section):
-    """Stochastic gradient descent."""
+    """Stochastic gradient descent. `state` is what an optimiser remembers: made anew in every round, or kept by clients."""
 
     kind: Literal["sgd"]
     learning_rate: float = Field(gt=0, le=bounds.REAL)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, le=bounds.REAL)
+    state: Literal["reset", "kept"] = "reset"
 
 
 class AdamParams(Section):
-    """Adam; `adamw` decouples the weight decay."""
+    """Adam; `adamw` decouples the weight decay. `state` as of SGD."""
 
     kind: Literal["adam", "adamw"]
     learning_rate: float = Field(gt=0, le=bounds.REAL)
     weight_decay: float = Field(default=0.0, ge=0, le=bounds.REAL)
+    state: Literal["reset", "kept"] = "reset"
 
 
 class TrainingParams(Section):

@@ -1,21 +1,28 @@
 """A round as a method sees it: who takes part, and how its tasks are run."""
 
+import inspect
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+from flows.experiment.kept_optimisers import KeptOptimisers, kept_optimisers
 from models.model import Model
 from models.networks.registry import Network
+from models.state import State
 from models.streams import client_streams, uniform
 from models.training.engine import Training
 from models.training.engine_choice import even
 from silos.cohort import Silos, make_stacks
+from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import Message, Update, check_few
 from tasks.running.dealing import call, deal
 from tasks.running.runner import Runner
 from tasks.running.step import ClientStep, ServerStep
+
+if TYPE_CHECKING:
+    from flows.method import Method, Report
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Round:
     private: PrivateStore
     device: str = "cpu"
     tally: Tally = field(default_factory=Tally)
+    optimisers: KeptOptimisers = field(default_factory=KeptOptimisers)
 
     @property
     def silos(self) -> Silos:
@@ -83,18 +91,28 @@ class Round:
         return [message for cohort in answers for message in cohort]
 
     def train(
-        self, task: ClientStep, model: Model, silos: Silos | None = None, epochs: int | None = None, **options: Any
+        self,
+        task: ClientStep,
+        model: Model,
+        silos: Silos | None = None,
+        epochs: int | None = None,
+        since: int = 0,
+        **options: Any,
     ) -> list[Update]:
         """`each` for a task that trains: it also gets the schedule and this round's streams.
 
-        `epochs`: how many it makes, where that is not what the schedule says; for the count of steps. TypeError for a task
-        that does not answer for every client once: a mean of its updates would be of some, or count one twice.
+        `epochs`: how many it makes, where that is not what the schedule says; for the count of steps. `since`: the round
+        after which the weights were drawn, from which streams count. TypeError for a task that does not answer for every
+        client once: a mean of its updates would be of some, or count one twice.
         """
         problem, silos = self.problem, silos or self.silos
         for client, rows in silos.rows("train").items():
             steps = (epochs or problem.training.epochs) * -(-rows // problem.training.batch)
             self.tally.stepped(client, steps)
-        when: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": self.number}
+        when: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": self.number - since}
+        kept = self.optimisers.of(model, problem.training, silos.clients) if self._keeps(task, options) else None
+        if kept is not None:
+            options["optimiser"] = kept
         updates = self.each(task, model, silos, **when, **options)
         times = Counter(client for update in updates for client in update.clients)
         for client in silos.clients:
@@ -102,11 +120,24 @@ class Round:
                 raise TypeError(
                     f"{task.name} answers for client {client} {times[client]} times; a task that trains does once"
                 )
+        if kept is not None:
+            self.optimisers.remember(kept.section, updates)
         return updates
 
     def once(self, task: ServerStep, *args: Any) -> Any:
         """The task once, on the server."""
         return self.runner.once(task, *args)
+
+    def _keeps(self, task: ClientStep, options: Mapping[str, Any]) -> bool:
+        """Whether optimisers go on from round to round, and no page sees to it; UserError for a step that cannot."""
+        if not self.problem.training.keeps or "optimiser" in options:
+            return False
+        if "optimiser" not in inspect.signature(task.fn).parameters:
+            raise UserError(
+                f"params.yaml: training.optimiser.state is kept, and {task.name} of this method's page starts its optimiser "
+                "anew; set it to reset, or give that step an argument optimiser, as local_train has."
+            )
+        return True
 
     def _count(self, name: str, bytes_down: int, answers: list[list[Any]], silos: Silos) -> None:
         """Pooled rows are in one place, and no weights travel."""
@@ -124,6 +155,13 @@ class Round:
         for message in (m for m in messages if m.travels and not silos.pooled):
             self.tally.bytes_up += message.bytes_up
             self.tally.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
+
+
+def play(page: "Method", state: State, round: Round) -> "tuple[State, Report]":
+    """The page's round; optimisers that are kept go on from where the state has them, and into it."""
+    round = replace(round, optimisers=kept_optimisers(state))
+    state, report = page.one_round(state, round)
+    return round.optimisers.into(state), report
 
 
 def on_cohorts(

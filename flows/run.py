@@ -22,7 +22,7 @@ from flows.experiment.sampling import Called, called
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, Report, start
-from flows.round import Problem, Round
+from flows.round import Problem, Round, play
 from models.model import Model
 from models.networks.registry import to_learn
 from models.state import State
@@ -128,7 +128,7 @@ class _Run:
             heed()
             began, number = time.perf_counter(), number + 1
             round = self._round(problem, private, number, called(sampler, problem, number, memory))
-            state, report = self.page.one_round(state, round) if round.clients else (state, Report())
+            state, report = play(self.page, state, round) if round.clients else (state, Report())
             memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)
             score = last or number % params.evaluation.every == 0
@@ -178,8 +178,8 @@ class _Run:
         }
         means = records.means_of(doubts, silos)
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
-        personal = project.params.tracking.personal_models
-        scene = Scene(self.folder.path, model, silos, round, rounds, quantity, personal)
+        each, personal = self.folder.journal.each, project.params.tracking.personal_models
+        scene = Scene(self.folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
         pictures = drawn(self.page.pictures(), scene)
         once = finish(project, self.page, problem, private, model, self.folder, last, final, pictures)
         result["mlflow_run_id"] = delivery.finish(once)

@@ -47,6 +47,10 @@ class State:
         """The same state with these sections replaced."""
         return replace(self, tensors={**self.tensors, **sections})
 
+    def with_numbers(self, **numbers: Any) -> "State":
+        """The same state with these numbers replaced."""
+        return replace(self, numbers={**self.numbers, **numbers})
+
     def with_private(self, section: str, refs: Mapping[str, str]) -> "State":
         """The same state with the references of these clients replaced, the others kept."""
         return replace(self, private={**self.private, section: {**self.private.get(section, {}), **refs}})

@@ -33,8 +33,12 @@ def local_train(
     each: bool = False,
     shares: Mapping[str, float] | None = None,
     optimiser: Private | None = None,
+    keep: str | None = None,
 ) -> list[Update]:
     """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client.
+
+    `keep` names a section in which the client stores shared weights, too, in place of sending them: until the server has
+    decided with whose they are averaged (see tasks.send).
 
     The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
     `each` the shared weights also leave client by client. `shares`: client to what its weights count in the sum, in place
@@ -47,6 +51,9 @@ def local_train(
         before = None if optimiser is None else open_private(optimiser, stack, private, device)
         trained = train(model.network, weights, context, rows, training, streams, proximal, held, before)
         update = sent_and_kept(stack, model, trained, rows, private, shares, each)
+        if keep is not None:
+            update = replace(update, sums={}, each={})
+            update = also_kept(update, keep, {name: trained.weights[name] for name in model.shared}, private)
         if optimiser is not None:
             update = also_kept(update, optimiser.section, trained.optimiser, private)
         updates.append(update)

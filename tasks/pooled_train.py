@@ -12,8 +12,9 @@ from models.streams import client_streams
 from models.training.engine import Training, train
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
+from tasks.local_train import also_kept
 from tasks.messages import Update
-from tasks.running.opening import open_rows, open_weights
+from tasks.running.opening import open_private, open_rows, open_weights
 from tasks.running.step import step
 
 
@@ -27,8 +28,12 @@ def pooled_train(
     seed: int,
     round: int,
     device: str = "cpu",
+    optimiser: Private | None = None,
 ) -> list[Update]:
-    """One update, of the pooled client; `context` is its members', with an axis over them or private, or there is none."""
+    """One update, of the pooled client; `context` is its members', with an axis over them or private, or there is none.
+
+    `optimiser` as of local_train.
+    """
     silos, (stack,) = cohort.silos, cohort.stacks
     members = silos.members or silos.clients
     rows = open_rows(silos, stack, "train", device)
@@ -42,6 +47,8 @@ def pooled_train(
         network = RowWise(network, silos.manifest.shape, beside.shape[1])
     weights = {name: w[None].to(device) for name, w in model.shared.items()}
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
-    trained = train(network, weights, {}, together, training, streams)
+    before = None if optimiser is None else open_private(optimiser, stack, private, device)
+    trained = train(network, weights, {}, together, training, streams, optimiser=before)
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
-    return [Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())]
+    update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())
+    return [update if optimiser is None else also_kept(update, optimiser.section, trained.optimiser, private)]

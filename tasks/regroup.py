@@ -1,44 +1,85 @@
-"""Each client of a cohort takes, of the models that it is offered, the one that fits its training rows best."""
+"""Each client of a cohort answers the evidence by which clients are grouped."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from models.grouping.rules import best_fit
 from models.model import Model
 from models.training.engine import Training, outcomes, stacked
-from silos.cohort import Cohort
+from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
-from tasks.messages import Choices
+from tasks.messages import Choices, Message, RightRows
 from tasks.running.opening import open_rows, open_weights
 from tasks.running.step import step
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A stack of the cohort's clients, and what they are asked about."""
+
+    cohort: Cohort
+    stack: Stack
+    model: Model
+    training: Training
+    private: PrivateStore
+    device: str
+
+
+Evidence = Callable[[Asked], Message]
+"""What the clients of a stack answer; a page may bring one of its own."""
+
+
+def fit(asked: Asked) -> Choices:
+    """A row of a table of fit, of which only the best leaves: the model with the smallest mean loss over training rows.
+
+    model.shared: (sets, models, ...), the offered weights; in every set the first of equals is taken. A model whose loss is
+    no number is the last choice; a client without rows takes the first.
+    """
+    model, stack, device = asked.model, asked.stack, asked.device
+    offered = next(iter(model.shared.values())).shape[:2]
+    rows = open_rows(asked.cohort.silos, stack, "train", device)
+    _, context = open_weights(replace(model, shared={}), stack, asked.private, device)
+    loss = np.zeros((len(stack.clients), *offered))
+    for place in np.ndindex(*offered):
+        weights = stacked({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
+        per_row = outcomes(
+            model.network, weights, context, rows, asked.training.objective, asked.training.engine, shared=not context
+        )["loss"]
+        mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
+        loss[(slice(None), *place)] = mean[: len(stack.clients)]
+    choice, least = best_fit(loss)
+    counts = rows.counts[: len(stack.clients)].cpu()
+    return Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least))
+
+
+def right_rows(asked: Asked) -> RightRows:
+    """On which common validation rows each client's own model is right (selection vectors of Liu, Lee and Julien).
+
+    ValueError where validation rows are clients' own: bits of those would tell of them.
+    """
+    if not asked.cohort.silos.common("validation"):
+        raise ValueError("right_rows: validation rows are clients' own, and bits of them would leave")
+    model, stack, training = asked.model, asked.stack, asked.training
+    weights, context = open_weights(model, stack, asked.private, asked.device)
+    rows = open_rows(asked.cohort.silos, stack, "validation", asked.device)
+    measured = outcomes(model.network, weights, context, rows, training.objective, training.engine)
+    places = slice(len(stack.clients))
+    whole = torch.isfinite(measured["loss"][places]).all(1).cpu()
+    right = (measured["correct"][places].cpu() & whole[:, None]).numpy()
+    return RightRows(stack.clients, torch.from_numpy(np.packbits(right, axis=1)), whole)
+
+
 @step
 def regroup(
-    cohort: Cohort, model: Model, training: Training, private: PrivateStore, device: str = "cpu"
-) -> list[Choices]:
-    """One record a stack: the smallest mean loss over the training rows, the first of equals, in every set.
-
-    model.shared: (sets, models, ...), the offered weights. A model whose loss is no number is the last choice; a client
-    without rows takes the first.
-    """
-    messages = []
-    offered = next(iter(model.shared.values())).shape[:2]
-    for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, "train", device)
-        _, context = open_weights(replace(model, shared={}), stack, private, device)
-        loss = np.zeros((len(stack.clients), *offered))
-        for place in np.ndindex(*offered):
-            weights = stacked({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
-            per_row = outcomes(
-                model.network, weights, context, rows, training.objective, training.engine, shared=not context
-            )["loss"]
-            mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
-            loss[(slice(None), *place)] = mean[: len(stack.clients)]
-        loss = np.where(np.isnan(loss), np.inf, loss)
-        choice = loss.argmin(2)  # numpy promises the first of equals, torch does not
-        least = np.take_along_axis(loss, choice[..., None], 2)[..., 0]
-        counts = rows.counts[: len(stack.clients)].cpu()
-        messages.append(Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least)))
-    return messages
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    evidence: Evidence = fit,
+    device: str = "cpu",
+) -> list[Message]:
+    """The evidence, one record a stack."""
+    return [evidence(Asked(cohort, stack, model, training, private, device)) for stack in cohort.stacks]

@@ -22,6 +22,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 from flows.console.prefect_server import PrefectServer
 from flows.method import Method, Report
 from flows.round import Problem, Round
+from flows.round import play as play_round
 from models.networks.dense import MLP
 from models.state import State
 from models.training.engine import Training
@@ -94,7 +95,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
 
     Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
     rows all have label 0. `rows_of` replaces the rows by ones of the test's own, of this `task`; `domains` names each
-    client's law, and `roles` are the scheme's steps that keep clients out of training.
+    client's law, and `roles` are the scheme's steps that keep clients out of training. `common` splits are nobody's own.
     """
 
     def build(
@@ -107,6 +108,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
         domains: Mapping[str, str] | None = None,
         roles: Sequence[Mapping[str, Any]] = (),
         task: str = "classification",
+        common: Sequence[str] = (),
     ) -> Silos:
         parts = []
         for client, count in train.items():
@@ -124,7 +126,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
                 "seed": 0,
                 "source": {"kind": "npz", "path": f"{name}.npz", "task": task},
                 "scheme": [{"kind": "column", "column": "client"}, *roles],
-                "split": {"validation": 0.0, "test": 0.0},
+                "split": {"validation": 0.0, "test": 0.0, **{f"{split}_rows": "common" for split in common}},
             }
         )
         folder = tmp_path / "data" / name
@@ -192,7 +194,7 @@ def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
         for number in numbers:
             there = [c for c in problem.silos.clients if c not in (absent or {}).get(number, ())]
             rounds.append(make_round(problem, number, there, **options))
-            state, report = page.one_round(state, rounds[-1])
+            state, report = play_round(page, state, rounds[-1])
             reports.append(report)
         return Played(page, problem, state, rounds[-1].private, rounds, reports)
 

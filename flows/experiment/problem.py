@@ -113,7 +113,7 @@ def _join(params: Params, silos: Silos) -> None:
 
 def _training(params: Params, engine: Kind) -> Training:
     training = params.training
-    options = training.optimiser.model_dump(exclude={"kind"})
+    options = training.optimiser.model_dump(exclude={"kind", "state"})
     optimiser: optimisers.Optimiser
     if training.optimiser.kind == "sgd":
         optimiser = optimisers.SGD(**options)
@@ -122,4 +122,4 @@ def _training(params: Params, engine: Kind) -> Training:
     objective: objectives.Objective = _OBJECTIVES[training.objective.kind](
         **training.objective.model_dump(exclude={"kind"})
     )
-    return Training(objective, optimiser, training.epochs, training.batch, engine)
+    return Training(objective, optimiser, training.epochs, training.batch, engine, training.optimiser.state == "kept")

@@ -1,6 +1,6 @@
 """Pictures that a method may ask for at the end of its runs: files in the run's folder, which MLflow gets too."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ class Scene:
     silos: Silos
     round: Round
     records: list[dict[str, Any]]
+    journal: Callable[[], Iterable[dict[str, Any]]]  # the same with a row for each client, one in memory at a time
     quantity: Quantity
     personal: bool  # whether params let what is a client's own be seen (tracking.personal_models)
 

@@ -12,16 +12,16 @@ from pydantic import Field
 from flows.method import Method, Report
 from flows.methods.shared.groups import Tree, model_of_groups, together
 from flows.round import Problem, Round
-from models.assessment.clustering import Linkage
+from models.grouping.rules import Linkage
 from models.model import Model
 from models.networks.registry import learned
 from models.state import State, Weights
 from models.streams import server_stream
 from silos import bounds
 from tasks.aggregate import aggregate
+from tasks.grouping.split import bipartition, lengths, nearer
 from tasks.local_train import local_train
 from tasks.messages import Update
-from tasks.split import bipartition, lengths, nearer
 
 
 class CFL(Method):

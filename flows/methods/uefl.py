@@ -92,7 +92,7 @@ class UEFL(Method):
         state, news = self._started(state, round)
         state, report = staged.train(state, round, self._model(state, round.problem, round.clients), news)
         begun = round.number > self.warm_up and staged.common(state) > 0
-        state = staged.changed(state, since=state.numbers["since"] + begun)
+        state = state.with_numbers(since=state.numbers["since"] + begun)
         if not staged.is_over(state, self.first_rounds, self.more_rounds):
             return state, staged.also(report, {"stage": state.numbers["stage"]})
         check = self._check(state, round)

@@ -58,7 +58,7 @@ class UEFLAuthors(Method):
         """Train everywhere, average all but words; at a stage's end, if somebody doubts, give words to all."""
         state, news = self._joined(state, round)
         state, report = staged.train(state, round, self._model(state, round.problem, round.clients), news)
-        state = staged.changed(state, since=state.numbers["since"] + 1)
+        state = state.with_numbers(since=state.numbers["since"] + 1)
         if not staged.is_over(state, self.first_rounds, self.more_rounds):
             return state, staged.also(report, {"stage": state.numbers["stage"]})
         check = self._check(state, round)

@@ -1,1 +1,1 @@
-"""What results are worth: measures, uncertainty, differences, likeness."""
+"""What results are worth: measures, uncertainty, differences."""

@@ -34,6 +34,7 @@ class Training:
     epochs: int
     batch: int
     engine: Kind = "vmap"
+    keeps: bool = False  # whether a client's optimiser goes on in its next round from where it was
 
 
 class Rows(NamedTuple):

@@ -57,6 +57,7 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURA
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 _GREY = "#666666"
 _LETTERS = 40  # of a name
+_LINES = 100  # that can be read beside each other
 
 
 def draw_comparison(
@@ -135,6 +136,32 @@ def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: Quan
     doubts.spines["right"].set_visible(True)
     lines = [*axes.get_lines()[:1], *doubts.get_lines()]
     axes.legend(lines, [line.get_label() for line in lines], frameon=False, loc="center right")
+    _write(figure, path)
+
+
+def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
+    """A line a client, a column a round, a colour a group; empty where it was in none, or was not there to be asked.
+
+    Clients that ended together lie together. history: round, client, group.
+    """
+    from matplotlib.colors import ListedColormap
+
+    last: dict[str, int] = {}
+    for groups in history.values():
+        last |= groups
+    clients = sorted(last, key=lambda client: (last[client], client))
+    rounds = sorted(history)
+    table = [[history[number].get(client, math.nan) for number in rounds] for client in clients]
+    highest = max(g for groups in history.values() for g in groups.values())
+    colours = ListedColormap([_COLOURS[group % len(_COLOURS)] for group in range(highest + 1)])
+    figure, axes = _figure(8, min(1.4 + 0.28 * len(clients), 30), 1)
+    sides = (rounds[0] - 0.5, rounds[-1] + 0.5, len(clients) - 0.5, -0.5)
+    axes.imshow(table, colours, vmin=-0.5, vmax=highest + 0.5, aspect="auto", interpolation="nearest", extent=sides)
+    axes.grid(visible=False)
+    if len(clients) <= _LINES:
+        axes.set_yticks(range(len(clients)), _names(clients))
+    _title(axes, f"Who was with whom: {len(set(last.values()))} groups at the end")
+    axes.set(xlabel="round", ylabel="" if len(clients) <= _LINES else f"{len(clients)} clients")
     _write(figure, path)
 
 

@@ -22,7 +22,7 @@ MISTAKES = {
     "training.optimiser.learning_rate=.nan": "training.optimiser.learning_rate is nan; it must be a finite number.",
     "training.optimiser.momentum=1": "training.optimiser.momentum is 1; it must be less than 1.",
     "training.optimiser={kind: adam, learning_rate: 1, momentum: 1}": (
-        "training.optimiser.momentum: there is no such key; there are kind, learning_rate, weight_decay."
+        "training.optimiser.momentum: there is no such key; there are kind, learning_rate, state, weight_decay."
     ),
     "training.optimiser.kind=sdg": "training.optimiser.kind: there is no 'sdg'; did you mean sgd?",
     "training.optimiser={learning_rate: 1}": "training.optimiser needs a kind; there are sgd, adam, adamw.",

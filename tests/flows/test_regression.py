@@ -20,6 +20,7 @@ from tasks.pair import pair
 from tasks.recording.round_metrics import by_client, summary
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}
+CLASSES_ONLY = {"selective"}
 RMSE = QUANTITIES["regression"]
 LINEAR = ["data.source={kind: synthetic, task: linear, clusters: 1, clients_per_cluster: 2, rows: 8, features: 2}"]
 LINEAR += ["data.name=lines", "data.scheme=[{kind: column, column: client}]"]
@@ -85,7 +86,7 @@ def test_local_only_reaches_each_clients_own_least_squares(regression, play):
         np.testing.assert_allclose(coefficients(own), least_squares(problem, [client]), atol=5e-4)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", sorted({*names()} - CLASSES_ONLY))
 def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regression, play, sequential):
     problem = regression(hidden=(8,), epochs=2, batch=8, optimiser=SGD(0.05))
     found = []
@@ -96,6 +97,12 @@ def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regre
     after, reference = (summary(by_client(s, RMSE), "test", RMSE) for s in found)
     assert after["rmse/pooled"] < 0.99 * before["rmse/pooled"]  # FedSGD has made four steps
     assert after == pytest.approx(reference, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES_ONLY))
+def test_a_method_that_is_of_classes_only_says_so(name, regression):
+    with pytest.raises(UserError, match=rf"the method {name} asks .* use a source with classes, or another method"):
+        find(name)().init(regression())
 
 
 def test_the_rmse_is_the_root_of_the_mean_over_clients_of_their_mean_squared_error(regression, play):

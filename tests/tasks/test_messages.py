@@ -27,6 +27,7 @@ from silos.private import PrivateStore
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, evaluate
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, numbers_of
+from tasks.regroup import regroup, right_rows
 from tasks.running.dealing import ForAll
 from tasks.running.step import ClientStep, step
 
@@ -170,9 +171,19 @@ def answers(make_problem, make_round, tmp_path):
         network = Quantised(MLP(features, (), 3), words=2, room=3)
         silos = {"rows_of": rows_of, "validation": 20 * more, "test": 20 * more, "name": f"world{next(count)}"}
         problem = make_problem(sizes, network=network, silos=silos)
-        return _ask_all(problem, make_round(problem, stack=3), features)
+        common = make_problem(
+            sizes, network=network, silos={**silos, "common": ["validation"], "name": f"c{next(count)}"}
+        )
+        bits = _right_rows(common, make_round(common, stack=3))
+        return {**_ask_all(problem, make_round(problem, stack=3), features), "regroup by rows": bits}
 
     return ask
+
+
+def _right_rows(problem, round) -> list[Any]:
+    network, clients = problem.network.inner, problem.silos.clients
+    model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
+    return round.each(regroup, model, training=problem.training, evidence=right_rows)
 
 
 def _ask_all(problem, round, features) -> dict[str, list[Any]]:
@@ -189,6 +200,8 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     target = {name: torch.zeros(len(clients), *w.shape) for name, w in inner.items()}
     matched = Model(Matched(network.inner, 0.1), inner, context=target, clients=clients)
     outcome = round.private.save(OUTCOMES, clients, {"correct": np.ones((len(clients), 99), np.uint8)})
+    stored = {n: np.stack([w.numpy()] * len(clients)) for n, w in inner.items()}
+    alone = Model(network.inner, {}, Private("alone", round.private.save("alone", clients, stored)), clients=clients)
     kept = (round.private, outcome)
     when = {"training": problem.training, "seed": 0, "round": 1}
     asked: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -204,6 +217,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool()}),
         "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
         "regroup": (offered, {"training": problem.training}),
+        "send": (alone, {}),
         "tell_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
         "token_centres": (words, {"words": 8, **when}),
         "uncertainty_check": (words, {**when, "passes": 0}),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -43,7 +43,7 @@ class Known:
     def within(self, state: State) -> State:
         """The state with it."""
         numbers = {"norms": dict(sorted(self.norms.items())), "undetermined": sorted(self.undetermined)}
-        return replace(state, numbers={**state.numbers, "statistics": numbers}).with_private(STATISTICS, self.refs)
+        return state.with_numbers(statistics=numbers).with_private(STATISTICS, self.refs)
 
     def joined(self, more: Iterable[StatsKept]) -> "Known":
         """With what these clients say now."""

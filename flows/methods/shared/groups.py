@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -29,11 +30,11 @@ def members(clients: Sequence[str], group_of: Mapping[str, int], groups: int) ->
 
 
 def train_groups(
-    round: Round, weights: Weights, members: Sequence[Sequence[str]], received: bool = False
+    round: Round, weights: Weights, members: Sequence[Sequence[str]], **options: Any
 ) -> tuple[Weights, list[Update]]:
     """One round of FedAvg within every group; a group of whom nobody takes part keeps its weights.
 
-    weights: (groups, ...), before and after. `received`: the clients have these weights already.
+    weights: (groups, ...), before and after. `options` are those of `Round.train`.
     """
     after: list[Weights] = []
     updates: list[Update] = []
@@ -41,7 +42,7 @@ def train_groups(
         current = of_group(weights, group)
         if clients:
             model = Model(round.problem.network, shared=current, clients=tuple(clients))
-            mine = round.train(local_train, model, round.silos.select(clients), received=received)
+            mine = round.train(local_train, model, round.silos.select(clients), **options)
             current = round.once(aggregate, mine, current)
             updates += mine
         after.append(current)

@@ -6,13 +6,26 @@ from typing import Any
 from flows.experiment.scene import Scene
 from models.method_networks.codebook import SHARED
 from tasks.projection import plane, projection
-from tasks.recording.figures import draw_codebook, draw_stages
+from tasks.recording.figures import draw_codebook, draw_groups, draw_stages
 
 
 def stages(scene: Scene) -> Path:
     """The quantity and the clients' doubts over rounds, with the end of each stage."""
     path = scene.folder / "stages.png"
     draw_stages(path, scene.records, scene.quantity)
+    return path
+
+
+def group_history(scene: Scene) -> Path | None:
+    """Which group each client was in after every round; None where there were no groups yet."""
+    history = {
+        record["round"]: {client: int(row["group"]) for client, row in record["clients"].items() if "group" in row}
+        for record in scene.journal()
+    }
+    if not any(history.values()):
+        return None
+    path = scene.folder / "groups.png"
+    draw_groups(path, history)
     return path
 
 

@@ -34,11 +34,6 @@ def begin(weights: Weights, copies: Collection[str] = ()) -> State:
     return State({}, numbers).with_tensors(**sections, start=start).with_private(SECTION, {})
 
 
-def changed(state: State, **numbers: Any) -> State:
-    """The state with other numbers."""
-    return replace(state, numbers={**state.numbers, **numbers})
-
-
 def everything(state: State) -> dict[str, Tensor]:
     """Weights and what clients start with, shared words among them wherever they are."""
     return {**state.tensors["start"], **state.tensors["weights"]}
@@ -116,7 +111,7 @@ def extend(
     for message in round.each(task, model, silos=problem.silos.select(there), **options):
         state = state.with_private(SECTION, message.refs)
         counts |= message.held
-    return changed(state, room=room, words={client: count for client, count in counts.items() if count})
+    return state.with_numbers(room=room, words={client: count for client, count in counts.items() if count})
 
 
 def conclude(
@@ -129,17 +124,17 @@ def conclude(
     numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.doubts.items()}
     rows = {f"check_{name}": of for name, of in check.doubts.items()}
     rows["extended"] = {client: float(client in extended) for client in check.doubts["entropy"]}
-    state = changed(state, limit=check.limit)
+    state = state.with_numbers(limit=check.limit)
     if extended:
         each = " in each member" if len(problem.network.singles) > 1 else ""
         what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
         counts = own_words(problem.network, problem.silos.clients, state.numbers["words"])
         rows["words"] = {client: words + count for client, count in counts.items()}
         numbers["words/own"] = sum(counts.values())
-        state = changed(state, stage=stage + 1, since=0)
+        state = state.with_numbers(stage=stage + 1, since=0)
     else:
         what = "stages" if uncertain else "certain"
-        state = changed(state, settled=what) if until == "budget" else replace(state, finished=what)
+        state = state.with_numbers(settled=what) if until == "budget" else replace(state, finished=what)
     return state, also(report, numbers, rows, said(check.doubts, check.limit, what, words))
 
 

@@ -210,7 +210,7 @@ def drawing(name: str):
 def scene(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "params.yaml").touch()
-    return Scene(tmp_path / "run", *[None] * 6)  # type: ignore[arg-type]
+    return Scene(tmp_path / "run", *[None] * 7)  # type: ignore[arg-type]
 
 
 def test_a_picture_is_a_file_in_the_runs_folder(tmp_path, scene):

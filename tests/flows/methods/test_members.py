@@ -17,6 +17,7 @@ from tasks.recording.round_metrics import by_client, summary
 from tasks.running.opening import open_rows, open_weights
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
+SILOS = {"one_class": "same", "common": ["validation"]}
 INNER = MLP(5, (6,), 3, dropout=0.2)
 TAKE = [name for name in names() if find(name).takes_members]
 # what they do next hangs on what all members say together
@@ -25,7 +26,7 @@ LOOK = {"ifca", "cfl", "uefl", "uefl_authors"}
 
 @pytest.fixture
 def make(make_problem):
-    return lambda network: make_problem(CLIENTS, network=network, optimiser=Adam(0.01), silos={"one_class": "same"})
+    return lambda network: make_problem(CLIENTS, network=network, optimiser=Adam(0.01), silos=SILOS)
 
 
 @pytest.mark.parametrize("name", sorted({*names()} - {*TAKE}))

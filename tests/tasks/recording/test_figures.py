@@ -14,6 +14,7 @@ from tasks.recording.figures import (
     draw_codebook,
     draw_comparison,
     draw_curves,
+    draw_groups,
     draw_silos,
     table_rows,
     write_client_table,
@@ -137,11 +138,16 @@ def silos_of_evil(path) -> None:
     draw_silos(path, {"clients": clients, "classes": list(EVIL)}, images)
 
 
+def groups_of_evil(path) -> None:
+    draw_groups(path, {1: {}, 2: dict.fromkeys(EVIL, 0), 3: {name: at for at, name in enumerate(EVIL)}})
+
+
 # each picture, and how often it shows a name
 DRAWN = {
     "draw_comparison": (comparison_of_evil, 3),
     "draw_codebook": (codebook_of_evil, 1),
     "draw_silos": (silos_of_evil, 3),
+    "draw_groups": (groups_of_evil, 1),
     "draw_curves": (lambda path: draw_curves(path, curves_of_evil(), 0.5, "$\\frac$"), 1),
 }
 

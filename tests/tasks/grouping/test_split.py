@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 import torch
 
+from tasks.grouping.split import bipartition, lengths, nearer
 from tasks.messages import Update
-from tasks.split import bipartition, lengths, nearer
 
 CURRENT = {"w": torch.tensor([[1.0], [2.0]]), "b": torch.tensor([5.0])}
 MOVES = {

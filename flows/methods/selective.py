@@ -1,0 +1,192 @@
+"""Selective averaging: clients that are right on the same common rows average together (Liu, Lee and Julien 2020).
+
+phase 1, E1 rounds:  every client k trains w_k from w_0 alone; it stays with the client
+regroup:             S_k, a bit for every common validation row: is w_k right there; the overlap of all pairs makes groups
+phase 2, repeat:     a round of FedAvg within every group, from w_0 or from the mean of its clients' w_k
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flows.experiment.scene import Picture
+from flows.method import Method, Report
+from flows.methods.shared import selection
+from flows.methods.shared.groups import model_of_groups, of_group, together, train_groups
+from flows.methods.shared.pictures import group_history
+from flows.round import Problem, Round
+from models.grouping.likeness import Overlap
+from models.grouping.rules import Assign
+from models.model import Model
+from models.state import Private, State, Weights
+from models.streams import server_stream
+from silos import bounds
+from tasks.aggregate import aggregate
+from tasks.grouping.overlap import Overlapping, admit, overlap
+from tasks.local_train import local_train
+from tasks.messages import Update
+from tasks.send import send
+
+LOCAL, TRAINED = "weights", "trained"
+"""Of a client, in its store: the weights of phase 1, and those that wait for groups to be made anew."""
+
+
+class Selective(Method):
+    """`threshold` is the overlap from which two clients are together; `gap` finds it.
+
+    `start` is what groups begin with; `regroup_every` makes groups anew after so many rounds of phase 2, by what clients
+    have trained in the last of them, before it is averaged.
+    """
+
+    tested_model = "personal"
+
+    local_rounds: int = Field(5, ge=1, le=bounds.TIMES)
+    overlap: Overlap = "jaccard"
+    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap"] = "gap"
+    assign: Assign = "complete"
+    start: Literal["common", "mean"] = "common"
+    regroup_every: int | None = Field(None, ge=1, le=bounds.TIMES)
+
+    def init(self, problem: Problem) -> State:
+        """Nobody has trained, and there are no groups; UserError without rows on which every client can be tried."""
+        selection.check_common_rows("selective", problem)
+        return State(numbers={**selection.nobody_yet(), "since": 0}, private={LOCAL: {}, TRAINED: {}})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Alone in phase 1, at whose end groups are made; with one's group in phase 2. Who comes later catches up."""
+        made: Overlapping | None = None
+        if not state.numbers["group"]:
+            state, updates = _alone(state, round, round.clients)
+            if round.number >= self.local_rounds:
+                state, made = self._grouped(state, round)
+            return state, _report(updates, state, round, made)
+        late = [client for client in round.clients if client not in state.numbers["group"]]
+        if self.regroup_every and (round.number - self.local_rounds) % self.regroup_every == 0:
+            state, updates, made = self._regrouped(state, round)
+        else:
+            since = state.numbers["since"]
+            weights, updates = train_groups(round, state.tensors["weights"], _present(state, round), since=since)
+            state = state.with_tensors(weights=weights)
+        state, caught_up = self._joined(state, round, late)
+        return state, _report([*updates, *caught_up], state, round, made)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client's own weights in phase 1, its group's in phase 2; one that was never met has the first group's."""
+        clients, group = problem.silos.clients, state.numbers["group"]
+        if not group:
+            return _local(state, problem, clients)
+        return model_of_groups(problem, state.tensors["weights"], {client: group.get(client, 0) for client in clients})
+
+    def scored_model(self, state: State, round: Round) -> Model:
+        """A fresh or unseen client trains alone as the others did in phase 1, and is in the group that it fits."""
+        group = state.numbers["group"]
+        if group:
+            state, _ = self._joined(state, round, [client for client in round.clients if client not in group])
+        return self.model(state, round.problem)
+
+    def pictures(self) -> Sequence[Picture]:
+        """Who was with whom, and when."""
+        return (group_history,)
+
+    def _grouped(self, state: State, round: Round) -> tuple[State, Overlapping]:
+        """The end of phase 1, for those that take part in its last round."""
+        state, made = self._groups(state, round, _local(state, round.problem, round.clients))
+        drawn = _drawn(round.problem)
+        if self.start == "common":  # then FedAvg among the group, from its first round on, also for streams, optimisers
+            round.optimisers.forget(round.clients)
+            return state.with_tensors(weights=together([drawn] * len(made.groups))).with_numbers(
+                since=round.number
+            ), made
+        means = [_mean(_local(state, round.problem, names), round, drawn) for names in selection.groups_of(state)]
+        return state.with_tensors(weights=together(means)), made
+
+    def _regrouped(self, state: State, round: Round) -> tuple[State, list[Update], Overlapping]:
+        """A round of phase 2 after which groups are made anew, before what was trained is averaged."""
+        problem, before, group = round.problem, state.tensors["weights"], state.numbers["group"]
+        updates: list[Update] = []
+        for number, clients in enumerate(_present(state, round)):
+            model = Model(problem.network, shared=of_group(before, number), clients=tuple(clients))
+            silos = round.silos.select(clients)
+            updates += round.train(local_train, model, silos, since=state.numbers["since"], keep=TRAINED)
+        refs = {client: ref for update in updates for client, ref in update.private[TRAINED].items()}
+
+        def trained(names: Sequence[str]) -> Model:
+            return Model(problem.network, {}, Private(TRAINED, refs), clients=tuple(c for c in names if c in refs))
+
+        state, made = self._groups(state, round, trained(round.clients))
+        after = selection.groups_of(state)
+        means = [_mean(trained(names), round, of_group(before, group[names[0]])) for names in after]
+        return state.with_tensors(weights=together(means)), updates, made
+
+    def _groups(self, state: State, round: Round, model: Model) -> tuple[State, Overlapping]:
+        """Everybody who told their bits once in groups, after the model's clients have told theirs."""
+        answers = selection.latest(state, selection.asked(model, round))
+        threshold = None if self.threshold == "gap" else self.threshold
+        rows, seed = selection.rows_of(round), selection.halving(round)
+        made = round.once(overlap, answers, rows, self.overlap, threshold, self.assign, seed)
+        return selection.grouped_as(state, answers, made.groups, made.threshold), made
+
+    def _joined(self, state: State, round: Round, late: Sequence[str]) -> tuple[State, list[Update]]:
+        """Late clients go through phase 1 in this round, and each is let into the group that it fits; nobody else moves."""
+        if not late:
+            return state, []
+        refs = {client: ref for client, ref in state.private[LOCAL].items() if client not in late}
+        state = replace(state, private={**state.private, LOCAL: refs})
+        updates: list[Update] = []
+        round.optimisers.forget(late)
+        for number in range(1, self.local_rounds + 1):  # as if they had been there: streams count from the draw
+            state, updates = _alone(state, round, late, since=round.number - number)
+            round.optimisers.next_round(late)
+        if self.start == "common":
+            round.optimisers.forget(late)
+        told, (known,) = selection.asked(_local(state, round.problem, late), round), selection.kept(state)
+        before, threshold = selection.groups_of(state), state.numbers["threshold"]
+        after = round.once(admit, told, before, known, selection.rows_of(round), self.overlap, threshold)
+        drawn, new = _drawn(round.problem), after[len(before) :]
+        fresh = [_mean(_local(state, round.problem, names), round, drawn) for names in new]
+        weights = [of_group(state.tensors["weights"], number) for number in range(len(before))]
+        state = selection.grouped_as(state, [known, *told], after, threshold)
+        return state.with_tensors(weights=together([*weights, *fresh])), updates
+
+
+def _alone(state: State, round: Round, clients: Sequence[str], since: int = 0) -> tuple[State, list[Update]]:
+    """A round of phase 1 for these clients."""
+    silos = round.problem.silos.select(clients)
+    updates = round.train(local_train, _local(state, round.problem, clients), silos, since=since)
+    for update in updates:
+        state = state.with_private(LOCAL, update.private[LOCAL])
+    return state, updates
+
+
+def _local(state: State, problem: Problem, clients: Sequence[str]) -> Model:
+    """Each client's weights of phase 1; one that has trained never has the start."""
+    return Model(problem.network, {}, Private(LOCAL, state.private[LOCAL], _drawn(problem)), clients=tuple(clients))
+
+
+def _drawn(problem: Problem) -> Weights:
+    """FedAvg's start."""
+    return problem.network.init(server_stream(problem.seed, 0, "init"))
+
+
+def _mean(model: Model, round: Round, otherwise: Weights) -> Weights:
+    """Of the weights that the model's clients keep, by rows; others if they have none."""
+    mean: Weights = round.once(aggregate, round.each(send, model, round.problem.silos.select(model.clients)), otherwise)
+    return mean
+
+
+def _present(state: State, round: Round) -> list[list[str]]:
+    """Those of each group that take part."""
+    return [[client for client in names if client in round.clients] for names in selection.groups_of(state)]
+
+
+def _report(updates: Sequence[Update], state: State, round: Round, made: Overlapping | None) -> Report:
+    """Which group everybody is in; if groups were just made, how far apart they are."""
+    report, group = Report.of(updates), state.numbers["group"]
+    numbers = {**report.numbers, "groups": float(len(selection.groups_of(state)))}
+    if made is not None:
+        margins = {"overlap/within": made.within, "overlap/across": made.across, "overlap/threshold": made.threshold}
+        numbers |= {name: value for name, value in margins.items() if value is not None}
+    rows = {"group": {client: float(group[client]) for client in round.clients if client in group}} if group else {}
+    return Report(numbers, {**report.rows, **rows}, (selection.sentence(made),) if made else ())

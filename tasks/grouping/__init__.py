@@ -1,0 +1,1 @@
+"""The server groups clients by what they sent."""

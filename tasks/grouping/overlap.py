@@ -1,0 +1,104 @@
+"""The server groups clients that are right on the same rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.grouping.likeness import Overlap, overlaps, right_rows
+from models.grouping.rules import Assign, grouped, joined, largest_gap
+from tasks.messages import RightRows
+from tasks.running.step import server_step
+
+
+@dataclass(frozen=True)
+class Overlapping:
+    """Groups of names, the threshold that made them, and who was kept alone since its model is right on no row.
+
+    `within` is the least overlap of a pair in a group, `across` the largest of a pair that was parted; None without one.
+    Who was kept alone is in no pair.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    threshold: float
+    flagged: tuple[str, ...]
+    within: float | None
+    across: float | None
+
+
+@server_step
+def overlap(
+    answers: Sequence[RightRows], rows: int, kind: Overlap, threshold: float | None, assign: Assign, seed: int
+) -> Overlapping:
+    """All clients that answered, in groups; without a threshold it is that of the largest gap.
+
+    Then it is found on one half of the rows, drawn with the seed, and the groups on the other: what was chosen is not judged
+    by itself. Of one row both are that row.
+    """
+    names, bits = known(answers)
+    if threshold is None:
+        order = np.random.default_rng(seed).permutation(rows)
+        first, second = order[: max(rows // 2, 1)], order[rows // 2 :]
+        chosen, bits = _of_rows(bits, first), _of_rows(bits, second)
+        alive = right_rows(chosen) > 0
+        threshold, rows = largest_gap(overlaps(chosen[alive], len(first), kind)), len(second)
+    likeness = overlaps(bits, rows, kind)
+    dead = right_rows(bits) == 0  # like each other, where equal bits count, and good for nothing
+    places = np.flatnonzero(~dead)
+    living = likeness[np.ix_(places, places)]
+    made = grouped(living, threshold, assign)
+    groups = sorted([*(places[group].tolist() for group in made), *([at] for at in np.flatnonzero(dead).tolist())])
+    return Overlapping(
+        tuple(tuple(names[at] for at in group) for group in groups),
+        threshold,
+        tuple(names[at] for at in np.flatnonzero(dead)),
+        *_margins(living, made),
+    )
+
+
+@server_step
+def admit(
+    newcomers: Sequence[RightRows],
+    groups: Sequence[Sequence[str]],
+    members: RightRows,
+    rows: int,
+    kind: Overlap,
+    threshold: float,
+) -> list[list[str]]:
+    """The groups with each newcomer in the one that it fits, or in one of its own; nobody else moves.
+
+    `members` is what those in the groups told.
+    """
+    made = [list(group) for group in groups]
+    names, bits = list(members.clients), members.bits.numpy()
+    for name, mine in zip(*known(newcomers), strict=True):
+        likeness = np.where(bits.any(1), overlaps(mine[None], rows, kind, bits)[0], -np.inf)
+        at = joined(likeness, [[names.index(member) for member in group] for group in made], threshold)
+        if at is None or not mine.any():
+            made.append([name])
+        else:
+            made[at].append(name)
+        names, bits = [*names, name], np.concatenate([bits, mine[None]])
+    return made
+
+
+def known(answers: Sequence[RightRows]) -> tuple[list[str], np.ndarray]:
+    """Names, sorted, and their bits (names, bytes): the order of listing and of stacks is nothing."""
+    bits = {client: answer.bits[at].numpy() for answer in answers for at, client in enumerate(answer.clients)}
+    names = sorted(bits)
+    return names, np.stack([bits[name] for name in names])
+
+
+def _of_rows(bits: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The bits of these rows."""
+    return np.packbits(np.unpackbits(bits, axis=1)[:, np.sort(places)], axis=1)
+
+
+def _margins(likeness: np.ndarray, groups: Sequence[Sequence[int]]) -> tuple[float | None, float | None]:
+    label = np.zeros(len(likeness), np.int64)
+    for number, group in enumerate(groups):
+        label[list(group)] = number
+    first, second = np.triu_indices(len(likeness), 1)
+    same, values = label[first] == label[second], likeness[first, second]
+    within, across = values[same], values[~same]
+    return (float(within.min()) if len(within) else None), (float(across.max()) if len(across) else None)

@@ -1,0 +1,253 @@
+"""Selective averaging and its reductions (Liu, Lee and Julien 2020)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.local_only import LocalOnly
+from flows.methods.selective import LOCAL, TRAINED, Selective
+from flows.methods.shared import selection
+from flows.methods.shared.groups import of_group
+from models.training.optimisers import Adam
+from silos.cohort import Stack
+from silos.errors import UserError
+from tasks.messages import RightRows
+from tasks.running.opening import open_weights
+
+SIZES = {"a": 13, "b": 5, "c": 8, "d": 3, "e": 10}
+COMMON = {"common": ["validation"], "validation": 8}
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(SIZES, silos=COMMON)
+
+
+def weights_of(played, client):
+    model = played.page.model(played.state, played.problem).select([client])
+    return {n: w[0] for n, w in open_weights(model, Stack((client,), 1), played.private, "cpu")[0].items()}
+
+
+def test_threshold_0_is_fedavg_to_the_bit(problem, play):
+    ours = play(Selective(local_rounds=2, threshold=0.0), problem, [1, 2, 3, 4, 5])
+    theirs = play(FedAvg(), problem, [1, 2, 3])
+    assert set(ours.state.numbers["group"].values()) == {0}
+    for name, w in theirs.state.tensors["weights"].items():
+        assert torch.equal(ours.state.tensors["weights"][name], w[None])
+    for mine, other in zip(ours.reports[2:], theirs.reports, strict=True):
+        assert mine.rows["train_loss"] == other.rows["train_loss"]
+
+
+@pytest.fixture
+def kept(make_problem):
+    """As `problem`, with Adam's state going on from round to round."""
+    return make_problem(SIZES, silos=COMMON, optimiser=Adam(0.01), keeps=True)
+
+
+def test_threshold_0_is_fedavg_to_the_bit_where_optimisers_are_kept(kept, play):
+    """A common start is one of the optimisers, too: they remember nothing of the models of phase 1."""
+    ours = play(Selective(local_rounds=2, threshold=0.0), kept, [1, 2, 3, 4, 5])
+    theirs = play(FedAvg(), kept, [1, 2, 3])
+    for name, w in theirs.state.tensors["weights"].items():
+        assert torch.equal(ours.state.tensors["weights"][name], w[None])
+
+
+@pytest.mark.parametrize("absent", [[1, 2, 3, 4], [2, 3, 4]])
+@pytest.mark.parametrize("optimisers", ["reset", "kept"])
+def test_a_late_client_trains_alone_as_if_it_had_been_there(optimisers, absent, request, play):
+    problem = request.getfixturevalue("kept" if optimisers == "kept" else "problem")
+    page = Selective(local_rounds=3, start="mean").model_copy(update={"threshold": 1.1})
+    ours = play(page, problem, range(1, 7), absent={number: ["d"] for number in absent}, stack=1)
+    theirs = play(LocalOnly(), problem, [1, 2, 3], stack=1)
+    mine = ours.private.load(LOCAL, ours.state.private[LOCAL], "d")
+    other = theirs.private.load("weights", theirs.state.private["weights"], "d")
+    assert all((mine[name] == other[name]).all() for name in other)
+
+
+@pytest.mark.parametrize("start", ["common", "mean"])
+def test_above_1_it_is_local_training_to_the_bit(start, problem, play, tmp_path):
+    page = Selective(local_rounds=2, start=start).model_copy(update={"threshold": 1.1})
+    ours = play(page, problem, [1, 2, 3, 4])
+    theirs = play(LocalOnly(), problem, [1, 2] if start == "common" else [1, 2, 3, 4])
+    assert sorted(ours.state.numbers["group"].values()) == list(range(len(SIZES)))
+    for client in SIZES:
+        mine, other = weights_of(ours, client), weights_of(theirs, client)
+        assert all(torch.equal(mine[name], other[name]) for name in other), client
+
+
+def test_every_client_is_in_one_group_and_groups_say_their_margins(problem, play):
+    played = play(Selective(local_rounds=1), problem, [1, 2])
+    assert played.state.numbers["group"].keys() == SIZES.keys()
+    numbers = played.reports[0].numbers
+    assert numbers["groups"] == len(set(played.state.numbers["group"].values()))
+    assert numbers.get("overlap/across", 0) <= numbers["overlap/threshold"] <= numbers.get("overlap/within", 1)
+    assert played.reports[0].rows["group"] == played.state.numbers["group"]
+    (said,) = played.reports[0].said
+    assert said.startswith(f"{numbers['groups']:.0f} groups at an overlap of {numbers['overlap/threshold']:.3f}: a")
+    assert not played.reports[1].said
+
+
+def test_a_client_sends_a_bit_a_row_and_nothing_else_of_phase_1(problem, play):
+    played = play(Selective(local_rounds=1), problem, [1])
+    rows = problem.silos.common("validation")
+    losses_and_rows = 2 * 4 * len(SIZES)
+    assert played.rounds[0].tally.bytes_up == losses_and_rows + len(SIZES) * (-(-rows // 8) + 1)
+    assert played.rounds[0].tally.bytes_down == 0
+
+
+def clusters(client, total):
+    """Two laws of labels: what is 0 for the first is 1 for the second, on clouds that are well apart."""
+    rng = np.random.default_rng(list(client.encode()))
+    y = np.arange(total) % 2
+    x = rng.normal(size=(total, 5)) * 0.3 + 3 * np.eye(2, 5)[y]
+    return x, y if client[0] == "l" else 1 - y
+
+
+LAWS = {"l1": 20, "l2": 16, "l3": 18, "r1": 17, "r2": 20}
+TRUTH = [{"l1", "l2", "l3"}, {"r1", "r2"}]
+
+
+def groups(state):
+    found = {}
+    for client, number in state.numbers["group"].items():
+        found.setdefault(number, set()).add(client)
+    return [found[number] for number in sorted(found)]
+
+
+@pytest.fixture
+def laws(make_problem):
+    def build(**options):
+        silos = {**COMMON, "validation": 6, "rows_of": clusters, **options}
+        return make_problem(LAWS, silos=silos, epochs=10)
+
+    return build
+
+
+@pytest.mark.parametrize("assign", ["complete", "greedy"])
+@pytest.mark.parametrize(("kind", "threshold"), [("jaccard", "gap"), ("equal", "gap"), ("dot", 0.1)])
+def test_laws_that_label_the_same_rows_differently_are_told_apart(assign, kind, threshold, laws, play):
+    page = Selective(local_rounds=3, overlap=kind, threshold=threshold, assign=assign)
+    played = play(page, laws(), [1, 2, 3, 4])
+    assert groups(played.state) == TRUTH
+
+
+def test_a_late_client_goes_into_the_group_that_it_fits_and_nobody_retrains(laws, play):
+    page, problem = Selective(local_rounds=3), laws()
+    absent = {number: ["r2"] for number in range(1, 5)}
+    played = play(page, problem, [1, 2, 3, 4], absent=absent)
+    assert groups(played.state) == [TRUTH[0], {"r1"}]
+    met = play(page, problem, [5], state=played.state, private=played.private)
+    assert groups(met.state) == TRUTH
+    assert met.rounds[0].tally.steps["r2"] == 3 * 10 * 5  # rounds, epochs, batches
+    others = play(page, problem, [5], state=played.state, private=played.private, absent={5: ["r2"]})
+    for name, w in others.state.tensors["weights"].items():
+        assert torch.equal(met.state.tensors["weights"][name], w)
+
+
+def test_a_fresh_client_is_scored_with_the_group_that_it_fits(laws, play, make_round):
+    page, problem = Selective(local_rounds=3), laws()
+    played = play(page, problem, [1, 2, 3, 4], absent={number: ["r2", "l3"] for number in range(1, 5)})
+    before = played.state.sha256()
+    model = page.scored_model(played.state, make_round(problem, 4, private=played.private))
+    place = {client: at for at, client in enumerate(model.clients)}
+    for w in model.personal.values():
+        assert torch.equal(w[place["r2"]], w[place["r1"]])
+        assert torch.equal(w[place["l3"]], w[place["l1"]])
+    assert played.state.sha256() == before
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_groups_are_made_anew_of_what_was_trained_before_it_is_averaged(every, laws, play):
+    page = Selective(local_rounds=1, regroup_every=every, threshold=0.6)
+    played = play(page, laws(), range(1, 8))
+    assert groups(played.state) == TRUTH
+    made = [at for at, report in enumerate(played.reports, 1) if report.said]
+    assert made == list(range(1, 8, every))
+
+
+def test_groups_that_stay_as_they_are_average_as_without_regrouping(problem, play):
+    """Everybody together: to make groups anew is another way to send the same weights."""
+    fixed, anew = (
+        play(Selective(local_rounds=1, threshold=0.0, regroup_every=every), problem, [1, 2, 3]) for every in (None, 1)
+    )
+    for name, w in fixed.state.tensors["weights"].items():
+        assert torch.equal(anew.state.tensors["weights"][name], w)
+    assert anew.rounds[2].tally.bytes_down == fixed.rounds[2].tally.bytes_down
+    bits = len(SIZES) * (-(-problem.silos.common("validation") // 8) + 1)
+    assert anew.rounds[2].tally.bytes_up == fixed.rounds[2].tally.bytes_up + bits + 4 * len(SIZES)
+
+
+def test_what_waited_for_groups_is_told_to_be_of_no_use_any_more(problem, play):
+    """The state names the section, so that the files of rounds before are deleted, also after a client came late."""
+    played = play(Selective(local_rounds=1, regroup_every=1), problem, [1, 2, 3], absent={1: ["d"]})
+    assert played.state.private[TRAINED] == {}
+
+
+def test_of_several_groups_only_the_last_counts_in_their_means(problem, play, monkeypatch):
+    """`c` is right on every row, and joins those who are right on the first ones and those who are on the others."""
+    rows = problem.silos.common("validation")
+    first = np.arange(rows) < rows // 2
+    right = np.stack([first, ~first, np.ones(rows, bool), first, ~first])
+    told = RightRows(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)), torch.ones(5, dtype=torch.bool))
+    monkeypatch.setattr(selection, "asked", lambda *_: [told])
+    page = Selective(local_rounds=1, start="mean", assign="first_member", threshold=0.4)
+    played = play(page, problem, [1])
+    assert groups(played.state) == [{"a", "d"}, {"b", "c", "e"}]
+    refs = played.state.private[LOCAL]
+    for number, names in enumerate(groups(played.state)):
+        total = sum(SIZES[name] for name in names)
+        for tensor, w in of_group(played.state.tensors["weights"], number).items():
+            mean = sum(played.private.load(LOCAL, refs, c)[tensor] * float(SIZES[c]) for c in names) / total
+            np.testing.assert_allclose(w, mean, atol=1e-6)
+
+
+def test_the_order_of_the_clients_changes_nothing(laws, play):
+    one, more = (play(Selective(local_rounds=2), laws(), [1, 2, 3], stack=n) for n in (2, 5))
+    assert one.state.numbers == more.state.numbers
+
+
+def test_no_two_clients_and_no_client_and_the_server_share_storage(problem, play):
+    played = play(Selective(local_rounds=1, threshold=0.0), problem, [1, 2])
+    model = played.page.model(played.state, problem)
+    held = {t.untyped_storage().data_ptr() for t in played.state.tensors["weights"].values()}
+    for name, w in model.personal.items():
+        assert w.untyped_storage().data_ptr() not in held
+        w[0] += 1
+        assert not torch.equal(w[0], w[1]), name
+
+
+def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
+    page = Selective(local_rounds=1, threshold=0.0, overlap="equal")
+    played = play(page, problem, [1])
+    spoilt = played.private.save(
+        "weights",
+        ("c",),
+        {n: np.full((1, *w.shape[1:]), np.nan, np.float32) for n, w in played.state.tensors["weights"].items()},
+    )
+    state = page.init(problem).with_private("weights", spoilt)
+    round = played.rounds[0]
+    found, report = page._grouped(state, round)
+    assert report.flagged == ("c",)
+    assert ("c",) in report.groups
+    assert all(torch.isfinite(w).all() for w in found.tensors["weights"].values())
+
+
+def test_without_common_rows_it_says_which_key_to_set(make_problem):
+    with pytest.raises(UserError, match=r"set data\.split\.validation_rows to common"):
+        Selective().init(make_problem(SIZES))
+
+
+def test_one_client_is_one_group(make_problem, play):
+    played = play(Selective(local_rounds=1), make_problem({"only": 9}, silos=COMMON), [1, 2])
+    assert played.state.numbers["group"] == {"only": 0}
+
+
+def test_a_group_may_be_away_when_groups_are_made_anew_and_optimisers_are_kept(laws, play):
+    problem = laws()
+    problem = replace(problem, training=replace(problem.training, optimiser=Adam(0.01), keeps=True))
+    page = Selective(local_rounds=1, regroup_every=1, threshold=0.6)
+    played = play(page, problem, [1, 2, 3], absent={2: ["r1", "r2"]})
+    assert groups(played.state) == TRUTH

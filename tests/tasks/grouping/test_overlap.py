@@ -1,0 +1,110 @@
+"""The server's groups of clients that are right on the same rows."""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.grouping.overlap import admit, overlap
+from tasks.messages import RightRows
+
+ROWS = 41  # the last byte is not full
+
+
+def told(right: dict[str, np.ndarray], stack: int = 2) -> list[RightRows]:
+    """Messages of clients in stacks, in the order given; right: (rows,) bool of each."""
+    names = list(right)
+    stacks = [tuple(names[at : at + stack]) for at in range(0, len(names), stack)]
+    return [
+        RightRows(s, torch.from_numpy(np.packbits([right[c] for c in s], axis=1)), torch.ones(len(s), dtype=torch.bool))
+        for s in stacks
+    ]
+
+
+def laws(seed: int = 0) -> dict[str, np.ndarray]:
+    """Two laws, of whose rows each client knows nine in ten."""
+    rng = np.random.default_rng(seed)
+    first = np.arange(ROWS) % 2 == 0
+    return {name: (first if name[0] == "l" else ~first) & (rng.random(ROWS) < 0.9) for name in ("r1", "l2", "l1", "r2")}
+
+
+TRUTH = (("l1", "l2"), ("r1", "r2"))
+
+
+@pytest.mark.parametrize("kind", ["dot", "equal", "jaccard"])
+@pytest.mark.parametrize("threshold", [0.3, None])
+def test_laws_are_told_apart_and_the_margins_say_how_far(kind, threshold):
+    made = overlap.fn(told(laws()), ROWS, kind, threshold, "complete", 0)
+    assert made.groups == TRUTH
+    assert made.across < made.within
+    assert made.across < made.threshold
+    assert threshold is None or made.threshold == threshold
+    assert made.flagged == ()
+
+
+def test_the_order_of_listing_and_of_stacks_is_nothing():
+    known = laws()
+    one, other = (
+        overlap.fn(told(dict(sorted(known.items(), reverse=turned)), stack), ROWS, "jaccard", None, "greedy", 0)
+        for turned, stack in ((False, 1), (True, 3))
+    )
+    assert one == other
+
+
+def test_the_threshold_of_the_gap_is_of_one_half_of_the_rows_and_the_groups_of_the_other():
+    """On the first half everybody is right alone, on the second two and two: on the first, nobody would be together."""
+    order = np.random.default_rng(3).permutation(40)
+    right = {name: np.zeros(40, bool) for name in "abcd"}
+    for at, name in enumerate("abcd"):
+        right[name][order[at:20:4]] = True
+        right[name][order[20 + at // 2 :: 2]] = True
+    made = overlap.fn(told(right), 40, "jaccard", None, "complete", 3)
+    assert made.threshold == 0
+    assert made.groups == (("a", "b", "c", "d"),)
+    right["a"][order[1]] = right["d"][order[2]] = True
+    made = overlap.fn(told(right), 40, "jaccard", None, "complete", 3)
+    assert made.threshold == pytest.approx(1 / 20)  # 0 and 1 of 10
+    assert made.groups == (("a", "b"), ("c", "d"))
+    assert (made.within, made.across) == (1, 0)
+
+
+def test_no_row_is_in_both_halves():
+    """Of three rows the threshold is of the first in order, and who is together of the two others."""
+    order = np.random.default_rng(0).permutation(3)
+    right = {name: np.zeros(3, bool) for name in "abc"}
+    for name, ranks in {"a": (0, 1), "b": (0, 1), "c": (1, 2)}.items():
+        right[name][order[list(ranks)]] = True
+    made = overlap.fn(told(right), 3, "dot", None, "complete", 0)
+    assert made.threshold == 1  # of a and b, who alone are right on the first
+
+
+def test_who_is_right_on_no_row_is_alone_and_named_also_where_equal_bits_count():
+    right = {**laws(), "dead": np.zeros(ROWS, bool), "gone": np.zeros(ROWS, bool)}
+    made = overlap.fn(told(right), ROWS, "equal", 0.0, "complete", 0)
+    assert made.flagged == ("dead", "gone")
+    assert made.groups == (("dead",), ("gone",), ("l1", "l2", "r1", "r2"))
+    assert made.across is None, "of clients that are right on some row nobody was parted"
+
+
+def test_one_client_is_a_group_without_margins():
+    made = overlap.fn(told({"a": np.ones(ROWS, bool)}), ROWS, "jaccard", None, "complete", 3)
+    assert made.groups == (("a",),)
+    assert (made.within, made.across) == (None, None)
+
+
+def test_newcomers_join_the_group_that_they_fit_or_make_their_own_and_nobody_moves():
+    known = laws()
+    (members,) = told(dict(sorted(known.items())), 4)
+    rng = np.random.default_rng(5)
+    fresh = {
+        "dead": np.zeros(ROWS, bool),
+        "left": known["l1"] ^ (rng.random(ROWS) < 0.05),
+        "other": np.arange(ROWS) < 9,
+    }
+    made = admit.fn(told(fresh, 3), TRUTH, members, ROWS, "jaccard", 0.5)
+    assert made == [["l1", "l2", "left"], ["r1", "r2"], ["dead"], ["other"]]
+
+
+def test_nobody_joins_one_who_is_right_on_no_row():
+    (members,) = told({"dead": np.zeros(ROWS, bool)}, 1)
+    made = admit.fn(told({"new": np.arange(ROWS) < 3}), [["dead"]], members, ROWS, "equal", 0.5)
+    assert made == [["dead"], ["new"]]
