@@ -9,10 +9,10 @@ from flows.round import on_cohorts
 from models.assessment.paired_difference import Difference, Stratum, difference
 from models.assessment.quantities import Quantity
 from silos.cohort import Silos
-from tasks.by_class import by_class
 from tasks.messages import ClassCounts, CommonSums, PairedSums
-from tasks.pair import Kept, pair, pair_common
 from tasks.running.runner import Runner
+from tasks.scoring.by_class import by_class
+from tasks.scoring.pair import Kept, pair, pair_common
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
 

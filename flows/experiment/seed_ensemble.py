@@ -10,9 +10,9 @@ from flows.method import Method
 from flows.round import Round
 from models.model import Model
 from silos.private import PrivateStore
-from tasks.ensemble_check import ensemble_check
 from tasks.recording.checkpoint import load_state
 from tasks.running.runner import PrefectRunner, Runner
+from tasks.scoring.ensemble_check import ensemble_check
 
 
 def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) -> dict[str, float] | None:

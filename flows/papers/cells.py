@@ -8,8 +8,8 @@ from flows.experiment.seed_ensemble import ensemble
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from silos.errors import UserError
-from tasks.pair import Kept
 from tasks.running.runner import PrefectRunner
+from tasks.scoring.pair import Kept
 
 
 def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:

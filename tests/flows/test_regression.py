@@ -15,9 +15,9 @@ from models.training.optimisers import SGD
 from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.store import open_client
-from tasks.evaluate import evaluate
-from tasks.pair import pair
 from tasks.recording.round_metrics import by_client, summary
+from tasks.scoring.evaluate import evaluate
+from tasks.scoring.pair import pair
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}
 CLASSES_ONLY = {"selective"}

@@ -20,12 +20,12 @@ from silos.cohort import Cohort, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
+from tasks.codebooks.token_centres import common_words, token_centres
 from tasks.codebooks.tokens import tokens_of
 from tasks.messages import Centres
 from tasks.running.dealing import ForAll
 from tasks.running.opening import open_rows
 from tasks.running.runner import PlainRunner
-from tasks.token_centres import common_words, token_centres
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}

@@ -25,11 +25,11 @@ from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
-from tasks.evaluate import OUTCOMES, evaluate
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, numbers_of
 from tasks.regroup import regroup, right_rows
 from tasks.running.dealing import ForAll
 from tasks.running.step import ClientStep, step
+from tasks.scoring.evaluate import OUTCOMES, evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

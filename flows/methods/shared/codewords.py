@@ -14,8 +14,8 @@ from models.networks.deep_ensemble import each_made
 from models.networks.registry import Network
 from models.streams import server_stream
 from silos.errors import UserError
+from tasks.codebooks.token_centres import common_words, token_centres
 from tasks.messages import Doubts
-from tasks.token_centres import common_words, token_centres
 from tasks.uncertainty_check import uncertainty_check
 
 _COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left

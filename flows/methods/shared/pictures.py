@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.experiment.scene import Scene
 from models.method_networks.codebook import SHARED
-from tasks.projection import plane, projection
+from tasks.codebooks.projection import plane, projection
 from tasks.recording.figures import draw_codebook, draw_groups, draw_stages
 
 

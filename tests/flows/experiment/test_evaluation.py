@@ -9,9 +9,9 @@ from models.assessment.quantities import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.store import write
-from tasks.evaluate import evaluate
 from tasks.recording.mlflow_names import fault
 from tasks.recording.round_metrics import by_client
+from tasks.scoring.evaluate import evaluate
 
 DIGITS = {"name": "digits", "seed": 0, "source": {"kind": "digits"}}
 EQUAL = {"kind": "equal", "clients": 3}

@@ -20,9 +20,9 @@ from models.training.objectives import SquaredError
 from models.training.optimisers import SGD, Adam
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.evaluate import evaluate
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client, summary
+from tasks.scoring.evaluate import evaluate
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west"}

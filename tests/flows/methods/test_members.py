@@ -11,10 +11,10 @@ from models.training.engine import outcomes
 from models.training.optimisers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.evaluate import evaluate
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client, summary
 from tasks.running.opening import open_rows, open_weights
+from tasks.scoring.evaluate import evaluate
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
 SILOS = {"one_class": "same", "common": ["validation"]}

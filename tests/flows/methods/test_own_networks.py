@@ -15,9 +15,9 @@ from models.streams import fold
 from models.training.optimisers import Adam
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.evaluate import evaluate
-from tasks.projection import projection
+from tasks.codebooks.projection import projection
 from tasks.recording.round_metrics import by_client
+from tasks.scoring.evaluate import evaluate
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}

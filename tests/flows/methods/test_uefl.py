@@ -18,10 +18,10 @@ from models.training.optimisers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.evaluate import evaluate
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_rows, open_weights
+from tasks.scoring.evaluate import evaluate
 
 CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
 AUTHORS = {"words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}

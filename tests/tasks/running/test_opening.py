@@ -13,12 +13,12 @@ from models.state import Private
 from models.streams import server_stream
 from silos.cohort import Stack
 from silos.private import PrivateStore
-from tasks.ensemble_check import ensemble_check
-from tasks.evaluate import evaluate
 from tasks.head_gradient import head_gradient
 from tasks.local_train import local_train
 from tasks.regroup import regroup
 from tasks.running.opening import open_weights
+from tasks.scoring.ensemble_check import ensemble_check
+from tasks.scoring.evaluate import evaluate
 from tasks.uncertainty_check import uncertainty_check
 
 NETWORK = MLP(5, (), 2)

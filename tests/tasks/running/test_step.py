@@ -18,9 +18,9 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import Update
-from tasks.pair import Kept
 from tasks.running.runner import PlainRunner, PrefectRunner
 from tasks.running.step import ClientStep, Sealed, ServerStep, server_step, step
+from tasks.scoring.pair import Kept
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
 STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}

@@ -13,9 +13,9 @@ from silos.cohort import Cohort, Silos, make_stacks
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.store import open_client
-from tasks.evaluate import OUTCOMES
-from tasks.pair import pair
 from tasks.running.runner import PlainRunner
+from tasks.scoring.evaluate import OUTCOMES
+from tasks.scoring.pair import pair
 
 TEST = 6
 

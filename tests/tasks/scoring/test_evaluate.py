@@ -7,8 +7,8 @@ import torch
 from flows.methods.fedavg import FedAvg
 from silos.private import PrivateStore
 from silos.store import open_client
-from tasks.evaluate import OUTCOMES, evaluate
 from tasks.recording.round_metrics import by_client, summary
+from tasks.scoring.evaluate import OUTCOMES, evaluate
 
 SIZES = {"a": 9, "b": 12, "c": 4}
 

@@ -6,11 +6,11 @@ import torch
 from models.assessment.quantities import QUANTITIES
 from models.training.engine import Rows
 from silos.cohort import Cohort, open_stack
-from tasks.evaluate import OUTCOMES
 from tasks.messages import ClassCounts
-from tasks.pair import Kept
 from tasks.running.opening import enough
 from tasks.running.step import step
+from tasks.scoring.evaluate import OUTCOMES
+from tasks.scoring.pair import Kept
 
 
 @step

@@ -9,9 +9,9 @@ from models.assessment.paired_difference import Stratum
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Cohort, Silos, open_stack
 from silos.private import PrivateStore
-from tasks.evaluate import OUTCOMES
 from tasks.messages import CommonSums, PairedSums
 from tasks.running.step import step
+from tasks.scoring.evaluate import OUTCOMES
 
 Kept = tuple[PrivateStore, dict[str, str]]
 """Where a run's clients keep their outcomes, and each client's hash."""

@@ -5,8 +5,8 @@ import pytest
 
 from flows.experiment.paired_runs import counted
 from silos.private import PrivateStore
-from tasks.evaluate import OUTCOMES
 from tasks.running.runner import PlainRunner
+from tasks.scoring.evaluate import OUTCOMES
 
 LABELS = {"a": [0, 0, 1, 2] * 3, "b": [2, 2, 1, 2] * 3, "few": [1, 1, 2, 0] * 3}
 RIGHT = {"a": [1, 0, 1, 1] * 3, "b": [0, 1, 0, 1] * 3, "few": [1] * 12}

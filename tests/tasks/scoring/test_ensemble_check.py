@@ -9,8 +9,8 @@ from models.state import Private
 from models.streams import server_stream
 from silos.cohort import Stack
 from silos.private import PrivateStore
-from tasks.ensemble_check import ensemble_check
 from tasks.running.opening import open_rows
+from tasks.scoring.ensemble_check import ensemble_check
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1}
 

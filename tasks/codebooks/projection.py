@@ -9,10 +9,10 @@ from models.streams import client_streams
 from models.training.engine import Training
 from silos.cohort import Cohort
 from silos.private import PrivateStore
+from tasks.codebooks.token_centres import centres_to_tell
 from tasks.messages import Projected
 from tasks.running.opening import open_weights
 from tasks.running.step import step
-from tasks.token_centres import centres_to_tell
 
 _POINTS = 60  # of a client: more would hide each other
 
