@@ -217,16 +217,15 @@ class RightRows(Message):
     """On which common rows the model of each client of one stack is right: a bit a row, and nothing else.
 
     The rows are nobody's own, but the bits are of weights that only the client has. A model that answers with what is no
-    number is not `whole`, and right on none.
+    number is right on none.
     """
 
     bits: Annotated[Tensor, LEARNED]  # (clients, bytes) uint8, as numpy packs them
-    whole: Annotated[Tensor, FEW]  # (clients,) bool
 
     @property
     def bytes_up(self) -> int:
-        """Bytes that these clients send if each sends its own: the bits, and a byte for `whole`."""
-        return self.bits.numel() + len(self.clients)
+        """Bytes that these clients send if each sends its own: the bits."""
+        return self.bits.numel()
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def right_rows(asked: Asked) -> RightRows:
     places = slice(len(stack.clients))
     whole = torch.isfinite(measured["loss"][places]).all(1).cpu()
     right = (measured["correct"][places].cpu() & whole[:, None]).numpy()
-    return RightRows(stack.clients, torch.from_numpy(np.packbits(right, axis=1)), whole)
+    return RightRows(stack.clients, torch.from_numpy(np.packbits(right, axis=1)))
 
 
 @step

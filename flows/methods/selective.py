@@ -96,11 +96,11 @@ class Selective(Method):
         drawn = _drawn(round.problem)
         if self.start == "common":  # then FedAvg among the group, from its first round on, also for streams, optimisers
             round.optimisers.forget(round.clients)
-            return state.with_tensors(weights=together([drawn] * len(made.groups))).with_numbers(
-                since=round.number
-            ), made
-        means = [_mean(_local(state, round.problem, names), round, drawn) for names in selection.groups_of(state)]
-        return state.with_tensors(weights=together(means)), made
+            state, starts = state.with_numbers(since=round.number), [drawn] * len(made.groups)
+        else:
+            groups = selection.groups_of(state)
+            starts = [_mean(_local(state, round.problem, names), round, drawn) for names in groups]
+        return state.with_tensors(weights=together(starts)), made
 
     def _regrouped(self, state: State, round: Round) -> tuple[State, list[Update], Overlapping]:
         """A round of phase 2 after which groups are made anew, before what was trained is averaged."""

@@ -37,7 +37,7 @@ def both_right(bits: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
     return counts
 
 
-def right_rows(bits: np.ndarray) -> np.ndarray:
+def right_counts(bits: np.ndarray) -> np.ndarray:
     """On how many rows each is right: (clients,) float64."""
     return np.bitwise_count(bits).sum(1, dtype=np.int64).astype(np.float64)
 
@@ -52,8 +52,11 @@ def overlaps(bits: np.ndarray, rows: int, kind: Overlap, other: np.ndarray | Non
     """
     if not rows:
         raise ValueError("there are no rows to be right on")
-    d, c = both_right(bits, other), right_rows(bits)[:, None]  # whole numbers up to the one division: equals are equal
-    each = c + (c.T if other is None else right_rows(other)[None])
+    d, c = (
+        both_right(bits, other),
+        right_counts(bits)[:, None],
+    )  # whole numbers up to the one division: equals are equal
+    each = c + (c.T if other is None else right_counts(other)[None])
     if kind == "dot":
         return d / rows
     if kind == "equal":

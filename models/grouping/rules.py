@@ -58,18 +58,6 @@ def largest_gap(likeness: np.ndarray) -> float:
     return float(values[upper - 1 : upper + 1].mean())
 
 
-def adjusted_rand_index(first: Groups, second: Groups) -> float:
-    """How far two groupings of the same clients agree beyond chance (Hubert and Arabie 1985): 1 if they are the same."""
-    from sklearn.metrics import adjusted_rand_score
-
-    count = sum(map(len, first))
-    labels = np.zeros((2, count), np.int64)
-    for row, groups in zip(labels, (first, second), strict=True):
-        for number, group in enumerate(groups):
-            row[group] = number
-    return float(adjusted_rand_score(*labels))
-
-
 def bipartition(alpha: np.ndarray, linkage: Linkage = "single") -> tuple[list[int], list[int]]:
     """Both parts as sorted places, the one with place 0 first; alpha: (clients, clients), symmetric, 2 clients or more.
 

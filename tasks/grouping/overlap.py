@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.grouping.likeness import Overlap, overlaps, right_rows
+from models.grouping.likeness import Overlap, overlaps, right_counts
 from models.grouping.rules import Assign, grouped, joined, largest_gap
 from tasks.messages import RightRows
 from tasks.running.step import server_step
@@ -40,10 +40,10 @@ def overlap(
         order = np.random.default_rng(seed).permutation(rows)
         first, second = order[: max(rows // 2, 1)], order[rows // 2 :]
         chosen, bits = _of_rows(bits, first), _of_rows(bits, second)
-        alive = right_rows(chosen) > 0
+        alive = right_counts(chosen) > 0
         threshold, rows = largest_gap(overlaps(chosen[alive], len(first), kind)), len(second)
     likeness = overlaps(bits, rows, kind)
-    dead = right_rows(bits) == 0  # like each other, where equal bits count, and good for nothing
+    dead = right_counts(bits) == 0  # like each other, where equal bits count, and good for nothing
     places = np.flatnonzero(~dead)
     living = likeness[np.ix_(places, places)]
     made = grouped(living, threshold, assign)

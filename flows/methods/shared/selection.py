@@ -56,8 +56,7 @@ def kept(state: State) -> list[RightRows]:
     """What clients told when they were asked last."""
     if BITS not in state.tensors:
         return []
-    held = state.tensors[BITS]
-    return [RightRows(tuple(state.numbers["names"]), held["right"], held["whole"])]
+    return [RightRows(tuple(state.numbers["names"]), state.tensors[BITS]["right"])]
 
 
 def latest(state: State, answers: Sequence[RightRows]) -> list[RightRows]:
@@ -67,17 +66,17 @@ def latest(state: State, answers: Sequence[RightRows]) -> list[RightRows]:
     for answer in kept(state):
         places = [at for at, name in enumerate(answer.clients) if name not in told]
         names = tuple(answer.clients[at] for at in places)
-        others.append(RightRows(names, answer.bits[places], answer.whole[places]))
+        others.append(RightRows(names, answer.bits[places]))
     return [*answers, *others]
 
 
 def grouped_as(state: State, answers: Sequence[RightRows], groups: Sequence[Sequence[str]], threshold: float) -> State:
     """The state with these groups, and the bits of all who told them."""
     names, bits = known(answers)
-    whole = {client: bool(w) for a in answers for client, w in zip(a.clients, a.whole.tolist(), strict=True)}
-    held = {"right": torch.from_numpy(bits), "whole": torch.tensor([whole[name] for name in names])}
     group = {client: number for number, clients in enumerate(groups) for client in clients}
-    return state.with_tensors(bits=held).with_numbers(group=group, names=names, threshold=threshold)
+    return state.with_tensors(bits={"right": torch.from_numpy(bits)}).with_numbers(
+        group=group, names=names, threshold=threshold
+    )
 
 
 def groups_of(state: State) -> list[list[str]]:
@@ -91,4 +90,5 @@ def sentence(overlapping: Overlapping) -> str:
     groups = "; ".join(" ".join(names) for names in overlapping.groups)
     flagged = ", ".join(overlapping.flagged)
     alone = f"; right on no common row, so alone: {flagged}" if flagged else ""
-    return f"{len(overlapping.groups)} groups at an overlap of {overlapping.threshold:.3f}: {groups}{alone}"
+    count = "one group" if len(overlapping.groups) == 1 else f"{len(overlapping.groups)} groups"
+    return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{alone}"

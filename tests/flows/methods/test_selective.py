@@ -94,7 +94,7 @@ def test_a_client_sends_a_bit_a_row_and_nothing_else_of_phase_1(problem, play):
     played = play(Selective(local_rounds=1), problem, [1])
     rows = problem.silos.common("validation")
     losses_and_rows = 2 * 4 * len(SIZES)
-    assert played.rounds[0].tally.bytes_up == losses_and_rows + len(SIZES) * (-(-rows // 8) + 1)
+    assert played.rounds[0].tally.bytes_up == losses_and_rows + len(SIZES) * -(-rows // 8)
     assert played.rounds[0].tally.bytes_down == 0
 
 
@@ -176,7 +176,7 @@ def test_groups_that_stay_as_they_are_average_as_without_regrouping(problem, pla
     for name, w in fixed.state.tensors["weights"].items():
         assert torch.equal(anew.state.tensors["weights"][name], w)
     assert anew.rounds[2].tally.bytes_down == fixed.rounds[2].tally.bytes_down
-    bits = len(SIZES) * (-(-problem.silos.common("validation") // 8) + 1)
+    bits = len(SIZES) * -(-problem.silos.common("validation") // 8)
     assert anew.rounds[2].tally.bytes_up == fixed.rounds[2].tally.bytes_up + bits + 4 * len(SIZES)
 
 
@@ -191,7 +191,7 @@ def test_of_several_groups_only_the_last_counts_in_their_means(problem, play, mo
     rows = problem.silos.common("validation")
     first = np.arange(rows) < rows // 2
     right = np.stack([first, ~first, np.ones(rows, bool), first, ~first])
-    told = RightRows(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)), torch.ones(5, dtype=torch.bool))
+    told = RightRows(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)))
     monkeypatch.setattr(selection, "asked", lambda *_: [told])
     page = Selective(local_rounds=1, start="mean", assign="first_member", threshold=0.4)
     played = play(page, problem, [1])

@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from models.grouping.likeness import cosines
-from models.grouping.rules import across, adjusted_rand_index, best_fit, bipartition, grouped, joined, largest_gap
+from models.grouping.rules import across, best_fit, bipartition, grouped, joined, largest_gap
 
 
 def every_bipartition(clients: int):
@@ -153,8 +153,3 @@ def test_the_best_fit_is_the_first_of_the_smallest_and_no_number_is_the_last_cho
     choice, loss = best_fit(losses)
     assert choice.tolist() == [1, 1, 0]
     assert loss.tolist() == [1, 3, np.inf]
-
-
-def test_the_adjusted_rand_index_is_1_for_the_same_groups_and_about_0_for_chance():
-    assert adjusted_rand_index([[0, 1], [2]], [[2], [0, 1]]) == 1
-    assert adjusted_rand_index([[0, 1], [2, 3]], [[0, 2], [1, 3]]) == pytest.approx(-0.5)

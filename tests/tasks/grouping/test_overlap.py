@@ -14,10 +14,7 @@ def told(right: dict[str, np.ndarray], stack: int = 2) -> list[RightRows]:
     """Messages of clients in stacks, in the order given; right: (rows,) bool of each."""
     names = list(right)
     stacks = [tuple(names[at : at + stack]) for at in range(0, len(names), stack)]
-    return [
-        RightRows(s, torch.from_numpy(np.packbits([right[c] for c in s], axis=1)), torch.ones(len(s), dtype=torch.bool))
-        for s in stacks
-    ]
+    return [RightRows(s, torch.from_numpy(np.packbits([right[c] for c in s], axis=1))) for s in stacks]
 
 
 def laws(seed: int = 0) -> dict[str, np.ndarray]:
