@@ -346,6 +346,18 @@ class ClassCounts(Message):
 
 
 @dataclass(frozen=True)
+class LawScores(Message):
+    """How right a run was on common test rows for the clients of one stack, classes counted as each trains on them.
+
+    The rows are nobody's own; what the number tells is one weighted mean of the client's label shares.
+    """
+
+    travels = False
+
+    accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+
+
+@dataclass(frozen=True)
 class StatsKept(Message):
     """What the server learns when the clients of one stack describe their rows: that they did, and how well.
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from flows.experiment.paired_runs import by_own_law
 from flows.experiment.project import Project
 from flows.experiment.records import by_client_of, means_of, metrics_of
 from flows.experiment.run_folder import RunFolder
@@ -72,5 +73,16 @@ def last_scores(
     scores = scores_of(project, model, round, keep_outcomes=True)
     write_json(folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
     table, doubts = by_client(scores, quantity), doubts_of(project, model, round)
-    metrics = {**metrics_of(table, silos, quantity), **means_of(doubts, silos)}
+    metrics = {**metrics_of(table, silos, quantity), **means_of(doubts, silos), **_by_own_law(project, scores, round)}
     return {**metrics, f"{quantity.name}/by_client": by_client_of(table, silos, quantity)}, doubts
+
+
+def _by_own_law(project: Project, scores: list[Scores], round: Round) -> dict[str, float]:
+    """Of a classification on common test rows the mean over federated clients as each one's classes count; else nothing."""
+    refs = {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
+    silos = project.silos.federated()
+    silos = silos.select([client for client in silos.clients if client in refs])
+    if not silos.common("test") or project.quantity.outcome != "correct":
+        return {}
+    values = by_own_law(round.runner, silos, (round.private, refs)).values()
+    return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}

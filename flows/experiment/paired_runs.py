@@ -1,5 +1,6 @@
 """What the difference between two sets of runs is worth, row by row: for a comparison and for a published table."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from flows.round import on_cohorts
 from models.assessment.paired_difference import Difference, Stratum, difference
 from models.assessment.quantities import Quantity
 from silos.cohort import Silos
-from tasks.messages import ClassCounts, CommonSums, PairedSums
+from tasks.messages import ClassCounts, CommonSums, LawScores, PairedSums
 from tasks.running.runner import Runner
 from tasks.scoring.by_class import by_class
+from tasks.scoring.own_law import own_law
 from tasks.scoring.pair import Kept, pair, pair_common
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
@@ -42,6 +44,14 @@ def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
     messages: list[ClassCounts] = [message for cohort in answers for message in cohort]
     right, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
+
+
+def by_own_law(runner: Runner, silos: Silos, run: Kept) -> dict[str, float]:
+    """client to its accuracy on common test rows as its own classes count; without those that none of the rows has."""
+    answers = on_cohorts(runner, own_law, silos, _STACK, run)
+    messages: list[LawScores] = [message for cohort in answers for message in cohort]
+    values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
+    return {client: value for client, value in values.items() if math.isfinite(value)}
 
 
 def _over_own(

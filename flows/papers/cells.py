@@ -34,7 +34,7 @@ def together(sweep: Sweep, cell: str) -> dict[str, float] | None:
     """A cell's runs as one deep ensemble; None if one of them has no model here."""
     projects = [sweep.project(cell, *one) for one in sweep.wanted(cell)]
     page = projects[0].params.page(sweep.page.method_of(cell), sweep.root)
-    return ensemble(page, list(zip(projects, sweep.seeds, sweep.folders(cell), strict=True)))
+    return ensemble(page, list(zip(projects, sweep.seeds_of(cell), sweep.folders(cell), strict=True)))
 
 
 def by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, list[int]]:

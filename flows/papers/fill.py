@@ -21,13 +21,13 @@ def fill(sweep: Sweep) -> None:
     write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
     screen.current().plan(sum(map(sweep.count, page.cells)))
     news = {cell for cell in page.cells if _fill_cell(sweep, cell)}
-    if page.seeds_are != "data":  # else the records tell the differences
-        for pair in sweep.pairs():
-            both = {pair.first, pair.second}
-            if sweep.could_pair(pair) or (news & both and all(map(sweep.here, both))):
-                difference = paired_rows(sweep, pair)
-                if difference is not None:
-                    sweep.results.keep(*sweep.place_of_pair(pair), difference)
+    for pair in sweep.pairs():
+        both = {pair.first, pair.second}
+        anew = news & both and all(map(sweep.here, both)) and not sweep.from_records(pair)
+        if anew or sweep.could_pair(pair):
+            difference = paired_rows(sweep, pair)
+            if difference is not None:
+                sweep.results.keep(*sweep.place_of_pair(pair), difference)
     for cell in page.cells if page.ensembles else ():
         if sweep.could_join(cell) or cell in news:
             means = together(sweep, cell)

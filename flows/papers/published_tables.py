@@ -1,12 +1,13 @@
 """A page of published tables, parsed once: numbers, where they are from, and the params that repeat each cell."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from flows.papers.curves import Curves, Record, Settings
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.files import is_there
@@ -14,23 +15,6 @@ from silos.names import checked, plain
 from silos.schemes.scheme_params import Name, Names
 
 PAPERS = Path(__file__).parent
-
-
-def _flat(value: Any) -> Any:
-    """Lists in lists as one list, so that a YAML anchor can name settings that cells share."""
-    if not isinstance(value, list):
-        return value
-    return [line for part in value for line in (_flat(part) if isinstance(part, list) else [part])]
-
-
-Settings = Annotated[tuple[str, ...], BeforeValidator(_flat)]
-"""`section.key=value`, the later ones over the earlier."""
-
-
-class Record(BaseModel):
-    """A part of a page: frozen, and strict about unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Measure(Record):
@@ -77,13 +61,15 @@ class Table(Record):
     `choose_on` says where the best of the grid is looked for on the first seed: the measure itself, or validation rows.
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
-    their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble.
+    their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
+    cells, too, and drawn as a figure.
     """
 
     title: str
     source: str
     known_errors: str
     cells: dict[str, Cell] = Field(min_length=1)
+    curves: Curves | None = None
     scales: dict[str, Scale] = Field(min_length=1)
     unit: str | None = None
     measure: Measure = Measure()
@@ -98,6 +84,16 @@ class Table(Record):
     also: dict[str, str] = {}
     ensembles: bool = False
     runs_of: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_points(cls, page: Any) -> Any:
+        """The points of a figure among the cells, and their contests among the contests."""
+        if not isinstance(page, dict) or "curves" not in page:
+            return page
+        curves = Curves.model_validate(page["curves"])
+        contests = [*(page.get("contests") or ()), *curves.contests_of_cells()]
+        return {**page, "cells": {**curves.cells(), **page.get("cells", {})}, "contests": contests}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Table":
@@ -128,6 +124,15 @@ class Table(Record):
     def measure_of(self, cell: str) -> Measure:
         """The cell's own measure, or the table's."""
         return self.cells[cell].measure or self.measure
+
+    def published_of(self, cell: str) -> float | None:
+        """What is published of the cell's measure."""
+        page = self.cells[cell]
+        return page.beside.get(self.measure_of(cell).metric or "", page.published)
+
+    def seeds_of(self, cell: str, seeds: Sequence[int]) -> list[int]:
+        """Those of these seeds that the cell is run with."""
+        return list(seeds[:1] if self.curves is not None and cell in self.curves.few() else seeds)
 
     def choices(self, cell: str, scale: str) -> list[str | None]:
         """The grid's settings for a cell; one None where there is no grid."""

@@ -54,7 +54,11 @@ class Sweep:
     def wanted(self, cell: str) -> list[tuple[int, str | None]]:
         """Seed and choice of the runs that a cell's numbers are of; the tries must be recorded."""
         choice = self.choice(cell)
-        return [(seed, choice) for seed in self.seeds]
+        return [(seed, choice) for seed in self.seeds_of(cell)]
+
+    def seeds_of(self, cell: str) -> list[int]:
+        """Those that the cell is run with."""
+        return self.page.seeds_of(cell, self.seeds)
 
     def choice(self, cell: str) -> str | None:
         """The best of the grid on the first seed; None where there is no grid."""
@@ -92,7 +96,8 @@ class Sweep:
 
     def values(self, cell: str) -> list[float]:
         """The cell's number, of each seed that has one."""
-        return [record["value"] for record in self.records(cell) if record["value"] is not None]
+        values = [self._value(cell, record) for record in self.records(cell)]
+        return [value for value in values if value is not None]
 
     def pairs(self) -> list[Pair]:
         """Those that the page names, and of every contest the best cell with the next; UserError for two on other data."""
@@ -113,12 +118,17 @@ class Sweep:
     def place_of_pair(self, pair: Pair) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Where a pair's difference is kept, and what it is found by."""
         names = {"first": pair.first, "second": pair.second, "classes": list(pair.classes) if pair.classes else None}
-        return (self.owner, "paired", self.scale), {**names, **self._together()}
+        return (self.owner, "paired", self.scale), {**names, **self._together(pair.first)}
+
+    def from_records(self, pair: Pair) -> bool:
+        """Whether the records tell a pair's difference: over draws of the data, and of what is no mean over rows."""
+        metric = self.page.measure_of(pair.first).metric
+        return self.page.seeds_are == "data" or metric not in (None, self.quantity(pair.first).headline)
 
     def could_pair(self, pair: Pair) -> bool:
         """Whether a difference is missing that the runs on this machine would tell."""
-        from_records = self.page.seeds_are == "data"
-        return not from_records and self.difference(pair) is None and self.here(pair.first) and self.here(pair.second)
+        missing = not self.from_records(pair) and self.difference(pair) is None
+        return missing and self.here(pair.first) and self.here(pair.second)
 
     def ensemble(self, cell: str) -> dict[str, float] | None:
         """What is recorded of a cell's runs as one."""
@@ -127,11 +137,11 @@ class Sweep:
 
     def place_of_ensemble(self, cell: str) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Where a cell's ensemble is kept, and what it is found by."""
-        return (self.owner, "ensembles", self.scale), {"cell": cell, **self._together()}
+        return (self.owner, "ensembles", self.scale), {"cell": cell, **self._together(cell)}
 
     def could_join(self, cell: str) -> bool:
         """Whether an ensemble is missing that the runs on this machine would make."""
-        asked = self.page.ensembles and len(self.seeds) > 1 and self.quantity(cell).outcome == "correct"
+        asked = self.page.ensembles and len(self.seeds_of(cell)) > 1 and self.quantity(cell).outcome == "correct"
         return asked and self.ensemble(cell) is None and self.here(cell)
 
     def here(self, cell: str) -> bool:
@@ -169,15 +179,22 @@ class Sweep:
 
     def count(self, cell: str) -> int:
         """Runs of a cell."""
-        return len(self.page.choices(cell, self.scale)) - 1 + len(self.seeds)
+        return len(self.page.choices(cell, self.scale)) - 1 + len(self.seeds_of(cell))
 
     @cached_property
     def _projects(self) -> dict[str, Project]:
         """cell to what its runs have in common."""
         return {cell: self.project(cell, self.seeds[0], None) for cell in self.page.cells}
 
-    def _together(self) -> dict[str, Any]:
-        return {"seeds": self.seeds, "set": without_places(self.overrides)}
+    def _value(self, cell: str, record: dict[str, Any]) -> float | None:
+        """What this table measures of a run, which may be another table's; None if that was not kept."""
+        metric = self.page.measure_of(cell).metric
+        elsewhere = self.page.runs_of is not None and metric not in (None, self.quantity(cell).headline)
+        value: float | None = record.get("also", {}).get(metric) if elsewhere else record["value"]
+        return value
+
+    def _together(self, cell: str) -> dict[str, Any]:
+        return {"seeds": self.seeds_of(cell), "set": without_places(self.overrides)}
 
     def _same_data(self, pair: Pair) -> None:
         versions = [[record["data_version"] for record in self.records(cell)] for cell in (pair.first, pair.second)]

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from flows.experiment.difference_records import difference_of_cells
+from flows.papers.curves import Curves, cell_at
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from models.assessment.paired_difference import over_draws
 from models.assessment.quantities import Quantity
-from tasks.recording.figures import draw_curves
+from tasks.recording.figures import draw_curves, draw_lines
 
 MOST_CURVES = 8  # more in one figure cannot be told apart
 
@@ -58,13 +59,13 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
         "about": page_cell.about,
         "method": sweep.page.method_of(cell),
         "quantity": quantity.name,
-        "published": page_cell.published,
+        "published": sweep.page.published_of(cell),
         "floor": page_cell.floor,
         **_mean_and_sd(values),
         **others,
         "values": values,
         "missed": len(records) - len(values),
-        "seeds": sweep.seeds,
+        "seeds": sweep.seeds_of(cell),
         "choice": sweep.choice(cell),
         "seconds": statistics.fmean(r["seconds"] for r in records),
     }
@@ -98,18 +99,21 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
 def _difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """The paired difference; None if it is not recorded.
 
-    Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired.
+    Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired. Likewise of a
+    measure that is no mean over rows.
     """
-    if sweep.page.seeds_are != "data":
+    if not sweep.from_records(pair):
         return sweep.difference(pair)
     quantity = sweep.quantity(pair.first)
-    draws = zip(sweep.records(pair.first), sweep.records(pair.second), strict=True)
-    differences = [quantity.mean_of(a[quantity.name]) - quantity.mean_of(b[quantity.name]) for a, b in draws]
+    draws = zip(*(sweep.values(cell) for cell in (pair.first, pair.second)), strict=True)
+    differences = [quantity.mean_of(a) - quantity.mean_of(b) for a, b in draws]
     return difference_of_cells(pair.first, pair.second, over_draws(differences, bound=quantity.bound), quantity)
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:
-    """The learning curves of the cells of one quantity in one figure: of few enough, and of runs on this machine."""
+    """The page's own figure; the learning curves of the cells of one quantity: of few enough, and of runs that are here."""
+    if sweep.page.curves is not None:
+        yield _draw_lines(sweep, sweep.page.curves)
     by_quantity: dict[Quantity, list[str]] = {}
     for cell in sweep.page.cells:
         by_quantity.setdefault(sweep.quantity(cell), []).append(cell)
@@ -122,6 +126,21 @@ def _draw(sweep: Sweep) -> Iterator[str]:
             figure = sweep.root / "runs" / sweep.experiment / f"{name}.png"
             draw_curves(figure, curves, sweep.page.measure.rounds_to, sweep.page.title, quantity)
             yield str(figure.relative_to(sweep.root))
+
+
+def _draw_lines(sweep: Sweep, curves: Curves) -> str:
+    """Ours with every seed, and what is published, over the figure's axis."""
+    ours: dict[str, dict[float, list[float]]] = {}
+    published: dict[str, dict[float, float]] = {}
+    for name, _, at in curves.points():
+        cell = cell_at(name, at)
+        ours.setdefault(name, {})[at] = sweep.values(cell)
+        of_paper = sweep.page.published_of(cell)
+        if of_paper is not None:
+            published.setdefault(name, {})[at] = of_paper
+    figure = sweep.root / "runs" / sweep.experiment / f"{sweep.table}.png"
+    draw_lines(figure, ours, published, curves.over, sweep.page.unit or "", sweep.page.title)
+    return str(figure.relative_to(sweep.root))
 
 
 def _curves(sweep: Sweep, cell: str) -> list[list[tuple[int, float]]]:

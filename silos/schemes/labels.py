@@ -67,7 +67,8 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
     """`percent` of the rows dealt to all clients, the others to the clients of the group that owns their label.
 
     In a random order, the first floor(n * percent / 100) rows are dealt one by one to all clients and the others
-    one by one to their group's; every split is dealt so. Clients belong to groups in contiguous blocks. Groups
+    one by one to their group's; every split is dealt so. Clients belong to groups in contiguous blocks, which are their
+    laws. Groups
     `paper` and `code` are the two cuts of ten digits in the text and the code of the selective-averaging paper.
     """
     _has_classes(rows, at)
@@ -91,7 +92,8 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
         if not owned.all():
             label = rows.classes[int(rows.y[rest[~owned]][0])]
             raise at.error(f"has no group that owns the class {label!r}; put every class in a group.")
-    return Owners.counted(owner, step.clients)
+    laws = [f"set{index}" for index in block] if step.percent < 100 else None  # all alike where all is dealt to all
+    return Owners.counted(owner, step.clients, laws)
 
 
 def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:

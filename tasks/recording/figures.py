@@ -269,6 +269,36 @@ def draw_curves(
     _write(figure, path)
 
 
+def draw_lines(
+    path: Path,
+    ours: Mapping[str, Mapping[float, Sequence[float]]],
+    published: Mapping[str, Mapping[float, float]],
+    over: str,
+    unit: str,
+    title: str,
+) -> None:
+    """Each line's mean over seeds, with a dot a seed, over the axis `over`; dashed what is published of it."""
+    figure, axes = _figure(9, 5.2, 1)
+    drawn = {}
+    for number, (name, points) in enumerate(ours.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        there = sorted((at, values) for at, values in points.items() if values)
+        means = [statistics.fmean(values) for _, values in there]
+        (drawn[name],) = axes.plot(
+            [at for at, _ in there], means, color=colour, linewidth=1.6, marker="o", markersize=3
+        )
+        for at, values in there:
+            axes.plot([at] * len(values), values, color=colour, marker="o", markersize=2.5, linestyle="", alpha=0.45)
+        if name in published:
+            places, values = zip(*sorted(published[name].items()), strict=True)
+            (line,) = axes.plot(places, values, color=colour, linewidth=1, linestyle="--", marker="x", markersize=4)
+            drawn[f"{name}, published"] = line
+    _title(axes, _name(title, letters=80))
+    axes.set(xlabel=over, ylabel=unit)
+    _legend(axes, list(drawn.values()), list(drawn), loc="lower right")
+    _write(figure, path)
+
+
 Examples = Mapping[str, Sequence[Any | None]]
 """Client to one image for each class that is shown, None where it has no row of that class."""
 

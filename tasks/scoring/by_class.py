@@ -4,10 +4,9 @@ import numpy as np
 import torch
 
 from models.assessment.quantities import QUANTITIES
-from models.training.engine import Rows
-from silos.cohort import Cohort, open_stack
+from silos.cohort import Cohort
 from tasks.messages import ClassCounts
-from tasks.running.opening import enough
+from tasks.running.opening import enough, open_rows
 from tasks.running.step import step
 from tasks.scoring.evaluate import OUTCOMES
 from tasks.scoring.pair import Kept
@@ -15,20 +14,20 @@ from tasks.scoring.pair import Kept
 
 @step
 def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
-    """One record a stack: of its clients' own test rows, from the outcomes of a run that they keep; classification.
+    """One record a stack: of its clients' test rows, from the outcomes of a run that they keep; classification.
 
-    A client of fewer different test rows than LEAST_ROWS is not counted.
+    A client of fewer different test rows than LEAST_ROWS is not counted. Common rows count once for every client.
     """
     name, classes = QUANTITIES["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
     messages = []
     for stack in cohort.stacks:
-        opened = open_stack(cohort.silos, stack, "test")
-        speaks = enough(Rows(*map(torch.from_numpy, (opened.x, opened.y, opened.rows)))).tolist()
+        opened = open_rows(cohort.silos, stack, "test", "cpu")
+        speaks = enough(opened).tolist()
         rows, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         for at, client in enumerate(stack.clients):
             if speaks[at]:
-                labels = opened.y[at, : opened.rows[at]]
+                labels = opened.y[at, : opened.counts[at]].numpy()
                 outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
                 rows += np.bincount(labels, minlength=classes)
                 right += np.bincount(labels[outcome], minlength=classes)

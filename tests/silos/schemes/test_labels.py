@@ -142,6 +142,15 @@ def test_percent_of_the_rows_go_to_all_and_the_rest_to_their_group(make, groups,
     assert foreign <= n // 2 * percent // 100
 
 
+@pytest.mark.parametrize(
+    ("percent", "laws"), [(0, {"set0", "set1", "set2"}), (99, {"set0", "set1", "set2"}), (100, {""})]
+)
+def test_groups_are_laws_unless_all_rows_are_dealt_to_all(percent, laws, make):
+    made = make(drawn(300, 0, 10, 0), {"kind": "balanced", "clients": 5, "percent": percent, "groups": "paper"})
+    domains = [client.domain for client in made.clients]
+    assert {*domains} == laws and domains == sorted(domains)
+
+
 def test_a_balanced_half_is_half_of_each_law(make):
     rows = Rows(x=np.zeros((60_000, 1)), y=np.arange(60_000) % 10, classes=list("0123456789"))
     made = make(rows, {"kind": "balanced", "clients": 9, "percent": 50, "groups": "code"})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flows.experiment.paired_runs import counted
+from silos.cohort import open_common
 from silos.private import PrivateStore
 from tasks.running.runner import PlainRunner
 from tasks.scoring.evaluate import OUTCOMES
@@ -26,3 +27,13 @@ def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_r
     refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
     found = counted(PlainRunner(workers), silos, (store, refs))
     assert found == {"0": [3, 6], "1": [3, 6], "2": [9, 12]}
+
+
+def test_common_rows_count_once_for_every_client(write_silos, tmp_path):
+    silos = write_silos({"a": 2, "b": 2}, validation=0, test=6, common=["test"])
+    store = PrivateStore(str(tmp_path / "own"))
+    right = np.random.default_rng(0).integers(0, 2, (2, 12)).astype(np.uint8)
+    refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
+    labels = open_common(silos, "test")[1]
+    by_hand = {str(c): [int(right[:, labels == c].sum()), 2 * int((labels == c).sum())] for c in range(3)}
+    assert counted(PlainRunner(1), silos, (store, refs)) == by_hand
