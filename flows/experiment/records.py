@@ -26,6 +26,7 @@ def round_record(
     for client, row in scored.items():
         table[client].update(row)
     metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
+    metrics |= _agreement(report, silos)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
     metrics["steps"] = max(round.tally.steps.values(), default=0)
@@ -36,6 +37,20 @@ def round_record(
         "clients": table,
         "dropped": list(round.dropped),
     }
+
+
+def _agreement(report: Report, silos: Silos) -> dict[str, float]:
+    """How well the groups that a method made are the clients' laws: the adjusted Rand index (Hubert and Arabie 1985).
+
+    1 where they are the same, 0 on average where they have nothing to do with each other; nothing without groups, or laws.
+    """
+    group = next((report.rows[column] for column in _GROUPS if column in report.rows), {})
+    law = {client: silos.domain(client) for client in group}
+    if len({*law.values()}) < 2:
+        return {}
+    from sklearn.metrics import adjusted_rand_score  # here: most runs have no groups, and it takes half a second
+
+    return {"groups/adjusted_rand": float(adjusted_rand_score(list(law.values()), list(group.values())))}
 
 
 def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> dict[str, Any]:
@@ -94,6 +109,9 @@ def seconds_of(records: list[dict[str, Any]]) -> dict[str, float]:
         "orchestration": spent - clients,
     }
 
+
+_GROUPS = ("group", "cluster")
+"""Columns of a page's own in which a client's group stands."""
 
 _BY_DOMAIN = ("entropy", "ece", "perplexity")
 _MOST_DOMAINS = 12  # more in one page cannot be told apart

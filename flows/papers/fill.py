@@ -105,8 +105,9 @@ def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, flo
     """What the page asks for as `metric@round`, of those rounds that the run scored."""
     asked = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
     journal, there = RunFolder(sweep.root / result["folder"]).journal, {}
-    for metric, _, number in (name.partition("@") for name in sorted(asked) if "@" in name):
-        record = journal.read(int(number)) if int(number) <= result["rounds"] else {"metrics": {}}
+    for metric, _, when in (name.partition("@") for name in sorted(asked) if "@" in name):
+        number = result["rounds"] if when == "last" else int(when)
+        record = journal.read(number) if number <= result["rounds"] else {"metrics": {}}
         if metric in record["metrics"]:
-            there[f"{metric}@{number}"] = record["metrics"][metric]
+            there[f"{metric}@{when}"] = record["metrics"][metric]
     return there

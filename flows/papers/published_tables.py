@@ -35,7 +35,7 @@ class Cell(Record):
     floor: float | None = None
     method: str | None = None
     measure: Measure | None = None
-    beside: dict[str, float] = {}
+    beside: dict[str, float] = Field({})
     set: Settings = ()
 
 
@@ -80,8 +80,8 @@ class Table(Record):
     seeds_are: Literal["training", "data"] = "training"
     paired: tuple[Pair, ...] = ()
     contests: tuple[tuple[str, ...], ...] = ()
-    by_class: dict[Name, dict[str, float]] = {}
-    also: dict[str, str] = {}
+    by_class: dict[Name, dict[str, float]] = Field({})
+    also: dict[str, str] = Field({})
     ensembles: bool = False
     runs_of: str | None = None
 
@@ -106,8 +106,8 @@ class Table(Record):
         for cell in sorted(named - self.cells.keys()):
             raise ValueError(f"there is no cell {cell!r}; there are {', '.join(self.cells)}")
         for metric in (*self.also, *(self.measure_of(cell).metric or "" for cell in self.cells)):
-            if "@" in metric and not re.fullmatch(r".+@[1-9][0-9]*", metric):
-                raise ValueError(f"{metric!r}: after @ stands the number of a round")
+            if "@" in metric and not re.fullmatch(r".+@([1-9][0-9]*|last)", metric):
+                raise ValueError(f"{metric!r}: after @ stands the number of a round, or last")
         for name, cell_ in self.cells.items():
             if not (cell_.method or self.method):
                 raise ValueError(f"the cell {name} names no method, nor does the table")

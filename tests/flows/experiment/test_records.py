@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.experiment.records import seconds_of
-from flows.method import find
+from flows.experiment.records import round_record, seconds_of
+from flows.method import Report, find
+from models.assessment.quantities import QUANTITIES
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsgd", "fediir"])
@@ -20,3 +21,18 @@ def test_seconds_inside_any_step_of_clients_are_theirs_and_the_rest_is_orchestra
     steps = {"fedavg": 1, "fedsgd": 1, "fediir": 2}[name]
     seconds = seconds_of([{"seconds": {"round": 9.0, **round.tally.seconds}} for round in played.rounds])
     assert seconds == {"per_round": 9.0, "clients": 2.0 * steps, "orchestration": 18.0 - 2.0 * steps}
+
+
+@pytest.mark.parametrize("column", ["group", "cluster"])
+@pytest.mark.parametrize(
+    ("groups", "index"),  # of the pairs of four clients, by Hubert and Arabie's formula
+    [([7, 7, 2, 2], 1.0), ([0, 0, 0, 0], 0.0), ([0, 1, 0, 1], -0.5), ([0, 0, 0, 1], 0.0), ([0, 0, 1, 2], 4 / 7)],
+)
+def test_groups_are_compared_with_the_laws_of_their_clients(column, groups, index, make_problem, play):
+    clients = "abcd"
+    laws = dict(zip(clients, ["here", "here", "there", "there"], strict=True))
+    problem = make_problem(dict.fromkeys(clients, 3), silos={"domains": laws})
+    (round,) = play(find("fedavg")(), problem, [1]).rounds
+    report = Report({}, {column: dict(zip(clients, map(float, groups), strict=True))})
+    metrics = round_record(round, report, [], problem.silos, QUANTITIES["classification"])["metrics"]
+    assert metrics["groups/adjusted_rand"] == pytest.approx(index)
