@@ -76,15 +76,15 @@ def sent_and_kept(
     clients, counts = stack.clients, rows.counts.cpu()
     places = slice(len(clients))
     weights = {name: t.cpu() for name, t in trained.weights.items()}
-    share = None if shares is None else _shares_of(clients, shares)
-    by = counts if share is None else torch.cat([share, share.new_zeros(len(counts) - len(share))])
+    share = None if shares is None else shares_of(clients, shares, len(counts))
+    by = counts if share is None else share
     update = Update(
         clients,
         counts[places],
         {name: weighted_sum(weights[name], by) for name in model.shared},
         trained.loss.cpu()[places],
         each={name: weights[name][places] for name in model.shared} if each else {},
-        shares=share,
+        shares=None if share is None else share[places],
     )
     if not isinstance(model.personal, Private):
         return update
@@ -115,10 +115,14 @@ def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
     return total
 
 
-def _shares_of(clients: tuple[str, ...], shares: Mapping[str, float]) -> Tensor:
-    """(clients,) float64; ValueError for a client that has none, or one that is no number from 0 on."""
+def shares_of(clients: tuple[str, ...], shares: Mapping[str, float], size: int) -> Tensor:
+    """(size,) float64, zeros behind the clients'.
+
+    ValueError for a client that has none, or one that is no number from 0 on.
+    """
     for client in clients:
         share = shares.get(client, math.nan)
         if not 0 <= share < math.inf:
             raise ValueError(f"the share of client {client} is {share}; give every client a number from 0 on")
-    return torch.tensor([float(shares[client]) for client in clients], dtype=torch.float64)
+    given = [float(shares[client]) for client in clients]
+    return torch.tensor([*given, *[0.0] * (size - len(given))], dtype=torch.float64)

@@ -161,22 +161,25 @@ class Summed(Message):
 
 
 @dataclass(frozen=True)
-class Update(Summed):
-    """What the clients of one stack send back after local training: `sums` are of their shared weights.
+class Weighed(Summed):
+    """A message whose sums are times `shares` in place of rows where the page gave some."""
 
-    They are times `shares` instead of rows where the page gave some.
-    """
-
-    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
-    private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
-    # (clients, ...), where the method asks for every client's own weights
-    each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
-    shares: Annotated[Tensor | None, FEW] = None  # (clients,) float64, what counted in place of rows
+    shares: Annotated[Tensor | None, FEW] = field(default=None, kw_only=True)  # (clients,) float64
 
     @property
     def total(self) -> float:
         """Rows, or shares in their place."""
         return super().total if self.shares is None else float(self.shares.sum())
+
+
+@dataclass(frozen=True)
+class Update(Weighed):
+    """What the clients of one stack send back after local training: `sums` are of their shared weights."""
+
+    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
+    private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
+    # (clients, ...), where the method asks for every client's own weights
+    each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,7 @@ class RightRows(Message):
 
 
 @dataclass(frozen=True)
-class Sent(Summed):
+class Sent(Weighed):
     """Weights that the clients of one stack kept, sent at last: `sums` are of their rows times these."""
 
     with_model = False  # they have them

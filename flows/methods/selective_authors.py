@@ -1,0 +1,181 @@
+"""Selective averaging of its authors' code, where the clients of a group share one tensor and train it in turn.
+
+phase 1, E1 rounds:    every client k trains w_k alone, from a start of its own
+regroup:               k joins every group whose first member is right on the same common rows; the last one counts
+phase 2, first round:  every client trains its w_k once more;  w_g <- mean of w_k over the clients of g
+repeat:                the clients for whom g counts train w_g one after another;  w_g <- mean of what its clients have
+
+E1 = 0 is their federated training: everybody in one group (Liu, Lee and Julien 2020; code UT-MPC/LocalGlobalFedLearning).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from flows.experiment.scene import Picture
+from flows.method import Method, Report
+from flows.methods.shared import selection
+from flows.methods.shared.groups import members, model_of_groups, of_group, together
+from flows.methods.shared.pictures import group_history
+from flows.round import Problem, Round
+from models.grouping.likeness import Overlap
+from models.grouping.rules import Assign
+from models.model import Model
+from models.state import Private, State, Weights
+from models.streams import server_stream
+from silos import bounds
+from tasks.aggregate import aggregate
+from tasks.grouping.overlap import Overlapping, overlap
+from tasks.local_train import local_train
+from tasks.messages import Update
+from tasks.send import send
+
+LOCAL, TRAINED = "weights", "trained"
+"""Of a client, in its store: its own weights, and those that it trained from its group's."""
+
+
+class SelectiveAuthors(Method):
+    """Every option is one of their code's ways; `training.optimiser.state: kept` is another.
+
+    With `averaging: mean`, `starts: common` and `weighting: rows` it is FedAvg in groups, whose first round is from the
+    clients' own weights.
+    """
+
+    tested_model = "personal"
+
+    local_rounds: int = Field(5, ge=0, le=bounds.TIMES)
+    averaging: Literal["in_turn", "mean"] = "in_turn"
+    starts: Literal["own", "common"] = "own"
+    weighting: Literal["equal", "rows"] = "equal"
+    overlap: Overlap = "equal"
+    threshold: float = Field(0.82, ge=0, le=1)
+    assign: Assign = "first_member"
+
+    def init(self, problem: Problem) -> State:
+        """Nobody has trained; UserError where groups are to be made without rows on which every client can be tried."""
+        if self.local_rounds:
+            selection.check_common_rows("selective_authors", problem)
+        return State(numbers={"groups": [], "group": {}}, private={LOCAL: {}, TRAINED: {}})
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Alone up to the first round of phase 2, then group by group."""
+        if "weights" in state.tensors:
+            state, updates = self._in_groups(_with_late(state, round), round)
+            return state, _report(updates, state)
+        state, updates = self._alone(state, round)
+        made = None
+        if round.number > self.local_rounds:
+            state = _with_late(state, round)
+            local = [_local(state, round.problem, names) for names in state.numbers["groups"]]
+            means = [self._mean(model, round) for model in local]
+            state = state.with_tensors(weights=together(means))
+        elif round.number == self.local_rounds:
+            answers = selection.asked(_local(state, round.problem, round.clients), round)
+            options = (self.overlap, self.threshold, self.assign, selection.halving(round))
+            made = round.once(overlap, answers, selection.rows_of(round), *options)
+            state = _grouped(state, made.groups)
+        return state, _report(updates, state, made)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """Each client's own weights until groups have some, then those of the last group that it joined."""
+        if "weights" not in state.tensors:
+            return _local(state, problem, problem.silos.clients)
+        group = state.numbers["group"]
+        return model_of_groups(problem, state.tensors["weights"], {c: group.get(c, 0) for c in problem.silos.clients})
+
+    def pictures(self) -> Sequence[Picture]:
+        """Who was with whom."""
+        return (group_history,)
+
+    def _alone(self, state: State, round: Round) -> tuple[State, list[Update]]:
+        """A round of training for everybody who takes part, from its own weights or else its start."""
+        begun, updates = state.private[LOCAL], []
+        fresh = [client for client in round.clients if client not in begun]
+        starts = [[client] for client in fresh] if self.starts == "own" else [fresh]
+        for clients in [[client for client in round.clients if client in begun], *starts]:
+            if clients:
+                own = clients[0] if self.starts == "own" and clients[0] not in begun else None
+                model = _local(state, round.problem, clients, own)
+                updates += round.train(local_train, model, round.silos.select(clients))
+        for update in updates:
+            state = state.with_private(LOCAL, update.private[LOCAL])
+        return state, updates
+
+    def _in_groups(self, state: State, round: Round) -> tuple[State, list[Update]]:
+        """A round of phase 2: every client trains the weights of the last group that it joined."""
+        before, groups, group = state.tensors["weights"], state.numbers["groups"], state.numbers["group"]
+        updates: list[Update] = []
+        if self.averaging == "mean":
+            refs: dict[str, str] = {}
+            for number, clients in enumerate(members(round.clients, group, len(groups))):
+                model = Model(round.problem.network, of_group(before, number), clients=tuple(clients))
+                trained = round.train(local_train, model, round.silos.select(clients), keep=TRAINED) if clients else []
+                updates += trained
+                refs |= {client: ref for update in trained for client, ref in update.private[TRAINED].items()}
+            there = [[client for client in names if client in refs] for names in groups]
+            kept = [Model(round.problem.network, {}, Private(TRAINED, refs), clients=tuple(names)) for names in there]
+            means = [self._mean(model, round, of_group(before, number)) for number, model in enumerate(kept)]
+            return state.with_tensors(weights=together(means)), updates
+        after = [of_group(before, number) for number in range(len(groups))]
+        for client in round.clients:
+            model = Model(round.problem.network, after[group[client]], clients=(client,))
+            (update,) = round.train(local_train, model, round.silos.select([client]))
+            after[group[client]] = round.once(aggregate, [update], model.shared)
+            updates.append(update)
+        share = self._shares(round) or {c: float(rows) for c, rows in round.problem.silos.rows("train").items()}
+        means = [_mean_of([after[group[c]] for c in names], [share[c] for c in names]) for names in groups]
+        return state.with_tensors(weights=together(means)), updates
+
+    def _mean(self, model: Model, round: Round, otherwise: Weights | None = None) -> Weights:
+        """Of the weights that the model's clients keep; others if there are none."""
+        sent = round.each(send, model, round.silos.select(model.clients), shares=self._shares(round))
+        start = _drawn(round.problem) if otherwise is None else otherwise
+        mean: Weights = round.once(aggregate, sent, start)
+        return mean
+
+    def _shares(self, round: Round) -> Mapping[str, float] | None:
+        """What clients count in a mean; nothing where it is their rows."""
+        return dict.fromkeys(round.problem.silos.clients, 1.0) if self.weighting == "equal" else None
+
+
+def _drawn(problem: Problem, client: str | None = None) -> Weights:
+    """FedAvg's start, or a client's own."""
+    return problem.network.init(server_stream(problem.seed, 0, "init" if client is None else f"init {client}"))
+
+
+def _local(state: State, problem: Problem, clients: Sequence[str], own: str | None = None) -> Model:
+    """Each client's own weights; without such the start, FedAvg's or the named client's own."""
+    personal = Private(LOCAL, state.private[LOCAL], _drawn(problem, own))
+    return Model(problem.network, {}, personal, clients=tuple(clients))
+
+
+def _grouped(state: State, groups: Sequence[Sequence[str]]) -> State:
+    """The state with these groups, of which the last that names a client counts."""
+    group = {client: number for number, names in enumerate(groups) for client in names}
+    return state.with_numbers(groups=[list(names) for names in groups], group=group)
+
+
+def _with_late(state: State, round: Round) -> State:
+    """Who was not there when groups were made is in the first; without groups all are in one."""
+    first, *others = state.numbers["groups"] or [[]]
+    late = [client for client in round.clients if client not in state.numbers["group"]]
+    return _grouped(state, [[*first, *late], *others]) if late else state
+
+
+def _mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
+    """In float64: of equals their own, to the bit."""
+    by = torch.tensor(shares, dtype=torch.float64)
+    return {
+        name: (torch.tensordot(by, torch.stack([w[name].double() for w in weights]), 1) / by.sum()).to(now.dtype)
+        for name, now in weights[0].items()
+    }
+
+
+def _report(updates: Sequence[Update], state: State, made: Overlapping | None = None) -> Report:
+    """Which group everybody is in."""
+    report, group = Report.of(updates), state.numbers["group"]
+    numbers = {**report.numbers, "groups": float(len(state.numbers["groups"]))}
+    rows = {"group": {client: float(number) for client, number in group.items()}} if group else {}
+    return Report(numbers, {**report.rows, **rows}, (selection.sentence(made),) if made else ())
