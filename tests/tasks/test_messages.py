@@ -25,7 +25,7 @@ from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
-from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, numbers_of
+from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, Weighed, numbers_of
 from tasks.regroup import regroup, right_rows
 from tasks.running.dealing import ForAll
 from tasks.running.step import ClientStep, step
@@ -45,7 +45,7 @@ SPLITS = {"one": 1, "nine": 9, "echo": 23, "many": 29}
 
 def message_types() -> list[type]:
     own = [c for c in vars(messages).values() if isinstance(c, type) and c.__module__ == messages.__name__]
-    return [c for c in own if dataclasses.is_dataclass(c) and c not in {Message, Numbers, Summed}]
+    return [c for c in own if dataclasses.is_dataclass(c) and c not in {Message, Numbers, Summed, Weighed}]
 
 
 def steps(kind: type) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         for name, task in steps(ClientStep).items()
         if name in asked
     }
-    beside = {"pair": ([kept], [kept]), "pair_common": ([kept], [kept]), "by_class": (kept,)}
+    beside = {"pair": ([kept], [kept]), "pair_common": ([kept], [kept]), "by_class": (kept,), "own_law": (kept,)}
     for name, own in beside.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
         told[name] = [message for cohort in cohorts for message in cohort]
