@@ -112,10 +112,18 @@ class Method(BaseModel, ABC):
         return None
 
 
+_METHODS = Path(__file__).parent / "methods"
+
+
 def names(extra: Mapping[str, str] | None = None) -> list[str]:
     """Every method's name, without importing any page."""
-    pages = sorted(p.stem for p in (Path(__file__).parent / "methods").glob("[!_]*.py"))
-    return pages + sorted(extra or {})
+    return sorted(_pages()) + sorted(extra or {})
+
+
+def _pages() -> dict[str, str]:
+    """Name to module."""
+    files = [*_METHODS.glob("[!_]*.py"), *_METHODS.glob("authors/[!_]*.py")]
+    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in files}
 
 
 def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> type[Method]:
@@ -125,11 +133,7 @@ def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path())
         near = get_close_matches(name, names(extra), 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(extra))}."
         raise UserError(f"there is no method {shown(repr(name))}; {hint}")
-    page = (
-        user_method.load(name, root / extra[name])
-        if name in extra
-        else importlib.import_module(f"flows.methods.{name}")
-    )
+    page = user_method.load(name, root / extra[name]) if name in extra else importlib.import_module(_pages()[name])
     classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
     methods = [c for c in classes if c.__module__ == page.__name__]
     if len(methods) != 1:

@@ -232,6 +232,13 @@ class RightRows(Message):
 
 
 @dataclass(frozen=True)
+class LawFits(Message):
+    """How right the offered model is on common rows for each client of one stack, classes counted as it trains on them."""
+
+    accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+
+
+@dataclass(frozen=True)
 class Sent(Weighed):
     """Weights that the clients of one stack kept, sent at last: `sums` are of their rows times these."""
 

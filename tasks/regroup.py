@@ -1,17 +1,19 @@
 """Each client of a cohort answers the evidence by which clients are grouped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from models.assessment.own_law import accuracy_by_law
 from models.grouping.rules import best_fit
 from models.model import Model
 from models.training.engine import Training, outcomes, stacked
-from silos.cohort import Cohort, Stack
+from silos.cohort import Cohort, Stack, open_common, open_stack
 from silos.private import PrivateStore
-from tasks.messages import Choices, Message, RightRows
+from tasks.messages import Choices, LawFits, Message, RightRows
 from tasks.running.opening import open_rows, open_weights
 from tasks.running.step import step
 
@@ -60,16 +62,35 @@ def right_rows(asked: Asked) -> RightRows:
 
     ValueError where validation rows are clients' own: bits of those would tell of them.
     """
+    measured = _on_common_rows(asked)
+    right = measured["correct"] & torch.isfinite(measured["loss"]).all(1)[:, None]
+    return RightRows(asked.stack.clients, torch.from_numpy(np.packbits(right.numpy(), axis=1)))
+
+
+def fit_of_law(asked: Asked, places: Sequence[int]) -> LawFits:
+    """How right the model is on those common validation rows, classes counted as each client trains on them.
+
+    ValueError where validation rows are clients' own.
+    """
+    measured = _on_common_rows(asked)
+    labels = open_common(asked.cohort.silos, "validation")[1][places]
+    classes, train = len(asked.cohort.silos.manifest.classes), open_stack(asked.cohort.silos, asked.stack, "train")
+    accuracy = [
+        accuracy_by_law(right[places].numpy(), labels, train.y[at, : train.rows[at]], classes)
+        for at, right in enumerate(measured["correct"])
+    ]
+    return LawFits(asked.stack.clients, torch.tensor(accuracy, dtype=torch.float64))
+
+
+def _on_common_rows(asked: Asked) -> dict[str, Tensor]:
+    """Measures of each client's model on the common validation rows, (clients, rows); ValueError if there are none."""
     if not asked.cohort.silos.common("validation"):
-        raise ValueError("right_rows: validation rows are clients' own, and bits of them would leave")
-    model, stack, training = asked.model, asked.stack, asked.training
-    weights, context = open_weights(model, stack, asked.private, asked.device)
-    rows = open_rows(asked.cohort.silos, stack, "validation", asked.device)
+        raise ValueError("validation rows are clients' own, and what is right on them would leave")
+    model, training = asked.model, asked.training
+    weights, context = open_weights(model, asked.stack, asked.private, asked.device)
+    rows = open_rows(asked.cohort.silos, asked.stack, "validation", asked.device)
     measured = outcomes(model.network, weights, context, rows, training.objective, training.engine)
-    places = slice(len(stack.clients))
-    whole = torch.isfinite(measured["loss"][places]).all(1).cpu()
-    right = (measured["correct"][places].cpu() & whole[:, None]).numpy()
-    return RightRows(stack.clients, torch.from_numpy(np.packbits(right, axis=1)))
+    return {name: values[: len(asked.stack.clients)].cpu() for name, values in measured.items()}
 
 
 @step

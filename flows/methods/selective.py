@@ -16,6 +16,7 @@ from flows.method import Method, Report
 from flows.methods.shared import selection
 from flows.methods.shared.groups import model_of_groups, of_group, together, train_groups
 from flows.methods.shared.pictures import group_history
+from flows.methods.shared.trial import best_threshold
 from flows.round import Problem, Round
 from models.grouping.likeness import Overlap
 from models.grouping.rules import Assign
@@ -26,7 +27,7 @@ from silos import bounds
 from tasks.aggregate import aggregate
 from tasks.grouping.overlap import Overlapping, admit, overlap
 from tasks.local_train import local_train
-from tasks.messages import Update
+from tasks.messages import RightRows, Update
 from tasks.send import send
 
 LOCAL, TRAINED = "weights", "trained"
@@ -34,7 +35,9 @@ LOCAL, TRAINED = "weights", "trained"
 
 
 class Selective(Method):
-    """`threshold` is the overlap from which two clients are together; `gap` finds it.
+    """`threshold` is the overlap from which two clients are together; `gap` and `accuracy` find it.
+
+    `accuracy` tries the groups of every threshold for `trial_rounds`.
 
     `start` is what groups begin with; `regroup_every` makes groups anew after so many rounds of phase 2, by what clients
     have trained in the last of them, before it is averaged.
@@ -44,7 +47,8 @@ class Selective(Method):
 
     local_rounds: int = Field(5, ge=1, le=bounds.TIMES)
     overlap: Overlap = "jaccard"
-    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap"] = "gap"
+    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap", "accuracy"] = "gap"
+    trial_rounds: int = Field(5, ge=1, le=bounds.TIMES)
     assign: Assign = "complete"
     start: Literal["common", "mean"] = "common"
     regroup_every: int | None = Field(None, ge=1, le=bounds.TIMES)
@@ -123,10 +127,23 @@ class Selective(Method):
     def _groups(self, state: State, round: Round, model: Model) -> tuple[State, Overlapping]:
         """Everybody who told their bits once in groups, after the model's clients have told theirs."""
         answers = selection.latest(state, selection.asked(model, round))
-        threshold = None if self.threshold == "gap" else self.threshold
-        rows, seed = selection.rows_of(round), selection.halving(round)
-        made = round.once(overlap, answers, rows, self.overlap, threshold, self.assign, seed)
+        threshold = self._threshold(state, round, answers)
+        seed = None if isinstance(self.threshold, float) else selection.halving(round)
+        made = round.once(overlap, answers, selection.rows_of(round), self.overlap, threshold, self.assign, seed)
         return selection.grouped_as(state, answers, made.groups, made.threshold), made
+
+    def _threshold(self, state: State, round: Round, answers: Sequence[RightRows]) -> float | None:
+        """The number that params give, or that was found worth most when groups were first made; None for the gap."""
+        if self.threshold != "accuracy":
+            return None if self.threshold == "gap" else self.threshold
+        if state.numbers["threshold"] is not None:
+            return float(state.numbers["threshold"])
+        drawn = _drawn(round.problem)
+
+        def start(names: Sequence[str]) -> Weights:
+            return drawn if self.start == "common" else _mean(_local(state, round.problem, names), round, drawn)
+
+        return best_threshold(answers, round, self.overlap, self.assign, self.trial_rounds, start)
 
     def _joined(self, state: State, round: Round, late: Sequence[str]) -> tuple[State, list[Update]]:
         """Late clients go through phase 1 in this round, and each is let into the group that it fits; nobody else moves."""

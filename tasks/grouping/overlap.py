@@ -26,22 +26,34 @@ class Overlapping:
     across: float | None
 
 
+def halves(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the rows that a threshold is chosen on, and of those that it is used on; of one row both are that row."""
+    order = np.random.default_rng(seed).permutation(rows)
+    return order[: max(rows // 2, 1)], order[rows // 2 :]
+
+
 @server_step
 def overlap(
-    answers: Sequence[RightRows], rows: int, kind: Overlap, threshold: float | None, assign: Assign, seed: int
+    answers: Sequence[RightRows],
+    rows: int,
+    kind: Overlap,
+    threshold: float | None,
+    assign: Assign,
+    seed: int | None = None,
 ) -> Overlapping:
     """All clients that answered, in groups; without a threshold it is that of the largest gap.
 
-    Then it is found on one half of the rows, drawn with the seed, and the groups on the other: what was chosen is not judged
-    by itself. Of one row both are that row.
+    With a seed groups are made on one half of the rows, since the threshold was found on the other (see `halves`): what was
+    chosen is not judged by itself. ValueError with neither.
     """
     names, bits = known(answers)
+    if seed is not None:
+        first, second = halves(rows, seed)
+        chosen, bits, rows = _of_rows(bits, first), _of_rows(bits, second), len(second)
+        if threshold is None:
+            threshold = largest_gap(overlaps(chosen[right_counts(chosen) > 0], len(first), kind))
     if threshold is None:
-        order = np.random.default_rng(seed).permutation(rows)
-        first, second = order[: max(rows // 2, 1)], order[rows // 2 :]
-        chosen, bits = _of_rows(bits, first), _of_rows(bits, second)
-        alive = right_counts(chosen) > 0
-        threshold, rows = largest_gap(overlaps(chosen[alive], len(first), kind)), len(second)
+        raise ValueError("a threshold that is not given is found on one half of the rows: give a seed")
     likeness = overlaps(bits, rows, kind)
     dead = right_counts(bits) == 0  # like each other, where equal bits count, and good for nothing
     places = np.flatnonzero(~dead)
@@ -92,6 +104,31 @@ def known(answers: Sequence[RightRows]) -> tuple[list[str], np.ndarray]:
 def _of_rows(bits: np.ndarray, places: np.ndarray) -> np.ndarray:
     """The bits of these rows."""
     return np.packbits(np.unpackbits(bits, axis=1)[:, np.sort(places)], axis=1)
+
+
+@server_step
+def candidates(
+    answers: Sequence[RightRows], rows: int, kind: Overlap, assign: Assign, seed: int, most: int = 20
+) -> list[tuple[float, tuple[tuple[str, ...], ...]]]:
+    """Thresholds from the least on with the groups that each makes on the half that thresholds are chosen on.
+
+    One of all thresholds that make the same groups, half-way between two overlaps of pairs; of more than `most` so many,
+    evenly by rank. Clients that are right on no row are in none.
+    """
+    names, bits = known(answers)
+    first, _ = halves(rows, seed)
+    chosen = _of_rows(bits, first)
+    alive = np.flatnonzero(right_counts(chosen) > 0)
+    likeness = overlaps(chosen[alive], len(first), kind)
+    values = np.unique(likeness[np.triu_indices(len(alive), 1)])
+    between = [0.0, *((values[:-1] + values[1:]) / 2).tolist(), 1.0]
+    made: dict[tuple[tuple[str, ...], ...], float] = {}
+    for threshold in between:
+        groups = tuple(tuple(names[alive[at]] for at in group) for group in grouped(likeness, threshold, assign))
+        made.setdefault(groups, threshold)
+    ranked = sorted((threshold, groups) for groups, threshold in made.items())
+    places = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
+    return [ranked[at] for at in places.tolist()]
 
 
 def _margins(likeness: np.ndarray, groups: Sequence[Sequence[int]]) -> tuple[float | None, float | None]:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, Weighed, numbers_of
-from tasks.regroup import regroup, right_rows
+from tasks.regroup import fit_of_law, regroup, right_rows
 from tasks.running.dealing import ForAll
 from tasks.running.step import ClientStep, step
 from tasks.scoring.evaluate import OUTCOMES, evaluate
@@ -174,16 +175,17 @@ def answers(make_problem, make_round, tmp_path):
         common = make_problem(
             sizes, network=network, silos={**silos, "common": ["validation"], "name": f"c{next(count)}"}
         )
-        bits = _right_rows(common, make_round(common, stack=3))
-        return {**_ask_all(problem, make_round(problem, stack=3), features), "regroup by rows": bits}
+        evidence = {"regroup by rows": right_rows, "regroup by law": partial(fit_of_law, places=[0, 3, 4])}
+        told = {name: _evidence(common, make_round(common, stack=3), of) for name, of in evidence.items()}
+        return {**_ask_all(problem, make_round(problem, stack=3), features), **told}
 
     return ask
 
 
-def _right_rows(problem, round) -> list[Any]:
+def _evidence(problem, round, evidence) -> list[Any]:
     network, clients = problem.network.inner, problem.silos.clients
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
-    return round.each(regroup, model, training=problem.training, evidence=right_rows)
+    return round.each(regroup, model, training=problem.training, evidence=evidence)
 
 
 def _ask_all(problem, round, features) -> dict[str, list[Any]]:

@@ -9,11 +9,14 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.selective import LOCAL, TRAINED, Selective
-from flows.methods.shared import selection
+from flows.methods.shared import selection, trial
 from flows.methods.shared.groups import of_group
+from models.networks.dense import MLP
+from models.streams import server_stream
 from models.training.optimisers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
+from tasks.grouping.overlap import candidates
 from tasks.messages import RightRows
 from tasks.running.opening import open_weights
 
@@ -119,9 +122,9 @@ def groups(state):
 
 @pytest.fixture
 def laws(make_problem):
-    def build(**options):
+    def build(network=None, **options):
         silos = {**COMMON, "validation": 6, "rows_of": clusters, **options}
-        return make_problem(LAWS, silos=silos, epochs=10)
+        return make_problem(LAWS, network=network, silos=silos, epochs=10)
 
     return build
 
@@ -251,3 +254,59 @@ def test_a_group_may_be_away_when_groups_are_made_anew_and_optimisers_are_kept(l
     page = Selective(local_rounds=1, regroup_every=1, threshold=0.6)
     played = play(page, problem, [1, 2, 3], absent={2: ["r1", "r2"]})
     assert groups(played.state) == TRUTH
+
+
+@pytest.mark.parametrize("assign", ["complete", "greedy", "first_member"])
+@pytest.mark.parametrize("start", ["common", "mean"])
+def test_the_threshold_that_is_worth_most_tells_laws_apart(start, assign, laws, play):
+    """The same clouds have other names there, so that one model for all is right for half of the clients."""
+
+    def rows_of(client, total):
+        x, _ = clusters("l" + client, total)
+        return x, np.arange(total) % 2 + 2 * (client[0] == "r")
+
+    page = Selective(local_rounds=2, overlap="dot", threshold="accuracy", trial_rounds=2, start=start, assign=assign)
+    played = play(page, laws(MLP(5, (6,), 4), rows_of=rows_of), [1, 2, 3])
+    assert groups(played.state) == TRUTH
+    assert played.rounds[1].tally.steps["l1"] > played.rounds[0].tally.steps["l1"]  # trials are counted
+    assert played.rounds[2].tally.bytes_up < played.rounds[1].tally.bytes_up
+
+
+def test_a_trial_leaves_kept_optimisers_as_they_were(kept, play):
+    """Groups of a trial have, after so many rounds, the weights of phase 2; kept optimisers are as without a trial."""
+    page = Selective(local_rounds=2, threshold="accuracy", trial_rounds=2, start="mean")
+    tried, plain = (play(p, kept, [1, 2]) for p in (page, Selective(local_rounds=2, threshold=0.0, start="mean")))
+
+    def optimisers(played):
+        return {name: refs for name, refs in played.state.private.items() if name.startswith("optimiser")}
+
+    assert {name: {*refs} for name, refs in optimisers(tried).items()} == {
+        name: {*refs} for name, refs in optimisers(plain).items()
+    }
+    for section, refs in optimisers(plain).items():
+        for client in refs:
+            mine, other = (p.private.load(section, optimisers(p)[section], client) for p in (tried, plain))
+            assert all((mine[name] == other[name]).all() for name in other)
+
+
+def test_groups_of_a_trial_have_the_weights_that_phase_2_gives_them(problem, play):
+    played = play(Selective(local_rounds=2, threshold=0.0), problem, [1, 2, 3, 4])
+    names, drawn = tuple(SIZES), problem.network.init(server_stream(problem.seed, 0, "init"))
+    (tried, _) = trial._trained([names, ("a",)], played.rounds[1], 2, lambda _: drawn)
+    for name, w in tried.items():
+        assert torch.equal(w, played.state.tensors["weights"][name][0])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play, monkeypatch):
+    played = play(Selective(local_rounds=2), problem, [1, 2])
+    answers, drawn = selection.kept(played.state), problem.network.init(server_stream(problem.seed, 0, "init"))
+
+    def worth(groups, *_):
+        return {names: dict.fromkeys(names, float((len(names) == 1) == alone)) for names in groups}
+
+    monkeypatch.setattr(trial, "_fits", worth)
+    threshold = trial.best_threshold(answers, played.rounds[1], "jaccard", "complete", 1, lambda _: drawn)
+    seed = selection.halving(played.rounds[1])
+    made = dict(candidates.fn(answers, problem.silos.common("validation"), "jaccard", "complete", seed))
+    assert all((len(names) == 1) == alone for names in made[threshold])

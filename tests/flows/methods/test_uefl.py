@@ -7,10 +7,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from flows.methods.authors.uefl_authors import UEFLAuthors
 from flows.methods.fedavg import FedAvg
 from flows.methods.shared.staged import SECTION
 from flows.methods.uefl import UEFL
-from flows.methods.uefl_authors import UEFLAuthors
 from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised, habits
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.grouping.overlap import admit, overlap
+from models.grouping.likeness import overlaps
+from models.grouping.rules import grouped
+from tasks.grouping.overlap import admit, candidates, halves, overlap
 from tasks.messages import RightRows
 
 ROWS = 41  # the last byte is not full
@@ -30,7 +32,7 @@ TRUTH = (("l1", "l2"), ("r1", "r2"))
 @pytest.mark.parametrize("kind", ["dot", "equal", "jaccard"])
 @pytest.mark.parametrize("threshold", [0.3, None])
 def test_laws_are_told_apart_and_the_margins_say_how_far(kind, threshold):
-    made = overlap.fn(told(laws()), ROWS, kind, threshold, "complete", 0)
+    made = overlap.fn(told(laws()), ROWS, kind, threshold, "complete", 0 if threshold is None else None)
     assert made.groups == TRUTH
     assert made.across < made.within
     assert made.across < made.threshold
@@ -76,7 +78,7 @@ def test_no_row_is_in_both_halves():
 
 def test_who_is_right_on_no_row_is_alone_and_named_also_where_equal_bits_count():
     right = {**laws(), "dead": np.zeros(ROWS, bool), "gone": np.zeros(ROWS, bool)}
-    made = overlap.fn(told(right), ROWS, "equal", 0.0, "complete", 0)
+    made = overlap.fn(told(right), ROWS, "equal", 0.0, "complete")
     assert made.flagged == ("dead", "gone")
     assert made.groups == (("dead",), ("gone",), ("l1", "l2", "r1", "r2"))
     assert made.across is None, "of clients that are right on some row nobody was parted"
@@ -105,3 +107,39 @@ def test_nobody_joins_one_who_is_right_on_no_row():
     (members,) = told({"dead": np.zeros(ROWS, bool)}, 1)
     made = admit.fn(told({"new": np.arange(ROWS) < 3}), [["dead"]], members, ROWS, "equal", 0.5)
     assert made == [["dead"], ["new"]]
+
+
+def test_a_threshold_that_nobody_chose_needs_a_half_to_be_found_on():
+    with pytest.raises(ValueError, match="give a seed"):
+        overlap.fn(told(laws()), ROWS, "jaccard", None, "complete")
+
+
+def test_a_given_threshold_that_was_found_on_one_half_makes_groups_on_the_other():
+    order = np.random.default_rng(3).permutation(40)
+    right = {name: np.zeros(40, bool) for name in "ab"}
+    right["a"][order[:20]] = right["b"][order[:20]] = True
+    right["a"][order[20::2]] = right["b"][order[21::2]] = True
+    assert overlap.fn(told(right), 40, "jaccard", 0.4, "complete").groups == (("a", "b"),)
+    assert overlap.fn(told(right), 40, "jaccard", 0.4, "complete", 3).groups == (("a",), ("b",))
+
+
+@pytest.mark.parametrize("assign", ["complete", "greedy", "first_member"])
+@pytest.mark.parametrize("kind", ["dot", "equal", "jaccard"])
+def test_candidates_are_all_groups_that_any_threshold_makes_of_the_first_half(kind, assign):
+    rng = np.random.default_rng(1)
+    right = {name: rng.random(ROWS) < 0.6 for name in "abcde"} | {"dead": np.zeros(ROWS, bool)}
+    made = candidates.fn(told(right), ROWS, kind, assign, 5, most=1000)
+    first = np.sort(halves(ROWS, 5)[0])
+    bits = np.packbits([right[name][first] for name in "abcde"], axis=1)
+    likeness = overlaps(bits, len(first), kind)
+    by_hand = {
+        tuple(tuple("abcde"[at] for at in group) for group in grouped(likeness, threshold, assign))
+        for threshold in np.linspace(0, 1, 2003)
+    }
+    assert {groups for _, groups in made} == by_hand
+    for threshold, groups in made:
+        assert tuple(tuple("abcde"[at] for at in group) for group in grouped(likeness, threshold, assign)) == groups
+    assert [threshold for threshold, _ in made] == sorted(threshold for threshold, _ in made)
+    few = candidates.fn(told(right), ROWS, kind, assign, 5, most=3)
+    assert (few[0], few[-1]) == (made[0], made[-1])
+    assert len(few) == 3

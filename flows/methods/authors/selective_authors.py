@@ -73,8 +73,8 @@ class SelectiveAuthors(Method):
             state = state.with_tensors(weights=together(means))
         elif round.number == self.local_rounds:
             answers = selection.asked(_local(state, round.problem, round.clients), round)
-            options = (self.overlap, self.threshold, self.assign, selection.halving(round))
-            made = round.once(overlap, answers, selection.rows_of(round), *options)
+            rows = selection.rows_of(round)
+            made = round.once(overlap, answers, rows, self.overlap, self.threshold, self.assign)
             state = _grouped(state, made.groups)
         return state, _report(updates, state, made)
 
