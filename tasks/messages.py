@@ -287,6 +287,27 @@ class Centres(Message):
 
 
 @dataclass(frozen=True)
+class OwnNorms(Message):
+    """That the clients of one stack stored normalising layers with the statistics of their own rows."""
+
+    travels = False
+
+    refs: Mapping[str, str]  # client, hash
+
+
+@dataclass(frozen=True)
+class CommonNorms(Message):
+    """The statistics of normalising layers on common rows, which are nobody's, under weights that the server has.
+
+    The server could measure them where it stands, so they are no traffic.
+    """
+
+    travels = False
+
+    statistics: Annotated[Weights, LEARNED]  # (clients, ...), the same of every client
+
+
+@dataclass(frozen=True)
 class Projected(Message):
     """For a picture, and only where params allow it: where each client's tokens and its own words lie, two numbers each."""
 

@@ -70,7 +70,10 @@ class Network(ABC):
 
     @property
     def normalising(self) -> tuple[str, ...]:
-        """Names of the weights of its normalising layers: scales, shifts and running statistics, which are buffers too."""
+        """Names of the weights of its normalising layers: scales, shifts and running statistics.
+
+        Of these the running statistics are buffers too. A batch moves them by layers.MOMENTUM.
+        """
         return ()
 
     @property

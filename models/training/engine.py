@@ -177,7 +177,7 @@ class _Local:
         state = optimiser
         if state is None:
             state = self.training.optimiser.init(self._learned(weights), len(streams))
-        for batch in _batches(self.network, self.training, rows, streams):
+        for batch in batches(self.network, self.training, rows, streams):
             if self.plan.fused:
                 loss = self._descend(weights, context, anchor, batch)
             else:
@@ -194,7 +194,7 @@ class _Local:
         buffers = {name: w for name, w in weights.items() if name not in leaves}
         sums = {name: torch.zeros(w.shape, dtype=torch.float64, device=w.device) for name, w in leaves.items()}
         seen = torch.zeros(len(streams), device=rows.x.device)
-        for batch in _batches(self.network, self.training, rows, streams):
+        for batch in batches(self.network, self.training, rows, streams):
             loss, moved = self.plan.cost({**leaves, **buffers}, context, batch, self.training.objective)
             gradients = torch.autograd.grad((loss * batch.rows).sum(), list(leaves.values()))
             for total, part in zip(sums.values(), gradients, strict=True):
@@ -258,7 +258,7 @@ class _Local:
         return losses[0]
 
 
-def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[Batch]:
+def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[Batch]:
     """Every epoch's batches in each client's own order; all have the same clients, also those without rows left."""
     clients, width = rows.y.shape
     size = min(training.batch, width)

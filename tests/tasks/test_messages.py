@@ -26,6 +26,7 @@ from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
+from tasks.batch_statistics import common_norms
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, Weighed, numbers_of
 from tasks.regroup import fit_of_law, regroup, right_rows
 from tasks.running.dealing import ForAll
@@ -175,17 +176,21 @@ def answers(make_problem, make_round, tmp_path):
         common = make_problem(
             sizes, network=network, silos={**silos, "common": ["validation"], "name": f"c{next(count)}"}
         )
-        evidence = {"regroup by rows": right_rows, "regroup by law": partial(fit_of_law, places=[0, 3, 4])}
-        told = {name: _evidence(common, make_round(common, stack=3), of) for name, of in evidence.items()}
-        return {**_ask_all(problem, make_round(problem, stack=3), features), **told}
+        of_common = _ask_of_common_rows(common, make_round(common, stack=3))
+        return {**_ask_all(problem, make_round(problem, stack=3), features), **of_common}
 
     return ask
 
 
-def _evidence(problem, round, evidence) -> list[Any]:
-    network, clients = problem.network.inner, problem.silos.clients
+def _ask_of_common_rows(problem, round) -> dict[str, list[Any]]:
+    network, clients, training = problem.network.inner, problem.silos.clients, problem.training
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
-    return round.each(regroup, model, training=problem.training, evidence=evidence)
+    of_law = partial(fit_of_law, places=[0, 3, 4])
+    return {
+        "regroup by rows": round.each(regroup, model, training=training, evidence=right_rows),
+        "regroup by law": round.each(regroup, model, training=training, evidence=of_law),
+        "common_norms": round.each(common_norms, model, training=training, seed=0, round=1),
+    }
 
 
 def _ask_all(problem, round, features) -> dict[str, list[Any]]:
@@ -216,6 +221,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "full_gradient": (plain, when),
         "head_gradient": (matched, {"training": problem.training}),
         "local_train": (plain, {**when, "each": True}),
+        "own_norms": (alone, when),
         "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool()}),
         "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
         "regroup": (offered, {"training": problem.training}),
@@ -233,7 +239,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     for name, own in beside.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
         told[name] = [message for cohort in cohorts for message in cohort]
-    assert told.keys() == steps(ClientStep).keys()
+    assert told.keys() == steps(ClientStep).keys() - {"common_norms"}
     return told
 
 

@@ -1,6 +1,5 @@
 """Authors' selective averaging: what their code does, where the clients of a group share one tensor and train it in turn.
 
-
 phase 1, E1 rounds:    every client k trains w_k alone, from a start of its own
 regroup:               k joins every group whose first member is right on the same common rows; the last one counts
 phase 2, first round:  every client trains its w_k once more;  w_g <- mean of w_k over the clients of g
