@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.assessment.own_law import accuracy_by_law
+from models.assessment.accuracy_by_law import accuracy_by_law
 from models.grouping.rules import best_fit
 from models.model import Model
 from models.training.engine import Training, outcomes, stacked

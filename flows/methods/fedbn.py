@@ -1,39 +1,52 @@
 """FedBN: FedAvg in which every client keeps its batch normalisation to itself (Li et al. 2021).
 
-w, v_k <- init, v being weights, biases and running statistics of the normalising layers and w all other weights
+w, v_k <- init, v being what is kept of the normalising layers and w all other weights
 repeat: every client k trains (w_k, v_k) from (w, v_k) for E local epochs
         w <- sum_k n_k w_k / sum_k n_k;  v_k stays with the client
 """
+
+from collections.abc import Sequence
+from typing import Literal
 
 from flows.method import Method, Report
 from flows.methods.shared import own_norms
 from flows.round import Problem, Round
 from models.model import Model
 from models.state import State
+from models.training.norm_statistics import statistics_of
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
 
 class FedBN(Method):
-    """No options of its own; a network without batch normalisation is FedAvg's."""
+    """`keep` all of the normalising `layers`, or their running `statistics`, whose weights and biases are then averaged.
+
+    A network without batch normalisation is FedAvg's.
+    """
 
     tested_model = "personal"
 
+    keep: Literal["layers", "statistics"] = "layers"
+
     def init(self, problem: Problem) -> State:
         """FedAvg's draw; nobody has stored normalising layers yet."""
-        return own_norms.start(problem, problem.network.normalising)
+        return own_norms.start(problem, self._own(problem))
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average what is shared, keep the rest."""
         updates = round.train(local_train, self.model(state, round.problem))
-        state = own_norms.with_kept(state, updates, round.problem.network.normalising)
+        state = own_norms.with_kept(state, updates, self._own(round.problem))
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), Report.of(updates)
 
     def model(self, state: State, problem: Problem) -> Model:
-        """The same weights for everybody but in normalising layers, which are each client's own."""
-        return own_norms.model(state, problem, problem.network.normalising)
+        """The same weights for everybody, but for what each client keeps."""
+        return own_norms.model(state, problem, self._own(problem))
 
     def scored_model(self, state: State, round: Round) -> Model:
         """A client that never trained has the start's scales, and measures the statistics of its own training rows."""
-        return own_norms.measured_where_missing(state, round, round.problem.network.normalising)
+        return own_norms.measured_where_missing(self.model(state, round.problem), round)
+
+    def _own(self, problem: Problem) -> Sequence[str]:
+        """The names of what clients keep."""
+        return problem.network.normalising if self.keep == "layers" else statistics_of(problem.network)

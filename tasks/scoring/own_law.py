@@ -2,7 +2,7 @@
 
 import torch
 
-from models.assessment.own_law import accuracy_by_law
+from models.assessment.accuracy_by_law import accuracy_by_law
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Cohort, open_common, open_stack
 from tasks.messages import LawScores

@@ -42,24 +42,23 @@ def with_kept(state: State, updates: Sequence[Update], own: Own) -> State:
     return state
 
 
-def measured_where_missing(state: State, round: Round, own: Own) -> Model:
-    """`model`, for clients that keep nothing yet with the statistics of their own training rows; nothing is trained."""
-    bare = model(state, round.problem, own)
-    if not isinstance(bare.personal, Private):
-        return bare
-    refs, silos = dict(bare.personal.refs), round.problem.silos
+def measured_where_missing(model: Model, round: Round) -> Model:
+    """For clients that keep nothing yet the statistics of their own training rows; nothing is trained."""
+    if not isinstance(model.personal, Private):
+        return model
+    refs, silos = dict(model.personal.refs), round.problem.silos
     missing = [client for client in silos.clients if client not in refs]
-    for told in round.each(own_norms, bare, silos.select(missing), **_when(round)):
+    for told in round.each(own_norms, model, silos.select(missing), **_when(round)):
         refs |= told.refs
-    return replace(bare, personal=replace(bare.personal, refs=refs))
+    return replace(model, personal=replace(model.personal, refs=refs))
 
 
-def check_common_norms(key: str, problem: Problem) -> None:
-    """UserError where a network has statistics to measure, and there are no rows that are nobody's; `key`: the option."""
+def check_common_norms(problem: Problem) -> None:
+    """UserError where a network has statistics to measure, and there are no rows that are nobody's."""
     if statistics_of(problem.network) and not problem.silos.common("validation"):
         raise UserError(
-            f"params.yaml: {key} is server, which measures the statistics of normalising layers on rows that no client "
-            "owns, and there are none; set data.split.validation_rows to common and data.split.validation to a share."
+            "params.yaml: the method serverbn measures running statistics on rows that no client owns, and there are none; "
+            "set data.split.validation_rows to common and data.split.validation to a share."
         )
 
 

@@ -9,15 +9,19 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
+from flows.methods.serverbn import ServerBN
+from flows.methods.shared import own_norms
 from flows.methods.shared.own_norms import SECTION
 from models.networks.convolution import CNN
 from models.networks.dense import MLP
 from models.networks.normalised_convolution import NormalisedCNN
 from models.networks.residual import Residual
 from models.training.norm_statistics import statistics_of
-from silos.cohort import Stack
+from silos.cohort import Stack, open_common
+from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.batch_statistics import common_norms
+from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_weights
 from tasks.scoring.evaluate import evaluate
@@ -50,11 +54,16 @@ def own(played, client, page=None):
     return {name: w[0] for name, w in weights.items()}
 
 
+STATISTICS = FedBN(keep="statistics")
+KEPT = {FedBN(): lambda network: network.normalising, STATISTICS: statistics_of}
+
+
+@pytest.mark.parametrize("other", [FedBN(), STATISTICS, ServerBN()], ids=str)
 @pytest.mark.parametrize("network", PLAIN.values(), ids=PLAIN)
-def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, make, play):
+def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, other, make, play):
     """The state, reports, traffic, and the scores of every client."""
     found = []
-    for page in (FedAvg(), FedBN()):
+    for page in (FedAvg(), other):
         played = play(page, make(network), [1, 2, 3])
         last = played.rounds[-1]
         scores = last.each(evaluate, page.scored_model(played.state, last), training=played.problem.training)
@@ -64,20 +73,22 @@ def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, make, play
 
 
 @pytest.mark.parametrize("network", [NETWORK, Residual((4, 4), 3, (5,), 0.0, True, (3,))], ids=["cnn_bn", "residual"])
-def test_a_round_is_local_training_of_which_all_but_normalising_layers_are_averaged(network, make, play, tmp_path):
+@pytest.mark.parametrize("page", KEPT, ids=str)
+def test_a_round_is_local_training_of_which_all_but_what_is_kept_is_averaged(page, network, make, play, tmp_path):
     """Against local_only of one round, whose clients start from the same draw."""
     played, alone = (
-        play(page, make(network), [1], private=PrivateStore(str(tmp_path / type(page).__name__)))
-        for page in (FedBN(), LocalOnly())
+        play(one, make(network), [1], private=PrivateStore(str(tmp_path / type(one).__name__)))
+        for one in (page, LocalOnly())
     )
+    kept = {*KEPT[page](network)}
     theirs = {client: own(alone, client) for client in SIZES}
     rows = sum(SIZES.values())
     for client in SIZES:
         for name, w in own(played, client).items():
             mean = sum(theirs[c][name].double() * n for c, n in SIZES.items()) / rows
-            wanted = theirs[client][name] if name in network.normalising else mean.float()
+            wanted = theirs[client][name] if name in kept else mean.float()
             torch.testing.assert_close(w, wanted, rtol=0, atol=1e-6, msg=f"{client} {name}")
-    assert played.state.tensors["weights"].keys() == theirs["oslo"].keys() - {*network.normalising}
+    assert played.state.tensors["weights"].keys() == theirs["oslo"].keys() - kept
 
 
 def test_no_normalising_layer_is_sent_and_clients_go_on_from_their_own(make, play):
@@ -93,16 +104,17 @@ def test_no_normalising_layer_is_sent_and_clients_go_on_from_their_own(make, pla
     assert not torch.equal(own(first, "oslo")["norm0.mean"], own(moved, "oslo")["norm0.mean"])
 
 
-def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(make, play):
+@pytest.mark.parametrize("page", KEPT, ids=str)
+def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, make, play):
     """With one full batch they are mean and variance of what the first convolution gives on its training rows."""
     problem = make(domains={"oslo": "a", "lyon": "a", "one": "b", "rome": "b"}, roles=FRESH)
     problem = replace(problem, training=replace(problem.training, batch=100))
     federated = replace(problem, silos=problem.silos.federated())
-    played = play(FedBN(), federated, [1, 2])
+    played = play(page, federated, [1, 2])
     (fresh, _) = sorted({*problem.silos.clients} - {*federated.silos.clients})
     evaluation = replace(played.rounds[-1], problem=problem, clients=problem.silos.clients)
     before = played.state.sha256()
-    model = FedBN().scored_model(played.state, evaluation)
+    model = page.scored_model(played.state, evaluation)
     assert played.state.sha256() == before
     weights, _ = open_weights(model.select([fresh]), Stack((fresh,), 1), played.private, "cpu")
     x, _ = images(fresh, SIZES[fresh] + 7)
@@ -113,10 +125,55 @@ def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(make, pla
     for name, w in played.state.tensors["weights"].items():
         assert torch.equal(weights[name][0], w)
     start = problem.network.init(torch.tensor(0))
-    for name in {*NETWORK.normalising} - {*statistics_of(NETWORK)}:
+    for name in {*NETWORK.normalising} - {*statistics_of(NETWORK)} - {*played.state.tensors["weights"]}:
         assert torch.equal(weights[name][0], start[name])
     kept = {client: model.personal.refs[client] for client in federated.silos.clients}
     assert kept == dict(played.state.private[SECTION])
+
+
+def test_with_statistics_of_their_own_clients_differ_in_them_alone(make, play):
+    played = play(STATISTICS, make(), [1, 2])
+    oslo, rome = own(played, "oslo"), own(played, "rome")
+    assert {name for name in oslo if not torch.equal(oslo[name], rome[name])} == {*statistics_of(NETWORK)}
+
+
+def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
+    """One round: all that is learned is FedAvg's, statistics are of the validation rows of all, whoever reads them."""
+    problem = make(common=True)
+    problem = replace(problem, training=replace(problem.training, batch=100))
+    found, usual = (play(page, problem, [1]) for page in (ServerBN(), FedAvg()))
+    weights, averaged = found.state.tensors["weights"], usual.state.tensors["weights"]
+    assert {name for name in weights if not torch.equal(weights[name], averaged[name])} == {*statistics_of(NETWORK)}
+    assert found.rounds[0].tally.bytes_up == usual.rounds[0].tally.bytes_up
+    assert not found.page.model(found.state, problem).is_personal
+    x = torch.from_numpy(open_common(problem.silos, "validation")[0])
+    seen = torch.nn.functional.conv2d(x[:, None], weights["conv0.weight"], weights["conv0.bias"], padding=1)
+    torch.testing.assert_close(weights["norm0.mean"], seen.mean((0, 2, 3)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights["norm0.variance"], seen.transpose(0, 1).flatten(1).var(1), rtol=0, atol=1e-4)
+    first = own_norms.measured_in_common(averaged, replace(found.rounds[0], clients=("rome",)))
+    assert all(torch.equal(first[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("page", [*KEPT, ServerBN()], ids=str)
+def test_where_batches_normalise_neither_dealing_nor_a_resumed_run_changes_a_bit(page, make, play, tmp_path):
+    problem = make(common=True)
+    found = []
+    for workers in (1, 3):
+        store = PrivateStore(str(tmp_path / f"{workers}"))
+        half = play(page, problem, [1, 2], workers=workers, private=store)
+        save_state(tmp_path / "checkpoint", half.state, 2)
+        state, _, _ = load_state(tmp_path / "checkpoint")
+        found.append(play(page, problem, [3, 4], state=state, workers=workers, private=store))
+    whole = play(page, problem, [1, 2, 3, 4])
+    assert {played.state.sha256() for played in found} == {whole.state.sha256()}
+    last = whole.rounds[-1]
+    scores = last.each(evaluate, page.scored_model(whole.state, last), training=problem.training)
+    assert all(np.isfinite(m.sums["loss"]).all() for m in scores)
+
+
+def test_a_server_without_common_rows_is_refused(make):
+    with pytest.raises(UserError, match=r"serverbn measures.*set data\.split\.validation_rows to common"):
+        ServerBN().init(make())
 
 
 def test_common_rows_are_measured_only_where_they_are_nobodys(make, make_round, play):
