@@ -12,7 +12,7 @@ _OPEN = "siloflow ui opens MLflow's and Prefect's pages"
 
 
 def partition(made: dict[str, Any], console: PlainConsole) -> None:
-    """What was made, in two lines."""
+    """What was made, in two lines, and what to know of it."""
     rows = made["rows"]
     console.print(
         f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
@@ -20,6 +20,8 @@ def partition(made: dict[str, Any], console: PlainConsole) -> None:
     )
     news = "data.dvc now records it" if made["changed"] else "as data.dvc records"
     console.print(f"data version {made['data_version']}, {news}")
+    for note in made["notes"]:
+        console.print(note)
 
 
 def run(result: dict[str, Any], console: PlainConsole) -> None:
