@@ -176,6 +176,31 @@ def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
     )
 
 
+def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a number of clients for the server's part; then rounds without and with regrouping."""
+    table = _table("clients", "groups", "least", "median", "peak memory")
+    for line in answer["server"]:
+        seconds = (f"{line['seconds'][name]:.3f} s" for name in ("least", "median"))
+        table.add_row(str(line["clients"]), str(line["groups"]), *seconds, f"{line['peak_bytes'] / 2**20:.0f} MiB")
+    console.print(table)
+    console.print(f"Overlaps of all pairs on {answer['rows']} rows, the gap between them, and complete linkage.")
+    console.print()
+    line = answer["round"]
+    table = _table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
+    table.add_row(
+        str(line["clients"]),
+        *(f"{line['seconds'][name]:.3f} s" for name in ("fedavg", "selective")),
+        f"{line['share']:+.0%}",
+        " ".join(f"{share:+.0%}" for share in line["share_by_turn"]),
+        *(f"{seconds:.3f} s" for seconds in line["task_seconds"].values()),
+    )
+    console.print(table)
+    console.print(
+        f"A round of 784-30-10 on {line['trained_rows']} rows each, and one that makes groups of all besides; medians over "
+        f"{answer['repeats']} turns."
+    )
+
+
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """What was measured, and the block for params.yaml."""
     table = _table("kind", "stack", "ms a client and epoch")

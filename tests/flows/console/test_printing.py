@@ -132,6 +132,22 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         1,
     ),
+    "regroup": (
+        {
+            "server": [{"clients": 2, "groups": 1, "seconds": {"least": 1.0, "median": 1.0}, "peak_bytes": 1}],
+            "round": {
+                "clients": 2,
+                "trained_rows": 1,
+                "seconds": {"fedavg": 1.0, "selective": 2.0},
+                "share": 1.0,
+                "share_by_turn": [1.0],
+                "task_seconds": {EVIL: 1.0},
+            },
+            "rows": 1,
+            "repeats": 1,
+        },
+        1,
+    ),
     "tune": (
         {
             "measured": [{"kind": EVIL, "stack": 1, "milliseconds": 1.0}],
