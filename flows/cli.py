@@ -214,6 +214,7 @@ def bench(
         bool, typer.Option("--tune", help="Measure this project's engine, and propose its settings.")
     ] = False,
     codebook: Annotated[bool, typer.Option("--codebook", help="What a codebook adds to a training step.")] = False,
+    regroup: Annotated[bool, typer.Option("--regroup", help="What making groups adds to a round.")] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -230,6 +231,10 @@ def bench(
             from flows.bench.codebook_cost import overhead
 
             session.answer(overhead(repeats, session.say), "overhead")
+        elif regroup:
+            from flows.bench.regroup_cost import regroup_cost
+
+            session.answer(regroup_cost(repeats, session.say), "regroup")
         else:
             from flows.bench.workloads import bench as contest
 

@@ -21,8 +21,11 @@ def make(project: Project) -> dict[str, Any]:
     """The work of the flow, as a function; UserError while a run works on data/."""
     data = project.params.data
     folder = project.root / "data" / data.name
+    notes: list[str] = []
     with changing(project.root, "`siloflow partition`"):
-        manifest = store.write(folder, data, project.root)
+        manifest = store.write(folder, data, project.root, notes.append)
+        if manifest.left_out:
+            notes.append(f"The scheme leaves out {manifest.left_out} rows of the source.")
         before = dvc_version.recorded(project.root)
         after = dvc_version.record(project.root)
         digest = dvc_version.folder_digest(folder)
@@ -33,4 +36,5 @@ def make(project: Project) -> dict[str, Any]:
         "rows": {split: sum(manifest.rows(split).values()) for split in ("train", "validation", "test")},
         "data_version": digest,
         "changed": before != after,
+        "notes": notes,
     }

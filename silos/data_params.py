@@ -14,13 +14,15 @@ class SplitParams(Section):
     """Fractions of the rows that are kept out of training, in [0, 1), and whose they are.
 
     `own` rows are a client's, of its own law. `common` rows are drawn before any are dealt, and no client
-    owns them. Where the source marks test (or validation) rows itself, those are taken.
+    owns them; with `validation_from: start` common validation rows are not drawn but the first of the source. Where the
+    source marks test (or validation) rows itself, those are taken.
     """
 
     validation: float = Field(ge=0, lt=1)
     test: float = Field(ge=0, lt=1)
     validation_rows: Literal["own", "common"] = "own"
     test_rows: Literal["own", "common"] = "own"
+    validation_from: Literal["anywhere", "start"] = "anywhere"
 
     @model_validator(mode="after")
     def _leaves_training_rows(self) -> "SplitParams":
@@ -29,6 +31,12 @@ class SplitParams(Section):
                 f"validation {self.validation:g} and test {self.test:g} leave no rows to train on; "
                 "their sum must be below 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _starts_with_common_rows(self) -> "SplitParams":
+        if self.validation_from == "start" and self.validation_rows == "own":
+            raise ValueError("validation_from start is of common rows; set validation_rows to common, or drop it")
         return self
 
 

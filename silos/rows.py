@@ -67,7 +67,8 @@ class ClientRows:
 class Partition:
     """The clients that a scheme made, and the rows that none of them owns.
 
-    `common` rows have a split, "validation" or "test"; `left_out` counts rows that a step of the scheme dropped.
+    `common` rows have a split, "validation" or "test"; `left_out` counts rows that a step of the scheme dropped; `notes`
+    are sentences for a person, and not stored.
     """
 
     clients: list[ClientRows]
@@ -75,6 +76,7 @@ class Partition:
     common: Rows | None = None
     left_out: int = 0
     task: Task = "classification"
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,15 @@ class At:
         """The step's random stream of this name."""
         return stream(self.seed, "scheme", self.index, self.kind, *self.names, *names)
 
+    @property
+    def title(self) -> str:
+        """What a person calls the step."""
+        place = "".join(f", in the domain {name!r}" for name in self.names)
+        return f"data.scheme[{self.index}] (`{self.kind}`{place})"
+
     def error(self, said: str) -> UserError:
         """A user's mistake in this step."""
-        place = "".join(f", in the domain {name!r}" for name in self.names)
-        return UserError(f"params.yaml: data.scheme[{self.index}] (`{self.kind}`{place}) {said}")
+        return UserError(f"params.yaml: {self.title} {said}")
 
 
 def natural(name: str) -> tuple[list[str | int], str]:

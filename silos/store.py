@@ -4,7 +4,7 @@ import hashlib
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,11 @@ def read(params: DataParams, root: Path) -> None:
     _read[_key(params, root)] = _made(params, root)
 
 
-def write(folder: Path, params: DataParams, root: Path) -> Manifest:
+def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], None] | None = None) -> Manifest:
     """Builds the silos of `params` in `folder`, the same bytes on any machine, and puts them there at once.
 
-    `root` is the folder of params.yaml. A process killed here leaves the old folder or the new one; what else
-    it leaves is cleaned by the next call.
+    `root` is the folder of params.yaml; `say` hears what a person should know of the partition. A process killed here leaves
+    the old folder or the new one; what else it leaves is cleaned by the next call.
     """
     folder = Path(folder).absolute()
     new, old = _leftovers(folder)
@@ -57,6 +57,9 @@ def write(folder: Path, params: DataParams, root: Path) -> Manifest:
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+    if say:
+        for note in made.notes:
+            say(note)
     return manifest
 
 

@@ -147,7 +147,7 @@ def bench(names: Sequence[str], repeats: int, peers: Sequence[str], say: Callabl
     """Every workload with its contestants, as plain JSON; `say` hears what is being run."""
     chosen = chosen_workloads(names)
     check_peers(peers)
-    with _folder() as root:
+    with scratch() as root:
         return {
             "cores": os.cpu_count(),
             "repeats": repeats,
@@ -210,7 +210,7 @@ def _write_pixels(path: Path, workload: Workload) -> None:
 def _siloflow(root: Path, workload: Workload, seed: int) -> dict[str, Any]:
     """One run as typed: seconds from the end of one round to the end of the next, and where they went."""
     start = time.perf_counter()
-    result, peak = _command(root, "run", workload.method, "--seed", str(seed), "--json")
+    result, peak = command(root, "run", workload.method, "--seed", str(seed), "--json")
     whole = time.perf_counter() - start
     folder = RunFolder(root / result["folder"])
     records = folder.rounds(result["rounds"])
@@ -267,7 +267,7 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
     }
 
 
-def _command(root: Path, *arguments: str) -> tuple[dict[str, Any], int]:
+def command(root: Path, *arguments: str) -> tuple[dict[str, Any], int]:
     """`siloflow ARGUMENTS` in this folder: its JSON, and the most memory that it held."""
     return _child([sys.executable, "-c", "from flows.cli import main; main()", *arguments], root)
 
@@ -294,7 +294,8 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
+    """A folder of a bench's own, until its end."""
     root = Path(tempfile.mkdtemp(prefix="siloflow-bench-"))
     try:
         yield root

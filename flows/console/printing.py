@@ -12,7 +12,7 @@ _OPEN = "siloflow ui opens MLflow's and Prefect's pages"
 
 
 def partition(made: dict[str, Any], console: PlainConsole) -> None:
-    """What was made, in two lines."""
+    """What was made, in two lines, and what to know of it."""
     rows = made["rows"]
     console.print(
         f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
@@ -20,6 +20,8 @@ def partition(made: dict[str, Any], console: PlainConsole) -> None:
     )
     news = "data.dvc now records it" if made["changed"] else "as data.dvc records"
     console.print(f"data version {made['data_version']}, {news}")
+    for note in made["notes"]:
+        console.print(note)
 
 
 def run(result: dict[str, Any], console: PlainConsole) -> None:
@@ -171,6 +173,31 @@ def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(
         f"Forward and backward of {answer['rows']} rows on one thread, with {answer['words']} words; medians over "
         f"{answer['repeats']} turns. ratio: with words over without, turn by turn."
+    )
+
+
+def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a number of clients for the server's part; then rounds without and with regrouping."""
+    table = _table("clients", "groups", "least", "median", "peak memory")
+    for line in answer["server"]:
+        seconds = (f"{line['seconds'][name]:.3f} s" for name in ("least", "median"))
+        table.add_row(str(line["clients"]), str(line["groups"]), *seconds, f"{line['peak_bytes'] / 2**20:.0f} MiB")
+    console.print(table)
+    console.print(f"Overlaps of all pairs on {answer['rows']} rows, the gap between them, and complete linkage.")
+    console.print()
+    line = answer["round"]
+    table = _table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
+    table.add_row(
+        str(line["clients"]),
+        *(f"{line['seconds'][name]:.3f} s" for name in ("fedavg", "selective")),
+        f"{line['share']:+.0%}",
+        " ".join(f"{share:+.0%}" for share in line["share_by_turn"]),
+        *(f"{seconds:.3f} s" for seconds in line["task_seconds"].values()),
+    )
+    console.print(table)
+    console.print(
+        f"A round of 784-30-10 on {line['trained_rows']} rows each, and one that makes groups of all besides; medians over "
+        f"{answer['repeats']} turns."
     )
 
 

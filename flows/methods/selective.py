@@ -65,7 +65,7 @@ class Selective(Method):
             state, updates = _alone(state, round, round.clients)
             if round.number >= self.local_rounds:
                 state, made = self._grouped(state, round)
-            return state, _report(updates, state, round, made)
+            return state, _report(updates, state, round, made, selection.unasked(round.problem) if made else ())
         late = [client for client in round.clients if client not in state.numbers["group"]]
         if self.regroup_every and (round.number - self.local_rounds) % self.regroup_every == 0:
             state, updates, made = self._regrouped(state, round)
@@ -198,12 +198,15 @@ def _present(state: State, round: Round) -> list[list[str]]:
     return [[client for client in names if client in round.clients] for names in selection.groups_of(state)]
 
 
-def _report(updates: Sequence[Update], state: State, round: Round, made: Overlapping | None) -> Report:
-    """Which group everybody is in; if groups were just made, how far apart they are."""
+def _report(
+    updates: Sequence[Update], state: State, round: Round, made: Overlapping | None, unasked: Sequence[str] = ()
+) -> Report:
+    """Which group everybody is in; if groups were just made, how far apart they are; and what was not asked for them."""
     report, group = Report.of(updates), state.numbers["group"]
     numbers = {**report.numbers, "groups": float(len(selection.groups_of(state)))}
     if made is not None:
         margins = {"overlap/within": made.within, "overlap/across": made.across, "overlap/threshold": made.threshold}
         numbers |= {name: value for name, value in margins.items() if value is not None}
     rows = {"group": {client: float(group[client]) for client in round.clients if client in group}} if group else {}
-    return Report(numbers, {**report.rows, **rows}, (selection.sentence(made),) if made else ())
+    said = (selection.sentence(made), *unasked) if made else ()
+    return Report(numbers, {**report.rows, **rows}, said)

@@ -1,5 +1,6 @@
 """Steps that make clients without looking at labels, and what all such steps share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +13,20 @@ from silos.schemes.scheme_params import Column, Equal, Quantity
 class Owners:
     """Who owns which row: owner: (n,) int64, positions in `names`, and -1 for a row that nobody gets.
 
-    `labels` are what a step adds to the name of each client's domain, "" for nothing.
+    `labels` are what a step adds to the name of each client's domain, "" for nothing; `notes` are sentences for a person.
     """
 
     owner: np.ndarray
     names: list[str]
     labels: list[str]
+    notes: Sequence[str] = ()
 
     @classmethod
-    def counted(cls, owner: np.ndarray, clients: int, labels: list[str] | None = None) -> "Owners":
+    def counted(
+        cls, owner: np.ndarray, clients: int, labels: list[str] | None = None, notes: Sequence[str] = ()
+    ) -> "Owners":
         """Owners without names of their own."""
-        return cls(owner, [numbered(index, clients) for index in range(clients)], labels or [""] * clients)
+        return cls(owner, [numbered(index, clients) for index in range(clients)], labels or [""] * clients, notes)
 
 
 def column(step: Column, rows: Rows, at: At) -> Owners:

@@ -68,8 +68,10 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
 
     In a random order, the first floor(n * percent / 100) rows are dealt one by one to all clients and the others
     one by one to their group's; every split is dealt so. Clients belong to groups in contiguous blocks, which are their
-    laws. Groups
-    `paper` and `code` are the two cuts of ten digits in the text and the code of the selective-averaging paper.
+    laws. Groups `paper` and `code` are the two cuts of ten digits in the text and the code of the selective-averaging paper.
+
+    `authors_deal` keeps the order of the source. Of the first floor(n * percent / 100) rows it then deals as many as give
+    every client equally many; those that are left of them shift the others, whose last are left out in their place.
     """
     _has_classes(rows, at)
     enough_rows(rows, step.clients, 1, at)
@@ -78,22 +80,18 @@ def balanced(step: Balanced, rows: Rows, at: At) -> Owners:
         raise at.error(f"has {len(groups)} groups for {step.clients} clients; give each group a client.")
     rng = at.stream()
     block = np.array(blocks(step.clients, len(groups)))
-    owner = np.empty(len(rows.y), np.int64)
+    by_group = [(codes, np.flatnonzero(block == index)) for index, codes in enumerate(groups)]
+    own = {"test": _digits_by_client(step, rows, at)} if step.authors_own_test else {}
+    owner = np.full(len(rows.y), -1, np.int64)
     for part in rows.parts():
-        order = rng.permutation(part)
+        order = part if step.authors_deal else rng.permutation(part)
         to_all = int(len(part) * step.percent / 100)
-        owner[order[:to_all]] = np.arange(to_all) % step.clients
-        rest = order[to_all:]
-        owned = np.zeros(len(rest), bool)
-        for index, codes in enumerate(groups):
-            mine, holders = np.isin(rows.y[rest], codes), np.flatnonzero(block == index)
-            owner[rest[mine]] = holders[np.arange(mine.sum()) % len(holders)]
-            owned |= mine
-        if not owned.all():
-            label = rows.classes[int(rows.y[rest[~owned]][0])]
-            raise at.error(f"has no group that owns the class {label!r}; put every class in a group.")
+        dealt = to_all // step.clients * step.clients if step.authors_deal else to_all
+        owner[order[:dealt]] = np.arange(dealt) % step.clients
+        split = "train" if rows.split is None else str(rows.split[part[0]])
+        _to_owners_of_labels(owner, order[dealt : dealt + len(part) - to_all], own.get(split, by_group), rows, at)
     laws = [f"set{index}" for index in block] if step.percent < 100 else None  # all alike where all is dealt to all
-    return Owners.counted(owner, step.clients, laws)
+    return Owners.counted(owner, step.clients, laws, _uneven(np.bincount(block), at))
 
 
 def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
@@ -126,6 +124,11 @@ def classes_per_cluster(step: ClassesPerCluster, rows: Rows, at: At) -> Owners:
 
 
 def _groups(step: Balanced, rows: Rows, at: At) -> list[list[int]]:
+    if (step.authors_deal or step.authors_own_test) and len(rows.classes) != 10:
+        raise at.error(
+            f"deals as the authors' code, which is of ten classes, and the source has {len(rows.classes)}; drop "
+            "authors_deal and authors_own_test."
+        )
     if not isinstance(step.groups, str):
         groups = [class_codes(names, rows.classes, at) for names in step.groups]
         for code, name in enumerate(rows.classes):
@@ -138,6 +141,42 @@ def _groups(step: Balanced, rows: Rows, at: At) -> list[list[int]]:
             "name the classes of each group."
         )
     return [list(group) for group in _CUTS[step.groups]]
+
+
+def _digits_by_client(step: Balanced, rows: Rows, at: At) -> list[tuple[list[int], np.ndarray]]:
+    """Of ten digits floor(10 / clients) for each client in its turn, and the remaining ones for the last."""
+    if step.clients > 10:
+        raise at.error(f"has authors_own_test for {step.clients} clients, which share ten digits; lower clients.")
+    if rows.split is None or not (rows.split == "test").any():
+        raise at.error(
+            "has authors_own_test, and there are no test rows to deal; take a source that marks some, with "
+            "data.split.test_rows own, or drop it."
+        )
+    digits = np.arange(10)
+    client = np.minimum(digits // (10 // step.clients), step.clients - 1)
+    return [(digits[client == index].tolist(), np.array([index])) for index in range(step.clients)]
+
+
+def _to_owners_of_labels(
+    owner: np.ndarray, dealt: np.ndarray, law: list[tuple[list[int], np.ndarray]], rows: Rows, at: At
+) -> None:
+    """Deals rows one by one to those who own their label; `law` has classes with the clients that own them."""
+    owned = np.zeros(len(dealt), bool)
+    for codes, holders in law:
+        mine = np.isin(rows.y[dealt], codes)
+        owner[dealt[mine]] = holders[np.arange(mine.sum()) % len(holders)]
+        owned |= mine
+    if not owned.all():
+        label = rows.classes[int(rows.y[dealt[~owned]][0])]
+        raise at.error(f"has no group that owns the class {label!r}; put every class in a group.")
+
+
+def _uneven(sizes: np.ndarray, at: At) -> list[str]:
+    """What to say where groups have not equally many clients."""
+    if sizes.min() == sizes.max():
+        return []
+    counts = " and ".join((", ".join(map(str, sizes[:-1])), str(sizes[-1])))
+    return [f"{at.title}: its {len(sizes)} groups have {counts} clients."]
 
 
 def _as_in_training(

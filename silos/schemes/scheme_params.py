@@ -82,12 +82,19 @@ class Shards(Dealing):
 
 
 class Balanced(Dealing):
-    """Label skew by degree: `percent` of the rows dealt to all, the others to the group that owns their label."""
+    """Label skew by degree: `percent` of the rows dealt to all, the others to the group that owns their label.
+
+    `authors_deal` takes rows in the order of the source and leaves out what does not go round, as the code of the
+    selective-averaging paper; `authors_own_test` gives each client the test rows that this code gives it, by digits of its
+    own instead of its group's. Both are of ten classes.
+    """
 
     kind: Literal["balanced"]
     percent: float = Field(ge=0, le=100)
     # paper, code or a list with a list of classes a group; a union's errors would name pydantic's types
     groups: Annotated[Any, PlainValidator(_groups), PlainText()] = "paper"
+    authors_deal: bool = False
+    authors_own_test: bool = False
 
 
 class ClassesPerCluster(Dealing):

@@ -14,7 +14,8 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     """The rows to deal to clients, and those that nobody will own, if params ask for such.
 
     Common test rows are those that the source marks as test, else a fraction of all rows drawn at random, and
-    common validation rows likewise (then a fraction of the rows that the source does not mark as test).
+    common validation rows likewise (then a fraction of the rows that the source does not mark as test, or with
+    `validation_from: start` the first of them that are no common test rows).
     """
     splits = [name for name in ("test", "validation") if getattr(params, f"{name}_rows") == "common"]
     if not splits:
@@ -34,7 +35,9 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
                     f"params.yaml: data.split.{name}_rows is common, but the source marks no {name} rows and a share "
                     f"of {getattr(params, name):g} of its {len(candidates)} rows is none; raise data.split.{name}."
                 )
-            marked[order[taken : taken + count]] = True
+            in_order = name == "validation" and params.validation_from == "start"
+            free = np.flatnonzero(split == "train") if in_order else order[taken:]
+            marked[free[:count]] = True
             split[marked] = name
             taken += count
         common |= marked

@@ -65,7 +65,7 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     owners = _deal(steps[0], rows, at)
     clients = [_split(client, split, seed) for client in _owned(rows, owners, at)]
     left_out = int((owners.owner < 0).sum())
-    made = Partition(clients, list(rows.classes), common, left_out, rows.task)
+    made = Partition(clients, list(rows.classes), common, left_out, rows.task, tuple(owners.notes))
     for index, step in enumerate(steps[1:], start=1):
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
     return made
@@ -81,6 +81,7 @@ def _deal(step: Any, rows: Rows, at: At) -> Owners:
         raise at.error(f"has {step.clients} clients for {len(domains)} domains; give each domain a client.")
     owner = np.empty(len(rows.y), np.int64)
     labels: list[str] = []
+    notes: list[str] = []
     counts = np.bincount(blocks(step.clients, len(domains)))
     for domain, count in zip(domains, counts.tolist(), strict=True):
         mine = rows.domain == domain
@@ -88,7 +89,8 @@ def _deal(step: Any, rows: Rows, at: At) -> Owners:
         dealt = _DEALS[type(step)](part, rows.take(mine), at.within(domain))
         owner[mine] = np.where(dealt.owner < 0, -1, dealt.owner + len(labels))
         labels += dealt.labels
-    return Owners.counted(owner, step.clients, labels)
+        notes += dealt.notes
+    return Owners.counted(owner, step.clients, labels, notes)
 
 
 def _owned(rows: Rows, owners: Owners, at: At) -> list[ClientRows]:

@@ -191,3 +191,12 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
     assert (folder.path / found["results"]).read_text() == written
     estimate = folder.type(*typed, "--estimate").json
     assert set(estimate["seconds"]) == {"alike", "few"}
+
+
+def test_what_a_partition_leaves_out_and_how_uneven_its_groups_are_is_said(folder: Any) -> None:
+    """1,797 digits at 15 %: 269 would go to all, 260 go round ten clients, and the last 9 of the others are left out."""
+    scheme = "data.scheme=[{kind: balanced, clients: 10, percent: 15, authors_deal: true}]"
+    *_, groups, left_out = folder.type("partition", "--set", scheme).out.splitlines()
+    assert groups == "data.scheme[0] (`balanced`): its 3 groups have 4, 3 and 3 clients."
+    assert left_out == "The scheme leaves out 9 rows of the source."
+    assert folder.type("partition", "--set", scheme, "--json").json["notes"] == [groups, left_out]

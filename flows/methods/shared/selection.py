@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from flows.methods.shared.groups import members
@@ -9,7 +10,9 @@ from flows.round import Problem, Round
 from models.model import Model
 from models.state import State
 from models.streams import server_stream
+from silos.cohort import open_common
 from silos.errors import UserError
+from silos.rows import some
 from tasks.grouping.overlap import Overlapping, known
 from tasks.messages import RightRows
 from tasks.regroup import regroup, right_rows
@@ -39,6 +42,17 @@ def check_common_rows(method: str, problem: Problem) -> None:
 def rows_of(round: Round) -> int:
     """How many common validation rows there are."""
     return round.problem.silos.common("validation")
+
+
+def unasked(problem: Problem) -> tuple[str, ...]:
+    """For a person: the classes of the data that no common row has, if there are such; these rows are nobody's."""
+    _, labels = open_common(problem.silos, "validation")
+    there = set(np.unique(labels).tolist())
+    lacking = [name for code, name in enumerate(problem.silos.manifest.classes) if code not in there]
+    if not lacking:
+        return ()
+    which, it = (f"class {lacking[0]}", "it") if len(lacking) == 1 else (f"the classes {some(lacking)}", "them")
+    return (f"none of the {len(labels)} common rows is of {which}, so clients are not compared on {it}",)
 
 
 def halving(round: Round) -> int:

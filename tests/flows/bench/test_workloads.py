@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import venv
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.bench import codebook_cost, workloads
+from flows.bench import codebook_cost, regroup_cost, workloads
 from flows.bench.contestants import authors, plain
 from flows.bench.peers import PYTHON, interpreter
 from flows.bench.tuning import tune
@@ -136,7 +137,7 @@ def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem
 def test_a_contestant_that_fails_is_an_error_with_its_own_message(tmp_path):
     (tmp_path / "params.yaml").write_text("data: nothing")
     with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):
-        workloads._command(tmp_path, "partition", "--json")
+        workloads.command(tmp_path, "partition", "--json")
 
 
 def test_workloads_are_chosen_by_name():
@@ -188,6 +189,24 @@ def test_the_workloads_are_those_of_the_docs():
         line = next(line for line in page.splitlines() if line.startswith(f"| {name} "))
         assert f"{workload.rows:,}" in line
         assert f"{workload.clients:,}" in line
+
+
+def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkeypatch):
+    monkeypatch.setattr(regroup_cost, "scratch", lambda: nullcontext(root))
+    monkeypatch.setattr(regroup_cost, "CLIENTS", (20, 30))
+    monkeypatch.setattr(regroup_cost, "ROWS", 200)
+    monkeypatch.setattr(regroup_cost, "TRAINED", 10)
+    monkeypatch.setattr(regroup_cost, "PAUSE", 0)
+    found = regroup_cost.regroup_cost(1, lambda _: None)
+    for line, clients in zip(found["server"], (20, 30), strict=True):
+        assert (line["clients"], line["groups"]) == (clients, 10)
+        assert 0 < line["seconds"]["least"] <= line["seconds"]["median"]
+        assert line["peak_bytes"] > 8 * clients**2  # a table of all pairs is there at once
+    measured = found["round"]
+    assert measured["task_seconds"].keys() >= {"local_train", "regroup"}
+    assert min(measured["task_seconds"].values()) > 0
+    plain, regrouping = measured["seconds"].values()
+    assert measured["share_by_turn"] == [pytest.approx(regrouping / plain - 1)]
 
 
 def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):

@@ -24,7 +24,10 @@ SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
 NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
-    "partition": ({"folder": EVIL, "clients": 1, "rows": ROWS, "changed": True, "data_version": EVIL}, 2),
+    "partition": (
+        {"folder": EVIL, "clients": 1, "rows": ROWS, "changed": True, "data_version": EVIL, "notes": [EVIL]},
+        3,
+    ),
     "run": (
         {
             "method": EVIL,
@@ -125,6 +128,22 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             ],
             "rows": 1,
             "words": 1,
+            "repeats": 1,
+        },
+        1,
+    ),
+    "regroup": (
+        {
+            "server": [{"clients": 2, "groups": 1, "seconds": {"least": 1.0, "median": 1.0}, "peak_bytes": 1}],
+            "round": {
+                "clients": 2,
+                "trained_rows": 1,
+                "seconds": {"fedavg": 1.0, "selective": 2.0},
+                "share": 1.0,
+                "share_by_turn": [1.0],
+                "task_seconds": {EVIL: 1.0},
+            },
+            "rows": 1,
             "repeats": 1,
         },
         1,

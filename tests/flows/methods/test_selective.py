@@ -93,6 +93,42 @@ def test_every_client_is_in_one_group_and_groups_say_their_margins(problem, play
     assert not played.reports[1].said
 
 
+def with_common_labels(*seen):
+    """The clouds of three classes, of which the common rows, 8 of each client, have these."""
+
+    def rows_of(client, total):
+        rng = np.random.default_rng(list(client.encode()))
+        y = np.arange(total) % 3
+        y[SIZES[client] : SIZES[client] + 8] = np.resize(seen, 8)
+        return 2 * np.eye(3, 5)[y] + rng.normal(size=(total, 5)), y
+
+    return {**COMMON, "rows_of": rows_of}
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ((0, 1), "class 2, so clients are not compared on it"),
+        ((1,), "the classes 0, 2, so clients are not compared on them"),
+        ((2, 1, 0), None),
+    ],
+)
+def test_classes_that_no_common_row_has_are_said_once(seen, said, make_problem, play):
+    problem = make_problem(SIZES, silos=with_common_labels(*seen))
+    played = play(Selective(local_rounds=2, regroup_every=1), problem, [1, 2, 3])
+    assert not played.reports[0].said
+    _, *unasked = played.reports[1].said
+    assert unasked == ([f"none of the 40 common rows is of {said}"] if said else [])
+    assert len(played.reports[2].said) == 1
+
+
+@pytest.mark.parametrize("kind", ["jaccard", "equal", "dot"])
+def test_common_rows_of_one_class_make_groups(kind, make_problem, play):
+    problem = make_problem(SIZES, silos=with_common_labels(1))
+    played = play(Selective(local_rounds=1, overlap=kind), problem, [1, 2])
+    assert played.state.numbers["group"].keys() == SIZES.keys()
+
+
 def test_a_client_sends_a_bit_a_row_and_nothing_else_of_phase_1(problem, play):
     played = play(Selective(local_rounds=1), problem, [1])
     rows = problem.silos.common("validation")

@@ -1,6 +1,7 @@
 """Steps that make clients by label: counts and shares are those of the law, in training and in test rows."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from silos.errors import UserError
-from silos.rows import Rows
+from silos.rows import Rows, blocks
 from silos.schemes.deal import dirichlet_shares
 from silos.schemes.named_draws import stream
 
@@ -175,6 +176,115 @@ def test_a_balanced_half_is_half_of_each_law(make):
 def test_groups_that_do_not_fit_are_a_sentence(numbered, make, groups, clients, said):
     with pytest.raises(UserError, match=said):
         make(numbered(30), {"kind": "balanced", "clients": clients, "percent": 50, "groups": groups})
+
+
+MNIST = "5041921314353617286940911243273869056076"  # the labels of the first 40 training rows
+DIGITS = list("0123456789")
+
+
+def of_digits(digits: str, test: str = "") -> Rows:
+    """Rows of these labels, whose one feature is their number."""
+    y = np.array([int(digit) for digit in digits + test])
+    split = np.array(["train"] * len(digits) + ["test"] * len(test)) if test else None
+    return Rows(x=np.arange(len(y), dtype=np.float32)[:, None], y=y, classes=DIGITS, split=split)
+
+
+def numbers(client, split: str = "train") -> list[int]:
+    return client.x[client.split == split, 0].astype(int).tolist()
+
+
+def test_the_authors_deal_keeps_the_order_and_leaves_out_what_does_not_go_round(make):
+    """b = 40 // 4 = 10, of which 9 go round; 30 go by label, and the last row is left out."""
+    step = {"kind": "balanced", "clients": 3, "percent": 25, "groups": "code", "authors_deal": True}
+    for seed in (0, 1):
+        made = make(of_digits(MNIST), step, seed=seed)
+        assert [numbers(client) for client in made.clients] == [
+            [0, 3, 6, 14, 16, 21, 23, 24, 25, 28, 34, 37],  # 0-2
+            [1, 4, 7, 9, 10, 11, 12, 20, 26, 27, 30, 35],  # 3-5
+            [2, 5, 8, 13, 15, 17, 18, 19, 22, 29, 31, 32, 33, 36, 38],  # 6-9
+        ]
+        assert made.left_out == 1
+
+
+def test_the_authors_deal_takes_the_clients_of_a_group_in_turn(make):
+    """b = 2, of which none goes round four clients: 38 rows go by label, and the last two are left out."""
+    groups = [DIGITS[:5], DIGITS[5:]]
+    made = make(
+        of_digits(MNIST), {"kind": "balanced", "clients": 4, "percent": 5, "authors_deal": True, "groups": groups}
+    )
+    first, second = ([at for at, digit in enumerate(MNIST[:38]) if digit in group] for group in groups)
+    assert [numbers(client) for client in made.clients] == [first[::2], first[1::2], second[::2], second[1::2]]
+    assert made.left_out == 2
+
+
+def test_without_the_authors_deal_no_row_is_left_out(make):
+    made = make(of_digits(MNIST), {"kind": "balanced", "clients": 3, "percent": 25, "groups": "code"})
+    assert sum(len(client.y) for client in made.clients) == 40
+    assert made.left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("clients", "digits"),
+    [
+        (9, ["0", "1", "2", "3", "4", "5", "6", "7", "89"]),
+        (3, ["012", "345", "6789"]),
+        (4, ["01", "23", "45", "6789"]),
+        (10, DIGITS),
+    ],
+)
+@pytest.mark.parametrize("authors_deal", [True, False])
+def test_the_authors_own_test_rows_go_by_digits_of_each_client(make, clients, digits, authors_deal):
+    """Training rows still go to groups."""
+    step = {"kind": "balanced", "clients": clients, "percent": 0, "groups": "paper"}
+    step |= {"authors_deal": authors_deal, "authors_own_test": True}
+    made = make(of_digits(MNIST * 3, MNIST * 3), step)
+    assert ["".join(map(str, np.flatnonzero(labels(client, "test")))) for client in made.clients] == digits
+    for client, index in zip(made.clients, blocks(clients, 3), strict=True):
+        assert {*np.flatnonzero(labels(client))} <= {*GROUPS["paper"][index]}
+
+
+def test_the_authors_own_test_rows_are_balanced_as_training_rows_are(make):
+    """b = 20 test rows go round first, so that of the first 18 each client has two, and 2 are left out."""
+    step = {"kind": "balanced", "clients": 9, "percent": 50, "authors_deal": True, "authors_own_test": True}
+    made = make(of_digits(MNIST, MNIST), step)
+    assert [numbers(client, "test")[:2] for client in made.clients] == [[40 + at, 49 + at] for at in range(9)]
+    by_label = [numbers(client, "test")[2:] for client in made.clients]
+    for client, own in enumerate(by_label):
+        assert {MNIST[at - 40] for at in own} <= set(DIGITS[client : client + 1 + client // 8])
+    assert sorted(at for own in by_label for at in own) == list(range(58, 78))
+    assert made.left_out == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "test", "said"),
+    [
+        ({"authors_own_test": True}, "", "there are no test rows to deal; .*test_rows own"),
+        ({"authors_own_test": True, "clients": 11}, MNIST, "for 11 clients, which share ten digits"),
+    ],
+)
+def test_what_the_authors_code_cannot_deal_is_a_sentence(make, keys, test, said):
+    with pytest.raises(UserError, match=rf"data.scheme\[0\] \(`balanced`\) has authors_own_test.*{said}"):
+        make(of_digits(MNIST, test), {"kind": "balanced", "clients": 3, "percent": 0, **keys})
+
+
+@pytest.mark.parametrize("key", ["authors_deal", "authors_own_test"])
+def test_the_authors_code_is_of_ten_classes(numbered, make, key):
+    step = {"kind": "balanced", "clients": 2, "percent": 0, "groups": [["0"], ["1", "2"]], key: True}
+    with pytest.raises(UserError, match="which is of ten classes, and the source has 3; drop authors_deal"):
+        make(numbered(30), step)
+
+
+@pytest.mark.parametrize(("clients", "said"), [(9, None), (10, "4, 3 and 3"), (11, "4, 4 and 3")])
+def test_groups_that_have_not_equally_many_clients_are_said(make, clients, said):
+    notes = make(of_digits(MNIST * 3), {"kind": "balanced", "clients": clients, "percent": 0}).notes
+    sentence = f"data.scheme[0] (`balanced`): its 3 groups have {said} clients."
+    assert notes == ((sentence,) if said else ())
+
+
+def test_uneven_groups_are_said_of_each_domain(make):
+    rows = replace(of_digits(MNIST * 6), domain=np.repeat(["a", "b"], 120))
+    notes = make(rows, {"kind": "balanced", "clients": 7, "percent": 0, "within": "domain"}).notes
+    assert notes == ("data.scheme[0] (`balanced`, in the domain 'a'): its 3 groups have 2, 1 and 1 clients.",)
 
 
 # --- classes per cluster ---

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from silos.data_params import SplitParams
 from silos.errors import UserError
@@ -111,6 +112,31 @@ def test_common_validation_rows_are_taken_from_training_rows(numbered):
     assert (common.x[common.split == "test", 0] % 3 == 2).all()
     assert (common.x[common.split == "validation", 0] % 3 != 2).all()
     assert set(owned.split) == {"train"}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_common_validation_rows_from_the_start_are_the_first_that_may_train(numbered, seed):
+    rows = numbered(60, split=np.array(["test", "train", "train"] * 20))
+    params = SplitParams(validation=1 / 4, test=0, validation_rows="common", validation_from="start")
+    owned, common = take_common(rows, params, seed)
+    assert common.x[:, 0].tolist() == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14]
+    assert set(common.split) == {"validation"}
+    assert sorted([*owned.x[:, 0], *common.x[:, 0]]) == list(range(60))
+
+
+def test_common_validation_rows_from_the_start_are_none_that_test(numbered):
+    split = {"validation": 0.5, "test": 0.25, "test_rows": "common", "validation_rows": "common"}
+    _, drawn = take_common(numbered(40), SplitParams(**split), 0)
+    _, common = take_common(numbered(40), SplitParams(**split, validation_from="start"), 0)
+    tested = common.x[common.split == "test", 0].tolist()
+    assert tested == drawn.x[drawn.split == "test", 0].tolist()
+    first = [number for number in range(40) if number not in tested][:20]
+    assert common.x[common.split == "validation", 0].tolist() == first
+
+
+def test_rows_of_clients_own_are_not_from_the_start():
+    with pytest.raises(ValidationError, match="validation_from start is of common rows; set validation_rows to common"):
+        SplitParams(validation=0.5, test=0, validation_from="start")
 
 
 def test_another_seed_draws_other_common_rows_and_the_same_the_same(numbered):
