@@ -263,7 +263,7 @@ def _batches(network: Network, training: Training, rows: Rows, streams: Tensor) 
     clients, width = rows.y.shape
     size = min(training.batch, width)
     fewest, most = int(rows.counts.min()), int(rows.counts.max())
-    in_order = size == width and not network.dropout  # then an order of its own would change nothing
+    in_order = size == width and not network.random  # then an order of its own would change nothing
     place = torch.arange(width, device=rows.x.device)
     first = torch.arange(clients, device=rows.x.device)[:, None] * width
     x, y = rows.x.flatten(0, 1), rows.y.flatten()
