@@ -52,6 +52,7 @@ class CNNParams(NetworkParams):
     padding: bool = False
     hidden: Widths = [50]
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    channel_dropout: float = Field(default=0.0, ge=0, lt=1)
     statistics: int = Field(default=0, ge=0, le=bounds.WIDTH)
 
 

@@ -5,7 +5,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from ..state import Weights
-from .layers import EPSILON, MOMENTUM
+from ..streams import fold, uniform
+from .layers import CHANNEL_MASKS, EPSILON, MOMENTUM
 
 
 class Plain:
@@ -29,6 +30,13 @@ class Plain:
             mean, variance = self._of_batch(name, x, self.used)
         scale = weight / (variance + EPSILON).sqrt()
         return (x - mean[:, None, None]) * scale[:, None, None] + bias[:, None, None]
+
+    def drop_channels(self, x: Tensor, rate: float, stream: Tensor | None) -> Tensor:
+        """See Layers."""
+        if not rate or stream is None:
+            return x
+        kept = uniform(fold(stream, CHANNEL_MASKS), x.shape[:2]) >= rate
+        return x * kept[:, :, None, None] / (1 - rate)
 
     def repeat(self, x: Tensor, times: int) -> Tensor:
         """See Layers."""

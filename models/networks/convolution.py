@@ -16,7 +16,7 @@ from .dense import Ending, dense, dense_weights, within
 from .folded import Folded, fold_images
 from .layers import Layers
 from .network import Network, register
-from .offers import PartedStack
+from .offers import Ended, Parted, PartedStack
 
 
 @register("cnn")
@@ -27,6 +27,8 @@ class CNN(Ending, PartedStack, Network):
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
     `statistics` numbers of the client join the features before the dense layers; with `planes` they are that many pictures
     of the image's size instead (loadings of pixels and labels, of which the pixels are taken), joined as input channels.
+    `channel_dropout` is the chance of a whole channel of the last convolution to be dropped in training; then what precedes
+    the dense layers is random, and the network has no parts.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +40,7 @@ class CNN(Ending, PartedStack, Network):
     dropout: float = 0.0
     statistics: int = 0
     planes: int = 0
+    channel_dropout: float = 0.0
 
     def reading(self, statistics: int, planes: int = 0) -> "CNN | None":
         """Beside the features, or as pictures beside an image of one channel."""
@@ -51,6 +54,21 @@ class CNN(Ending, PartedStack, Network):
                 f"{len(self.channels)} convolutions of {self.kernel} x {self.kernel}, each with pooling, leave nothing of "
                 f"an image of {self.shape[0]} x {self.shape[1]}; use fewer, a smaller kernel, or padding."
             )
+
+    @property
+    def random(self) -> bool:
+        """Whether a stream changes the logits."""
+        return self.dropout > 0 or self.channel_dropout > 0
+
+    @property
+    def parted(self) -> Parted | None:
+        """Its parts, unless the first is random."""
+        return None if self.channel_dropout else self
+
+    @property
+    def ended(self) -> Ended | None:
+        """Its parts, unless the first is random."""
+        return None if self.channel_dropout else self
 
     @property
     def widest(self) -> int:
@@ -80,19 +98,27 @@ class CNN(Ending, PartedStack, Network):
         """Channels and places of what `encode` gives."""
         return self.channels[-1], math.prod(self._sides()[-1])
 
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """x: (rows, *shape) to logits (rows, outputs); a stream switches both kinds of dropout on."""
+        z = self._features(weights, context, x, stream)
+        return self.finish(weights, self.settle(weights, context, z), stream)
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
+        z = self._features_stack(weights, context, x, streams)
+        return self.finish(weights, self.settle_stack(weights, context, z), streams)
+
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The convolutions: (rows, channels, places)."""
-        return self._convolve(Plain(weights), self._image(x, context).movedim(-1, 1)).flatten(2), {}
+        return self._features(weights, context, x, None), {}
 
     def encode_stack(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
-        clients, rows = x.shape[:2]
-        features = self._convolve(Folded(weights), fold_images(self._image(x, context)))
-        return features.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1), {}
+        return self._features_stack(weights, context, x, None), {}
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
         """The first dense layer with its ReLU, if there is a hidden one."""
@@ -102,10 +128,22 @@ class CNN(Ending, PartedStack, Network):
         """`settle` for a stack."""
         return self._settled(weights, join(z.flatten(2), context, self._joined))
 
-    def _convolve(self, layers: Layers, x: Tensor) -> Tensor:
+    def _features(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        image = self._image(x, context).movedim(-1, 1)
+        return self._convolve(Plain(weights), image, stream).flatten(2)
+
+    def _features_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        clients, rows = x.shape[:2]
+        features = self._convolve(Folded(weights), fold_images(self._image(x, context)), streams)
+        return features.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1)
+
+    def _convolve(self, layers: Layers, x: Tensor, stream: Tensor | None) -> Tensor:
         """Images to what the last pooling leaves of them."""
         for layer in range(len(self.channels)):
-            x = torch.relu(max_pool2d(layers.convolve(f"conv{layer}", x, self._margin), 2))
+            x = layers.convolve(f"conv{layer}", x, self._margin)
+            if layer == len(self.channels) - 1:
+                x = layers.drop_channels(x, self.channel_dropout, stream)
+            x = torch.relu(max_pool2d(x, 2))
         return x
 
     def _settled(self, weights: Weights, features: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
 from ..state import Weights
-from .layers import BUFFERS, EPSILON, MOMENTUM
+from ..streams import fold, uniform
+from .layers import BUFFERS, CHANNEL_MASKS, EPSILON, MOMENTUM
 
 
 def fold_images(x: Tensor) -> Tensor:
@@ -60,6 +61,14 @@ class Folded:
                 self.moved[f"{name}.{part}"] = after.view_as(mean)
             return out
         return self._masked(name, x, scale, shift)
+
+    def drop_channels(self, x: Tensor, rate: float, stream: Tensor | None) -> Tensor:
+        """See Layers."""
+        if not rate or stream is None:
+            return x
+        rows, channels = x.shape[0], x.shape[1] // len(stream)
+        kept = uniform(fold(stream, CHANNEL_MASKS), (rows, channels)) >= rate
+        return x * kept.transpose(0, 1).flatten(1)[:, :, None, None] / (1 - rate)
 
     def repeat(self, x: Tensor, times: int) -> Tensor:
         """See Layers."""

@@ -16,6 +16,9 @@ BUFFERS = ("mean", "variance")
 MOMENTUM = 0.1  # of the running statistics, as torch.nn.BatchNorm2d has it
 EPSILON = 1e-5
 
+CHANNEL_MASKS = 0
+"""Of a stream, which channels of an image are dropped; dense layers draw theirs from higher numbers."""
+
 
 class Layers(Protocol):
     """One pass through an encoder, on images (rows, channels, height, width); of a stack the channels are every client's.
@@ -33,6 +36,12 @@ class Layers(Protocol):
 
         In training rows are normalised by their batch, in evaluation by the running statistics. A client of whom one
         number a channel is there keeps them: their variance is not known.
+        """
+
+    def drop_channels(self, x: Tensor, rate: float, stream: Tensor | None) -> Tensor:
+        """Whole channels of single rows become 0, the others are scaled by 1 / (1 - rate); none without a stream.
+
+        The stream is one client's, (), or of a stack (clients,).
         """
 
     def repeat(self, x: Tensor, times: int) -> Tensor:

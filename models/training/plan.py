@@ -98,7 +98,7 @@ def resolve(network: Network, kind: Kind, optimiser: Optimiser | None = None, sh
         network=network,
         kind=kind,
         stacked=by_hand,
-        parted=by_hand if isinstance(by_hand, PartedStack) else None,
+        parted=by_hand if isinstance(by_hand, PartedStack) and network.parted else None,
         fused=network.fused if by_hand and plain else None,
         as_one=shared and kind != "sequential",
     )

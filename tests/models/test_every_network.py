@@ -52,6 +52,7 @@ NETWORKS = {
     "linear": MLP(64, (), 3),
     "mlp": MLP(64, (6, 5), 3, 0.3, statistics=4),
     "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.3, statistics=4),
+    "cnn of dropped channels": CNN((8, 8), (3, 4), (6,), 3, 3, True, 0.3, channel_dropout=0.4),
     "cnn of planes": CNN((8, 8), (3,), (6, 5), 3, kernel=3, dropout=0.3, statistics=134, planes=2),
     "residual": NORMALISING,
     "vgg16_bn": Thin((8, 8), 3, (6,), 0.3),
@@ -188,6 +189,51 @@ def test_the_forms_answer_the_same_and_so_do_the_rows_of_clients_that_share_a_mo
         close(found._asdict(), passes._asdict(), 1e-10)
         if not context:
             close(outcomes(network, one, {}, rows, CrossEntropy(), kind, shared=True), alike, 1e-10)
+
+
+def test_channels_are_dropped_whole_row_by_row_scaled_and_in_training_only():
+    """Of the last convolution, before its pooling: without dense layers in between, a channel's share of the logits."""
+    network = CNN((8, 8), (3, 20), (), 20, 3, True, channel_dropout=0.4)
+    weights = network.init(server_stream(0, 0, "init"))
+    places = network.encoded[1]
+    weights["dense0.weight"] = torch.eye(20).repeat_interleave(places, 0)
+    weights["dense0.bias"] = torch.zeros(20)
+    weights["conv1.bias"] += 1  # so that no channel is 0 by itself
+    x = torch.rand(50, 8, 8, generator=torch.Generator().manual_seed(0))
+    calm, drawn = (network.apply(weights, {}, x, stream) for stream in (None, server_stream(0, 1, "t")))
+    assert (calm > 0).all()
+    dropped = drawn == 0
+    torch.testing.assert_close(drawn[~dropped], calm[~dropped] / 0.6)
+    assert float(dropped.double().mean()) == pytest.approx(0.4, abs=4 * (0.24 / dropped.numel()) ** 0.5)
+    assert len(dropped.unique(dim=0)) == len(x)
+    assert len(dropped.unique(dim=1).T) == 20
+
+
+@pytest.mark.parametrize(
+    "network", [NETWORKS["cnn of dropped channels"], replace(FLAT, dropout=0.0, channel_dropout=0.4)]
+)
+def test_a_network_whose_features_are_random_has_no_parts(network):
+    assert network.random
+    assert (network.parted, network.ended, resolve(network, "batched").parted) == (None, None, None)
+    weights, context, rows, streams = at_work(network)
+    passes = predictive(network, weights, context, rows.x, streams, 20)
+    certain = predictive(network, weights, context, rows.x, None, 0)
+    assert not torch.allclose(passes.p, certain.p, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [replace(FLAT, dropout=0.0, channel_dropout=0.4), Represented(MLP(64, (6,), 3)), MLP(64, (6,), 3, 0.3)],
+    ids=["channels", "draws", "dropout"],
+)
+def test_what_a_client_learns_does_not_depend_on_who_else_is_in_its_stack(network):
+    """Nor where its rows fit into one batch: whose order then changes nothing, unless the rows draw."""
+    weights, context, rows, streams = at_work(network)
+    together = train(network, weights, context, rows, replace(plan("batched"), batch=5), streams).weights
+    own = Rows(rows.x[2:3, :4], rows.y[2:3, :4], rows.counts[2:3])
+    of_client = [{n: t[2:3] for n, t in held.items()} for held in (weights, context)]
+    alone = train(network, *of_client, own, replace(plan("batched"), batch=5), streams[2:3]).weights
+    close(alone, {n: t[2:3] for n, t in together.items()}, 1e-10)
 
 
 IN_PARTS = {name: network for name, network in NETWORKS.items() if network.singles[0].network.parted}

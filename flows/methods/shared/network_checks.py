@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
+from models.networks.convolution import CNN
 from models.networks.registry import Network, kind_of, size
 from models.state import Weights
 from models.training.optimisers import PARAMETER_BYTES
@@ -30,6 +31,11 @@ def offering(network: Network, part: object | None, what: str) -> Any:
         raise UserError(
             f"params.yaml: model.members is {len(network.singles)}, and this method builds on a single network; set "
             "model.members to 1, and takes_members = False in the method's page, which then says so by itself."
+        )
+    if part is None and isinstance(network, CNN):
+        raise UserError(
+            f"params.yaml: model.channel_dropout is {network.channel_dropout}, and a network whose features are random has "
+            f"no {what}; set it to 0."
         )
     if part is None:
         raise UserError(

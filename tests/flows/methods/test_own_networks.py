@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from flows.method import find
+from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP, dense_weights, drop
 from models.networks.network import Network
@@ -121,6 +122,13 @@ def test_a_network_without_parts_is_refused_by_name(make):
     for name, what in (("uefl", "features that words could stand for"), ("fediir", "last dense layer to build on")):
         with pytest.raises(UserError, match=f"model.kind Whole has no {what}"):
             find(name)().init(make(Whole(), "sequential"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_cnn_that_drops_channels_is_refused_where_a_method_takes_networks_apart(name, make_problem):
+    network = CNN((8, 8), (3,), (6,), 3, kernel=3, channel_dropout=0.5)
+    with pytest.raises(UserError, match=r"model\.channel_dropout is 0\.5, .* has no .*; set it to 0\.$"):
+        find(name, PAGES)(**METHODS[name]).init(make_problem(SIZES, network=network))
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,11 @@ def test_the_size_told_from_shapes_is_that_of_the_weights(network):
     assert size(network) == sum(w.numel() for w in network.init(server_stream(0, 0, "init")).values())
 
 
+def test_the_convolutional_network_of_selective_averaging_has_its_papers_size():
+    options = {"channels": [10, 20], "kernel": 5, "hidden": [50], "dropout": 0.5, "channel_dropout": 0.5}
+    assert size(build("cnn", (28, 28), 10, options)) == 21_840
+
+
 def test_the_sizes_of_the_published_encoders_are_those_that_torchvision_prints():
     head = 512 * 10 + 10
     assert size(build("resnet18", (32, 32, 3), 10, {"hidden": ()})) == 11_176_512 + 2 * 4_800 + head
