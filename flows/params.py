@@ -56,6 +56,16 @@ class CNNParams(NetworkParams):
     statistics: int = Field(default=0, ge=0, le=bounds.WIDTH)
 
 
+class NormalisedCNNParams(NetworkParams):
+    """3 x 3 convolutions, `pooled` or not, and dense layers, all but the last with batch normalisation."""
+
+    kind: Literal["cnn_bn"]
+    channels: Channels = Field(default=[32, 64, 128], min_length=1)
+    pooled: list[bool] = Field(default=[False, True, True], min_length=1, max_length=bounds.LAYERS)
+    hidden: Widths = [128, 64]
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+
+
 class ResidualParams(NetworkParams):
     """Residual stages with pooling, then dense layers with GELU; dropout also on the logits, as in the codebook paper."""
 
@@ -216,7 +226,10 @@ class Params(Section):
     """The whole file."""
 
     data: DataParams
-    model: Annotated[MLPParams | CNNParams | ResidualParams | VGGParams | ResNetParams, Field(discriminator="kind")]
+    model: Annotated[
+        MLPParams | CNNParams | NormalisedCNNParams | ResidualParams | VGGParams | ResNetParams,
+        Field(discriminator="kind"),
+    ]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
     evaluation: EvaluationParams = EvaluationParams()

@@ -31,6 +31,10 @@ class Plain:
         scale = weight / (variance + EPSILON).sqrt()
         return (x - mean[:, None, None]) * scale[:, None, None] + bias[:, None, None]
 
+    def normalise_rows(self, name: str, x: Tensor) -> Tensor:
+        """See Layers: every row is an image of one place."""
+        return self.normalise(name, x[:, :, None, None])[:, :, 0, 0]
+
     def drop_channels(self, x: Tensor, rate: float, stream: Tensor | None) -> Tensor:
         """See Layers."""
         if not rate or stream is None:

@@ -59,6 +59,11 @@ class DeepEnsemble(Stacked, Network):
         return tuple(one.prefix + name for one in self.singles for name in self.inner.buffers)
 
     @property
+    def normalising(self) -> tuple[str, ...]:
+        """Every member's."""
+        return tuple(one.prefix + name for one in self.singles for name in self.inner.normalising)
+
+    @property
     def rates(self) -> dict[str, float]:
         """Every member's."""
         return {one.prefix + name: rate for one in self.singles for name, rate in self.inner.rates.items()}

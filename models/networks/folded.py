@@ -62,6 +62,11 @@ class Folded:
             return out
         return self._masked(name, x, scale, shift)
 
+    def normalise_rows(self, name: str, x: Tensor) -> Tensor:
+        """See Layers: every row is an image of one place, clients folded into channels."""
+        images = self.normalise(name, x.transpose(0, 1).flatten(1)[:, :, None, None])
+        return unfold_images(images, len(x))[..., 0, 0]
+
     def drop_channels(self, x: Tensor, rate: float, stream: Tensor | None) -> Tensor:
         """See Layers."""
         if not rate or stream is None:

@@ -14,7 +14,7 @@ from ..streams import fold
 from .client_layers import Plain
 from .dense import Ending, before_last, dense, dense_weights, drop
 from .folded import Folded, fold_images, unfold_images
-from .layers import BUFFERS, Layers
+from .layers import BUFFERS, Layers, norm_weights
 from .network import Network
 from .offers import CostedPartsStack
 
@@ -60,6 +60,11 @@ class Headed(CostedPartsStack, Ending, Network):
     @abstractmethod
     def norms(self) -> tuple[str, ...]:
         """The encoder's normalising layers."""
+
+    @property
+    def normalising(self) -> tuple[str, ...]:
+        """Weight, bias and running statistics of every normalising layer."""
+        return tuple(weight for name in self.norms for weight in norm_weights(name, 0))
 
     @property
     def buffers(self) -> tuple[str, ...]:

@@ -38,6 +38,9 @@ class Layers(Protocol):
         number a channel is there keeps them: their variance is not known.
         """
 
+    def normalise_rows(self, name: str, x: Tensor) -> Tensor:
+        """`normalise` of what a dense layer gives: (rows, channels), of a stack (clients, rows, channels)."""
+
     def drop_channels(self, x: Tensor, rate: float, stream: Tensor | None) -> Tensor:
         """Whole channels of single rows become 0, the others are scaled by 1 / (1 - rate); none without a stream.
 

@@ -69,6 +69,11 @@ class Network(ABC):
         return ()
 
     @property
+    def normalising(self) -> tuple[str, ...]:
+        """Names of the weights of its normalising layers: scales, shifts and running statistics, which are buffers too."""
+        return ()
+
+    @property
     def rates(self) -> Mapping[str, float]:
         """Names of weights that learn faster or slower to their learning rate, in units of the optimiser's."""
         return {}

@@ -36,6 +36,11 @@ class Around(Network):
         return tuple(self.inner.buffers)
 
     @property
+    def normalising(self) -> tuple[str, ...]:
+        """The inner network's."""
+        return tuple(self.inner.normalising)
+
+    @property
     def rates(self) -> Mapping[str, float]:
         """The inner network's."""
         return dict(self.inner.rates)

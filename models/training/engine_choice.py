@@ -30,11 +30,13 @@ class _Line(NamedTuple):
 _TABLE: dict[tuple[str, str], _Line] = {
     ("mlp", "cpu"): _Line("batched", 4),
     ("cnn", "cpu"): _Line("batched", 8),
+    ("cnn_bn", "cpu"): _Line("batched", 8),
     ("residual", "cpu"): _Line("batched", 8),
     ("vgg16_bn", "cpu"): _Line("batched", 8),
     ("resnet18", "cpu"): _Line("batched", 8),
     ("mlp", "cuda"): _Line("batched", 1024),
     ("cnn", "cuda"): _Line("batched", 1024),
+    ("cnn_bn", "cuda"): _Line("batched", 1024),
     ("residual", "cuda"): _Line("batched", 1024),
     ("vgg16_bn", "cuda"): _Line("batched", 1024),
     ("resnet18", "cuda"): _Line("batched", 1024),

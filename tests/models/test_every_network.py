@@ -19,6 +19,7 @@ from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP, Ending, dense
 from models.networks.network import Network, register, registered
+from models.networks.normalised_convolution import NormalisedCNN
 from models.networks.offers import Stacked
 from models.networks.registry import from_json, kind_of, to_json
 from models.networks.residual import Residual
@@ -54,6 +55,7 @@ NETWORKS = {
     "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.3, statistics=4),
     "cnn of dropped channels": CNN((8, 8), (3, 4), (6,), 3, 3, True, 0.3, channel_dropout=0.4),
     "cnn of planes": CNN((8, 8), (3,), (6, 5), 3, kernel=3, dropout=0.3, statistics=134, planes=2),
+    "cnn_bn": NormalisedCNN((8, 8), 3, (3, 4), (False, True), (6, 5), 0.3),
     "residual": NORMALISING,
     "vgg16_bn": Thin((8, 8), 3, (6,), 0.3),
     "resnet18": Slim((16, 16, 2), 3, (6,), 0.3),
@@ -283,7 +285,10 @@ def test_every_kind_is_a_frozen_record_that_says_what_it_offers(network):
     assert hash(network) == hash(replace(network))
     assert {f.name for f in fields(network)}.isdisjoint({"kind", "stacked", "costed", "fused", "parted", "ended"})
     names = set(network.init(server_stream(0, 0, "init"))) | {one.prefix + OWN for one in network.singles}
-    assert {*network.buffers, *network.rates} <= names
+    assert {*network.buffers, *network.rates, *network.normalising} <= names
+    moving = {name for name in network.buffers if name.endswith((".mean", ".variance"))}
+    assert moving <= {*network.normalising}
+    assert 2 * len(moving) == len(network.normalising)
     assert bool(network.parted) >= bool(network.ended)
 
 
