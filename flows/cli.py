@@ -177,6 +177,28 @@ def stats(
 
 
 @app.command()
+def cost(
+    method: Annotated[
+        str | None, typer.Option(help="With the network that this method makes; params.yaml's own if not given.")
+    ] = None,
+    without_memory: Annotated[
+        bool, typer.Option("--without-memory", help="Measure no memory, which takes some processes of seconds.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Say what the network asks of a client's machine: arithmetic, memory, bytes, time.
+
+    Example: siloflow cost --set "model.hidden=[30]"
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.cost import cost as costs
+
+        session.answer(costs(project, method, not without_memory, session.say), "cost")
+
+
+@app.command()
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A page of flows/papers, or a .yaml file of your own.")],
     table: Annotated[str | None, typer.Option(help="Which of its tables.")] = None,
