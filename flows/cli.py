@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -196,6 +196,28 @@ def cost(
         from flows.cost import cost as costs
 
         session.answer(costs(project, method, not without_memory, session.say), "cost")
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="The folder that `siloflow run` prints after files.")],
+    client: Annotated[str | None, typer.Option(help="Whose model; needed where each client has one.")] = None,
+    format: Annotated[
+        Literal["pt2", "onnx"], typer.Option(help="pt2 (torch), or onnx, which needs the extra onnx.")
+    ] = "pt2",
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="In the run's folder if not given.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Write a run's model as a file for programs without siloflow.
+
+    Example: siloflow export fedavg-seed0 --output digits.pt2
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.export import export as written
+
+        session.answer(written(project, run, client, format, output), "export")
 
 
 @app.command()

@@ -180,6 +180,24 @@ def _megabytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.1f} MB"
 
 
+def export(answer: dict[str, Any], console: PlainConsole) -> None:
+    """What was written, what it takes and answers, and how near it is."""
+    compared, shape = answer["compared"], " x ".join(map(str, answer["shape"]))
+    whose = f"client {answer['client']}" if answer["client"] else "all clients"
+    rows = "test rows" if compared["whose"] == "test" else "random rows"
+    takes = f"rows of {shape}, {answer['dtype']}" + (", 0 to 255" if answer["dtype"] == "uint8" else "")
+    gives = f"{len(answer['classes'])} probabilities a row" if answer["classes"] else "a number a row"
+    console.print(f"{answer['method']} seed {answer['seed']}, round {answer['round']}: the model of {whose}")
+    console.print(f"takes         {takes}; any number of them")
+    console.print(f"answers       {gives}")
+    console.print(
+        f"opened again  differs from ours by {compared['largest_difference']:.1e} at most on {compared['rows']} {rows}"
+    )
+    console.print(f"file          {answer['file']} ({answer['bytes']:,} bytes)")
+    if answer["personal"]:
+        console.print(f"it holds what client {answer['client']} keeps to itself; leave it with that client.")
+
+
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
