@@ -29,7 +29,6 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
     """
     check_format(format)
     opened = finished_run(project, run)
-    place = _place(opened, client, format, output)
     manifest = opened.project.manifest
     rows, whose = _rows(opened.project.silos, client)
     card = {
@@ -44,9 +43,12 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
         "dtype": manifest.dtype,
     }
     try:
+        place = _place(opened, client, format, output)
         difference = write_exported(place, format, _model(opened, client), rows, card)
     except OSError as error:
-        raise UserError(f"--output: {unwritable(error) or f'cannot write {place}: {error.strerror}.'}") from None
+        raise UserError(
+            f"--output: {unwritable(error) or f'cannot write {shown(output or opened.folder.name)}: {error.strerror}.'}"
+        ) from None
     return {
         **card,
         "run": str(opened.folder.path.relative_to(project.root)),

@@ -80,7 +80,10 @@ def find_run(project: Project, run: str) -> RunFolder:
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    try:
+        return sorted(path for path in place.iterdir() if path.is_dir())
+    except OSError:  # none, or of a name that no folder can have
+        return []
 
 
 def _is_run(place: Path) -> bool:
