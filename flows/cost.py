@@ -20,11 +20,12 @@ from models.networks.network import Network
 from models.networks.registry import comes_along, kind_of
 from models.state import Weights
 from models.streams import server_stream
+from silos.free_memory import free_bytes
 from tasks.messages import Update
 from tasks.running.peak_memory import Does, Measured, peak_bytes
 
 _PASSES, _SECONDS = 50, 3.0  # of one row, to be timed
-_PATIENCE = 60.0  # seconds for one measurement of memory
+_PATIENCE = 30.0  # seconds for one measurement of memory
 _TIMES = 2  # that memory is measured, side by side
 
 
@@ -157,7 +158,8 @@ def _measure(client: _Client, problem: Problem, lines: list[dict[str, Any]], say
         rows = tuple(line["rows"] for line in done)
         asked = Measured(does, client.network, weights, context, problem.training, shape, rows)
         with ThreadPoolExecutor(_TIMES) as pool:
-            times = list(pool.map(peak_bytes, [asked] * _TIMES, [_PATIENCE] * _TIMES))
+            limit = free_bytes() // (_TIMES + 1)  # each; others on this machine keep a part
+            times = list(pool.map(peak_bytes, [asked] * _TIMES, [_PATIENCE] * _TIMES, [limit] * _TIMES))
         for line, peaks in zip(done, zip(*times, strict=True), strict=True):
             there = [peak for peak in peaks if peak is not None]
             line[does] = max(there, default=None)

@@ -20,7 +20,6 @@ from torch import Tensor
 from models.networks.network import Network
 from models.streams import client_streams
 from models.training.engine import Rows, Training, stacked, train
-from silos.free_memory import free_bytes
 
 Does = Literal["evaluation", "training"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -43,12 +42,12 @@ class Measured:
     rows: tuple[int, ...]
 
 
-def peak_bytes(asked: Measured, seconds: float) -> list[int | None]:
+def peak_bytes(asked: Measured, seconds: float, limit: int) -> list[int | None]:
     """For each number of rows the most memory so far on one thread, less what holding the network takes.
 
-    None where that is not reached in so many seconds, or needs more than what is free here.
+    None where that is not reached in so many seconds, or needs more than `limit` bytes in all.
     """
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-m", __name__, str(limit)]
     try:
         done = subprocess.run(
             command, cwd=_ROOT, input=pickle.dumps(asked), capture_output=True, timeout=seconds, check=False
@@ -69,7 +68,7 @@ _TOO_MUCH, _KILLED = 3, -9  # by the kernel, which has no other way of saying so
 def _main() -> None:
     asked: Measured = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_DATA, (free_bytes(), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]), resource.RLIM_INFINITY))
     try:
         weights, context = _drawn(asked.weights), _drawn(asked.context)
         _tell()

@@ -85,7 +85,7 @@ def test_without_memory_nothing_is_started(ask, monkeypatch):
 
 
 def test_rows_for_which_there_is_no_memory_are_said_and_the_others_are_kept(ask, monkeypatch):
-    monkeypatch.setattr(page, "peak_bytes", lambda asked, _: [5, *[None] * (len(asked.rows) - 1)])
+    monkeypatch.setattr(page, "peak_bytes", lambda asked, *_: [5, *[None] * (len(asked.rows) - 1)])
     said = []
     memory = ask(memory=True, say=said.append)["memory"]
     assert [line["training"] for line in memory["rows"]] == [5, None, None, None]

@@ -17,10 +17,10 @@ ENDLESS = 10**10
 
 @pytest.fixture
 def measure():
-    def peaks(does, rows=ROWS, seconds=100.0):
+    def peaks(does, rows=ROWS, seconds=100.0, limit=2**32):
         shapes = {name: tuple(w.shape) for name, w in WIDE.init(server_stream(0, 0, "init")).items()}
         training = Training(CrossEntropy(), Adam(0.1), 5, 3)
-        return peak_bytes(Measured(does, WIDE, shapes, {}, training, (28, 28), rows), seconds)
+        return peak_bytes(Measured(does, WIDE, shapes, {}, training, (28, 28), rows), seconds, limit)
 
     return peaks
 
@@ -33,9 +33,12 @@ def test_a_thousand_rows_at_once_take_their_largest_layer_and_not_many_of_it(mea
 
 
 def test_what_does_not_fit_is_not_measured_and_what_went_before_is(measure):
-    fits, never = measure("evaluation", (1, ENDLESS))
-    assert fits is not None
+    fits, thousand, never = measure("evaluation", (1, 1000, ENDLESS))
+    assert None not in (fits, thousand)
     assert never is None
+    fits, thousand = measure("evaluation", (1, 1000), limit=1000 * LAYER)
+    assert fits is not None
+    assert thousand is None
 
 
 def test_nobody_waits_longer_than_asked(measure):
