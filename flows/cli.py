@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -174,6 +174,50 @@ def stats(
         from flows.stats import client_statistics
 
         session.answer(client_statistics(project, client, method, output), "stats")
+
+
+@app.command()
+def cost(
+    method: Annotated[
+        str | None, typer.Option(help="With the network that this method makes; params.yaml's own if not given.")
+    ] = None,
+    without_memory: Annotated[
+        bool, typer.Option("--without-memory", help="Measure no memory, which takes some processes of seconds.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Say what the network asks of a client's machine: arithmetic, memory, bytes, time.
+
+    Example: siloflow cost --set "model.hidden=[30]"
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.cost import cost as costs
+
+        session.answer(costs(project, method, not without_memory, session.say), "cost")
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="The folder that `siloflow run` prints after files.")],
+    client: Annotated[str | None, typer.Option(help="Whose model; needed where each client has one.")] = None,
+    format: Annotated[
+        Literal["pt2", "onnx"], typer.Option(help="pt2 (torch), or onnx, which needs the extra onnx.")
+    ] = "pt2",
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="In the run's folder if not given.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Write a run's model as a file for programs without siloflow.
+
+    Example: siloflow export fedavg-seed0 --output digits.pt2
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.export import export as written
+
+        session.answer(written(project, run, client, format, output), "export")
 
 
 @app.command()

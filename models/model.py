@@ -45,6 +45,11 @@ class Model:
         return replace(self, personal=of(self.personal), context=of(self.context), clients=tuple(clients))
 
 
+def of_one(part: Weights | Private) -> Weights:
+    """What one client has of a model's part, without the client axis: the first one's, or the start of what is private."""
+    return part.start if isinstance(part, Private) else {name: tensor[0] for name, tensor in part.items()}
+
+
 def size_in_bytes(weights: Weights) -> int:
     """Bytes of the tensors as they travel."""
     return sum(int(t.numel() * t.element_size()) for t in weights.values())

@@ -27,8 +27,13 @@ from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.params import Params
 from flows.params_file import read
+from models.assessment.network_cost import largest_activation, network_cost
+from models.networks.registry import build
 from models.networks.residual import Residual
 from models.state import State
+from models.streams import server_stream
+from models.training import engine
+from models.training.objectives import CrossEntropy
 from silos.cohort import Silos
 from silos.store import write
 from tasks import messages
@@ -151,6 +156,24 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
     for name in network.buffers:
         assert torch.equal(state.tensors["weights"][name], average[name])
         assert not name.endswith("variance") or bool((average[name] > 0).all()), name
+
+
+def test_the_networks_on_the_page_of_costs_cost_what_it_says(folder):
+    """And the figures of why a Raspberry Pi failed are theirs."""
+    page = (CHECKOUT / "docs" / "cost.md").read_text(encoding="utf-8")
+    found, x, y = {}, torch.rand(1, 28, 28), torch.zeros(1, dtype=torch.int64)
+    for name, model, *said in re.findall(
+        r"^\| (\w+) \| `({.*?})` \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE
+    ):
+        options = read(folder, [f"model={model}"]).model.model_dump(exclude={"kind", "members"})
+        network = found[name] = build(yaml.safe_load(model)["kind"], (28, 28), 10, options)
+        counted = network_cost(network, network.init(server_stream(0, 0, "init")), {}, x, y, CrossEntropy())
+        assert said == [f"{number:,}" for number in dataclasses.astuple(counted)], name
+    assert list(found) == ["FC1", "C2R3", "CR3R3"]
+    rows = engine._NUMBERS_AT_ONCE // found["CR3R3"].widest
+    figures = [largest_activation(found["CR3R3"], 10_000) // 2, engine._NUMBERS_AT_ONCE]
+    assert all(f"{figure:,}" in page for figure in figures)
+    assert f"{rows} rows, {largest_activation(found['CR3R3'], rows) / 1e6:.1f} MB" in page
 
 
 def test_the_records_that_leave_a_client_are_all_listed():

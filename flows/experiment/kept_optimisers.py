@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
-from models.model import Model
+from models.model import Model, of_one
 from models.networks.registry import learned
 from models.state import Private, State, Weights
 from models.training.engine import Training, stacked
@@ -39,7 +37,8 @@ class KeptOptimisers:
             return None
         number = max(self.times[client] for client in clients)
         self.times.update(clients)
-        fresh = training.optimiser.init(learned(model.network, stacked(_weights(model), 1)), 1)
+        weights = {**model.shared, **of_one(model.personal)}
+        fresh = training.optimiser.init(learned(model.network, stacked(weights, 1)), 1)
         if not fresh:
             return None
         start = {name: tensor[0] for name, tensor in fresh.items()}
@@ -87,16 +86,6 @@ def kept_optimisers(state: State) -> KeptOptimisers:
 def _training_of(section: str) -> str:
     """Which of a round's trainings, without the shapes."""
     return section.partition(".")[0]
-
-
-def _weights(model: Model) -> dict[str, Tensor]:
-    """One client's: without a client axis."""
-    personal: Weights = (
-        model.personal.start
-        if isinstance(model.personal, Private)
-        else {name: w[0] for name, w in model.personal.items()}
-    )
-    return {**model.shared, **personal}
 
 
 def _shapes(tensors: Weights) -> str:

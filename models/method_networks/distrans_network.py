@@ -72,7 +72,7 @@ class Transformed(Wrapped):
 
     def finish(self, weights: Weights, settled: Tensor, stream: Tensor | None) -> Tensor:
         """Both representations of a row side by side, and the last layer."""
-        first, second = self.inner.represent(weights, settled, stream).chunk(2, -2)
+        first, second = self.inner.represent(weights, settled, stream).tensor_split(2, -2)
         scores = dense(weights, self.inner.last, torch.cat([first, second], -1))
         logits: Tensor = self.inner.conclude(scores, stream)
         return logits

@@ -83,7 +83,7 @@ class Headed(CostedPartsStack, Ending, Network):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(rows, channels, places)."""
         layers = Plain(weights, used)
-        images = x.reshape(len(x), *self.shape[:2], -1).movedim(-1, 1)
+        images = x.reshape(x.shape[0], *self.shape[:2], -1).movedim(-1, 1)
         return self.trunk(layers, images).flatten(2), layers.moved
 
     def encode_stack(

@@ -102,7 +102,7 @@ class NormalisedCNN(Stacked, Network):
         return batch.loss(objective, self._answer_stack(layers, weights, batch.x, batch.streams)), layers.moved
 
     def _answer(self, layers: Plain, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
-        images = x.reshape(len(x), *self.shape[:2], -1).movedim(-1, 1)
+        images = x.reshape(x.shape[0], *self.shape[:2], -1).movedim(-1, 1)
         return self._decide(layers, weights, self._convolve(layers, images).flatten(1), stream)
 
     def _answer_stack(self, layers: Folded, weights: Weights, x: Tensor, streams: Tensor | None) -> Tensor:

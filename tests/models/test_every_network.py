@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from models.assessment.uncertainty import predictive
+from models.exported_model import ExportedModel
 from models.method_networks.codebook import COUNT, OWN, Quantised, habits
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
@@ -499,3 +500,15 @@ def test_a_cost_of_one_client_asks_for_that_of_a_stack_where_there_is_a_form_for
 def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch():
     with pytest.raises(ValueError, match="rows of several clients train no residual"):
         RowWise(NORMALISING, (8, 8), 4)
+
+
+@each_network
+def test_an_exported_program_answers_any_number_of_rows_as_the_engine_does(network):
+    weights, context, rows, _ = at_work(network, torch.float32)
+    one = ({name: w[0] for name, w in part.items()} for part in (weights, context))
+    program = ExportedModel(network, *one, classes=3).traced(rows.x[0, :2]).module()
+    scored = outcomes(network, weights, context, rows, CrossEntropy(), "sequential")
+    for count in (1, 3, 7):
+        found = program(rows.x[0, :count])
+        right = -found.gather(1, rows.y[0, :count, None])[:, 0].log()
+        torch.testing.assert_close(right, scored["loss"][0, :count], rtol=1e-5, atol=1e-5)

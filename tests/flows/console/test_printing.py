@@ -95,6 +95,51 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         4,
     ),
+    "cost": (
+        {
+            "method": EVIL,
+            "network": EVIL,
+            "shape": [8, 8],
+            "outputs": 10,
+            "parameters": 1,
+            "buffers": 0,
+            "macs": {"forward": 1, "forward_and_backward": 2, "round": 3},
+            "largest_client": {"client": EVIL, "rows": 1, "epochs": 1},
+            "bytes": {"file": 1, "up": 1, "down": 1},
+            "latency": {"milliseconds": 1.0, "quartiles": [0.5, 1.5], "passes": 2},
+            "memory": {
+                "rows": [
+                    {
+                        "rows": 1,
+                        "what": EVIL,
+                        "largest_activation": 1,
+                        "training_floor": None,
+                        "evaluation": 1,
+                        "training": None,
+                    }
+                ],
+                "repeats_within": 0,
+                "note": EVIL,
+            },
+        },
+        5,
+    ),
+    "export": (
+        {
+            "method": EVIL,
+            "seed": 0,
+            "round": 1,
+            "client": EVIL,
+            "classes": [EVIL],
+            "shape": [8, 8],
+            "dtype": "uint8",
+            "file": EVIL,
+            "bytes": 1,
+            "personal": True,
+            "compared": {"rows": 1, "whose": "random", "largest_difference": 0.0},
+        },
+        4,
+    ),
     "bench": (
         {
             "workloads": [
