@@ -224,6 +224,7 @@ def export(
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A page of flows/papers, or a .yaml file of your own.")],
     table: Annotated[str | None, typer.Option(help="Which of its tables.")] = None,
+    figure: Annotated[str | None, typer.Option(help="Which of its figures: --figure 3 is --table figure-3.")] = None,
     scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
@@ -236,7 +237,7 @@ def reproduce(
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
     with _session(json, timings, server=False) as session:
-        numbers = _seeds(seeds)
+        numbers, table = _seeds(seeds), _table(table, figure)
         session.project(overrides)
         asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
         asked["overrides"] = overrides or []
@@ -399,6 +400,15 @@ def _recorded(sweep: Any) -> Any:
     from flows.papers.table import table_of_records
 
     return table_of_records(sweep)
+
+
+def _table(table: str | None, figure: str | None) -> str | None:
+    """The table that is asked for, by its name or by the number of a figure."""
+    from silos.errors import UserError
+
+    if figure is not None and table is not None:
+        raise UserError("--table and --figure name two things to repeat; give one of them.")
+    return table if figure is None else f"figure-{figure}"
 
 
 def _seeds(text: str | None) -> list[int] | None:

@@ -89,7 +89,7 @@ class Table(Record):
     @classmethod
     def _with_points(cls, page: Any) -> Any:
         """The points of a figure among the cells, and their contests among the contests."""
-        if not isinstance(page, dict) or "curves" not in page:
+        if not isinstance(page, dict) or not page.get("curves"):
             return page
         curves = Curves.model_validate(page["curves"])
         contests = [*(page.get("contests") or ()), *curves.contests_of_cells()]

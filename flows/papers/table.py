@@ -111,9 +111,10 @@ def _difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
 
 
 def _draw(sweep: Sweep) -> Iterator[str]:
-    """The page's own figure; the learning curves of the cells of one quantity: of few enough, and of runs that are here."""
+    """The page's own figure, or the learning curves of the cells of one quantity: of few enough, of runs that are here."""
     if sweep.page.curves is not None:
         yield _draw_lines(sweep, sweep.page.curves)
+        return
     by_quantity: dict[Quantity, list[str]] = {}
     for cell in sweep.page.cells:
         by_quantity.setdefault(sweep.quantity(cell), []).append(cell)

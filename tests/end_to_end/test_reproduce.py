@@ -31,6 +31,29 @@ LATE = {
     "also": {"clients/answered@2": "with it", "clients/answered@9": "never"},
     **{"paired": [], "contests": [], "by_class": {}, "scales": {"cpu": {"seeds": [0]}}},
 }
+LINES = {
+    **ABOUT,
+    "base": [QUICK, "training.rounds=2", "data.split={validation: 0.2, test: 0.2, test_rows: common}"],
+    "scales": {"cpu": {"seeds": [0, 1]}},
+    "also": {"accuracy/own_law": "own law"},
+    "curves": {
+        "over": "rows dealt to all, %",
+        "at": [0, 50, 100],
+        "first_seed": [50],
+        "place": "data.scheme=[{{kind: balanced, clients: 3, percent: {}}}]",
+        "contests": [["alone", "shared"]],
+        "lines": {
+            "shared": {
+                "about": "one model",
+                "method": "fedavg",
+                "published": {0: 0.4, 100: 0.9},
+                "beside": {"accuracy/own_law": {0: 0.3}},
+            },
+            "alone": {"about": "three models", "method": "local_only", "at": [0, 50]},
+        },
+    },
+}
+OTHER_TEST = {**LINES, "runs_of": "figure-1", "measure": {"metric": "accuracy/own_law"}, "also": {}}
 LAWS = {
     **ABOUT,
     "base": [
@@ -59,6 +82,7 @@ def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFacto
     found = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "reproduce", server)
     other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "by_class": {1: {}}}
     page = {"tables": {"digits": DIGITS, "laws": LAWS, "late": LATE, "other": other}}
+    page["tables"] |= {"figure-1": LINES, "figure-2": OTHER_TEST}
     (found.path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
     return found
 
@@ -144,3 +168,31 @@ def test_seeds_may_draw_the_data(folder):
         c["rmse"] ** 2 - g["rmse"] ** 2 for c, g in zip(records(folder, "laws")["cpu"]["cluster"], kept, strict=True)
     ]
     assert pair["difference"] == pytest.approx(sum(squares) / 2)
+
+
+def test_a_figure_is_lines_whose_points_are_cells(folder):
+    found = folder.type("reproduce", "tiny.yaml", "--figure", "1", "--json").json
+    rows = {row["cell"]: row for row in found["rows"]}
+    assert list(rows) == ["shared-0", "shared-50", "shared-100", "alone-0", "alone-50"]
+    assert [len(row["values"]) for row in rows.values()] == [2, 1, 2, 2, 1]
+    assert [row["published"] for row in rows.values()] == [0.4, None, 0.9, None, None]
+    assert [{pair["first"], pair["second"]} for pair in found["paired"]] == [
+        {"shared-0", "alone-0"},
+        {"shared-50", "alone-50"},
+    ]
+    (picture,) = found["figures"]
+    assert (folder.path / picture).read_bytes()[:4] == b"\x89PNG"
+
+    other = folder.type("reproduce", "tiny.yaml", "--figure", "2", "--json")
+    assert "seed0" not in other.err  # the same runs
+    by_law = {row["cell"]: row for row in other.json["rows"]}
+    assert by_law["shared-0"]["published"] == 0.3
+    for cell, row in by_law.items():
+        assert row["ours"] == pytest.approx(found["also"]["own law"][cell]["ours"])
+    assert by_law["alone-0"]["ours"] > 2 * rows["alone-0"]["ours"]  # each knows a third of the digits
+    assert by_law["shared-100"]["ours"] == pytest.approx(rows["shared-100"]["ours"], abs=0.03)
+    (first, _) = other.json["paired"]
+    shown = by_law[first["first"]]["ours"] - by_law[first["second"]]["ours"]
+    assert first["difference"] == pytest.approx(shown)
+    mistaken = folder.type("reproduce", "tiny.yaml", "--figure", "1", "--table", "2", check=False)
+    assert "give one of them" in mistaken.err

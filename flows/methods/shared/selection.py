@@ -100,9 +100,19 @@ def groups_of(state: State) -> list[list[str]]:
 
 
 def sentence(overlapping: Overlapping) -> str:
-    """For a person: who is with whom, from which overlap on, and who was kept alone."""
+    """For a person: who is with whom, from which overlap on, how far apart groups are, and who was kept alone."""
     groups = "; ".join(" ".join(names) for names in overlapping.groups)
     flagged = ", ".join(overlapping.flagged)
     alone = f"; right on no common row, so alone: {flagged}" if flagged else ""
     count = "one group" if len(overlapping.groups) == 1 else f"{len(overlapping.groups)} groups"
-    return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{alone}"
+    return f"{count} at an overlap of {overlapping.threshold:.3f}: {groups}{_apart(overlapping)}{alone}"
+
+
+def _apart(overlapping: Overlapping) -> str:
+    """Whether a pair of two groups overlaps less than every pair of one; nothing where there is no such pair."""
+    within, across = overlapping.within, overlapping.across
+    if within is None or across is None:
+        return ""
+    if within > across:
+        return f"; pairs overlap {within:.3f} or more in a group, {across:.3f} or less across"
+    return f"; not clear-cut: a pair in a group overlaps {within:.3f}, and one across {across:.3f}"

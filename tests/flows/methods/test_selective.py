@@ -16,7 +16,7 @@ from models.streams import server_stream
 from models.training.optimisers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.grouping.overlap import candidates
+from tasks.grouping.overlap import Overlapping, candidates
 from tasks.messages import RightRows
 from tasks.running.opening import open_weights
 
@@ -346,3 +346,20 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play,
     seed = selection.halving(played.rounds[1])
     made = dict(candidates.fn(answers, problem.silos.common("validation"), "jaccard", "complete", seed))
     assert all((len(names) == 1) == alone for names in made[threshold])
+
+
+@pytest.mark.parametrize(
+    ("within", "across", "said"),
+    [
+        (0.9, 0.2, "; pairs overlap 0.900 or more in a group, 0.200 or less across"),
+        (0.8, 0.85, "; not clear-cut: a pair in a group overlaps 0.800, and one across 0.850"),
+        (None, 0.85, ""),
+        (0.9, None, ""),
+    ],
+)
+def test_it_says_how_far_groups_are_apart(within, across, said):
+    made = Overlapping((("a", "b"), ("c",)), 0.5, ("c",), within, across)
+    assert (
+        selection.sentence(made)
+        == f"2 groups at an overlap of 0.500: a b; c{said}; right on no common row, so alone: c"
+    )
