@@ -194,5 +194,5 @@ def test_a_figure_is_lines_whose_points_are_cells(folder):
     (first, _) = other.json["paired"]
     shown = by_law[first["first"]]["ours"] - by_law[first["second"]]["ours"]
     assert first["difference"] == pytest.approx(shown)
-    mistaken = folder.type("reproduce", "tiny.yaml", "--figure", "1", "--table", "2", check=False)
+    mistaken = folder.type("reproduce", "tiny.yaml", "--figure", "1", "--table", "2", code=2)
     assert "give one of them" in mistaken.err
