@@ -1,18 +1,52 @@
 """A trained thing as a function of one client; evaluation, training and export never ask which method made it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from .networks.registry import Network
 from .state import Private, Weights
 
 
 @dataclass(frozen=True)
+class OfGroups(Mapping[str, Tensor]):
+    """Weights of which every client has its group's: name to (clients, ...), put together when it is asked for.
+
+    `groups`: name to (groups, ...), of which there is one copy however many clients there are; `place`: the group of each
+    client, in the clients' order.
+    """
+
+    groups: Weights
+    place: tuple[int, ...]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.groups[name][list(self.place)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def take(self, clients: Sequence[int]) -> "OfGroups":
+        """Of the clients at these places, with their groups alone."""
+        place = [self.place[client] for client in clients]
+        used = sorted({*place})
+        return OfGroups({name: w[used] for name, w in self.groups.items()}, tuple(map(used.index, place)))
+
+    @property
+    def bytes_of_one(self) -> int:
+        """Of a group's weights as they travel."""
+        return sum(int(w[0].numel() * w.element_size()) for w in self.groups.values())
+
+
+@dataclass(frozen=True)
 class Model:
     """`shared` weights, `personal` weights (which train too) and `context` (which does not).
 
-    personal and context either have a leading axis over `clients`, or are `Private`: then the server holds hashes only,
-    and the task that works on a client opens them on that client's side.
+    personal and context either have a leading axis over `clients` (see also OfGroups), or are `Private`: then the server
+    holds hashes only, and the task that works on a client opens them on that client's side.
     """
 
     network: Network
@@ -29,20 +63,27 @@ class Model:
     @property
     def bytes_down(self) -> int:
         """Bytes that one client receives: the shared weights; what is private is with it already."""
-        per_client = [p for p in (self.personal, self.context) if not isinstance(p, Private)]
-        share = sum(size_in_bytes(p) for p in per_client) // max(len(self.clients), 1)
-        return size_in_bytes(self.shared) + share
+        of_client = sum(self._bytes_of_one(part) for part in (self.personal, self.context))
+        return size_in_bytes(self.shared) + of_client
 
     def select(self, clients: Sequence[str]) -> "Model":
         """The model of these clients only: what travels to their cohort."""
         place = {name: i for i, name in enumerate(self.clients)}
 
         def of(part: Weights | Private) -> Weights | Private:
+            if isinstance(part, OfGroups):
+                return part.take([place[c] for c in clients])
             if isinstance(part, Private):
                 return replace(part, refs={c: part.refs[c] for c in clients if c in part.refs})
             return {name: tensor[[place[c] for c in clients]] for name, tensor in part.items()}
 
         return replace(self, personal=of(self.personal), context=of(self.context), clients=tuple(clients))
+
+    def _bytes_of_one(self, part: Weights | Private) -> int:
+        """Of what one client gets of it."""
+        if isinstance(part, OfGroups):
+            return part.bytes_of_one
+        return 0 if isinstance(part, Private) else size_in_bytes(part) // max(len(self.clients), 1)
 
 
 def of_one(part: Weights | Private) -> Weights:

@@ -1,8 +1,10 @@
 """What travels to a client is its own part of the model, and its bytes are counted."""
 
+import pickle
+
 import torch
 
-from models.model import Model, size_in_bytes
+from models.model import Model, OfGroups, size_in_bytes
 from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
@@ -41,3 +43,22 @@ def test_a_model_is_personal_if_clients_differ_in_it():
     assert Model(NETWORK, SHARED, context=Private("statistics", {}), clients=CLIENTS).is_personal
     assert Model(NETWORK, SHARED, context={"statistics": torch.eye(3)}, clients=CLIENTS).is_personal
     assert Model(NETWORK, SHARED, {"head": torch.zeros(3, 2)}, clients=CLIENTS).is_personal
+
+
+def test_of_groups_every_client_has_its_groups_weights_and_no_copy():
+    """They are what (clients, ...) would be, and travel as the groups that are needed."""
+    groups = {"head": torch.arange(8.0).reshape(4, 2), "word": torch.arange(4)}
+    place = (3, 1, 3)
+    each = {name: w[list(place)] for name, w in groups.items()}
+    lazy, plain = (Model(NETWORK, SHARED, part, clients=CLIENTS) for part in (OfGroups(groups, place), each))
+    assert lazy.is_personal
+    assert lazy.bytes_down == plain.bytes_down
+    for clients in (CLIENTS, ("c", "a"), ("b",), ()):
+        mine, other = lazy.select(clients), plain.select(clients)
+        assert {name: w.tolist() for name, w in mine.personal.items()} == {
+            name: w.tolist() for name, w in other.personal.items()
+        }
+    assert {len(w) for w in lazy.select(["c", "a"]).personal.groups.values()} == {1}
+    many = OfGroups({"head": torch.zeros(2, 1000)}, tuple(at % 2 for at in range(500)))
+    assert len(pickle.dumps(many)) < 4 * 2 * 1000 + 10_000
+    assert many["head"].shape == (500, 1000)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from flows.round import Problem, Round
-from models.model import Model
+from models.model import Model, OfGroups
 from models.state import State, Weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -50,10 +50,10 @@ def train_groups(
 
 
 def model_of_groups(problem: Problem, weights: Weights, group_of: Mapping[str, int]) -> Model:
-    """Every client with its group's weights, out of (groups, ...)."""
+    """Every client with its group's weights, out of (groups, ...); no client has a copy."""
     clients = problem.silos.clients
-    place = [group_of[client] for client in clients]
-    return Model(problem.network, shared={}, personal={n: w[place] for n, w in weights.items()}, clients=clients)
+    personal = OfGroups(weights, tuple(group_of[client] for client in clients))
+    return Model(problem.network, shared={}, personal=personal, clients=clients)
 
 
 @dataclass
