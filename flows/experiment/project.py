@@ -24,7 +24,7 @@ from silos.private import PrivateStore
 from silos.sources.load import contents
 from silos.store import Manifest, write
 from silos.versions import dvc_version
-from silos.versions.digest import file_hashes, listing_digest
+from silos.versions.digest import code_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ class Project:
         return nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
 
     def _derived(self) -> Silos:
-        """A partition of a sweep, outside of data/ and its record: made once for its recipe and the files of its source.
+        """A partition of a sweep, outside of data/ and its record: made once for its recipe, its source's files, and our code.
 
         One that is no more as it was made is made again. Who needs it meanwhile waits.
         """
         data = self.params.data
-        described = json.dumps([data.recipe(), contents(data.source, self.root)], sort_keys=True)
+        described = json.dumps([data.recipe(), contents(data.source, self.root), code_digest()], sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
         record = folder.with_name(f"{folder.name}.version")
         name = f"the making of {folder.relative_to(self.root)}"

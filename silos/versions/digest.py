@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 _Stamp = tuple[int, int, int, int]
@@ -32,6 +33,14 @@ def file_hashes(folder: Path, cache: Path | None) -> dict[str, str]:
     if cache is not None and seen != known:
         _write_cache(cache, seen)
     return {relative: entry[3] for relative, entry in seen.items()}
+
+
+@lru_cache
+def code_digest() -> str:
+    """A hash of the code that makes silos: other code may make other bytes of the same recipe."""
+    package = Path(__file__).parents[1]
+    sources = {path.relative_to(package).as_posix(): _md5(path) for path in sorted(package.rglob("*.py"))}
+    return listing_digest(sources)
 
 
 def listing_digest(hashes: Mapping[str, str]) -> str:

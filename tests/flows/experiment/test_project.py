@@ -49,6 +49,16 @@ def test_another_source_file_is_another_partition(write, project):
     assert versions[0] == versions[2] != versions[1]
 
 
+def test_other_code_makes_the_partition_anew(project, monkeypatch):
+    """What a scheme writes may change with siloflow, and a cache would go on with the rows, or the laws, of before."""
+    first = Path(Project.open(root=project, derived=True).silos.folder)
+    made = (first / "manifest.json").stat().st_mtime_ns
+    assert Path(Project.open(root=project, derived=True).silos.folder) == first
+    assert (first / "manifest.json").stat().st_mtime_ns == made
+    monkeypatch.setattr("flows.experiment.project.code_digest", lambda: "other")
+    assert Path(Project.open(root=project, derived=True).silos.folder) != first
+
+
 def test_a_partition_that_is_no_more_as_it_was_made_is_made_again(project):
     silos = Project.open(root=project, derived=True).silos
     file = Path(silos.folder) / "c03.safetensors"
