@@ -450,5 +450,10 @@ def _three(value: float | None) -> str:
 def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
     """Minutes by cell."""
     for cell, seconds in answer["seconds"].items():
-        console.print(f"{cell:<20} about {seconds / 60:.0f} minutes")
-    console.print(f"in all               about {sum(answer['seconds'].values()) / 60:.0f} minutes on this machine")
+        console.print(f"{cell:<20} about {_time(seconds)}")
+    console.print(f"in all               about {_time(sum(answer['seconds'].values()))} on this machine")
+
+
+def _time(seconds: float) -> str:
+    """Seconds up to two minutes, then minutes."""
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"

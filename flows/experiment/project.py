@@ -77,7 +77,7 @@ class Project:
         return nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
 
     def _derived(self) -> Silos:
-        """A partition of a sweep, outside of data/ and its record: made once for its recipe, its source's files, and our code.
+        """A partition of a sweep, outside of data/ and its record: made once for its recipe, its source's files, our code.
 
         One that is no more as it was made is made again. Who needs it meanwhile waits.
         """
