@@ -127,15 +127,15 @@ class Selective(Method):
     def _groups(self, state: State, round: Round, model: Model) -> tuple[State, Overlapping]:
         """Everybody who told their bits once in groups, after the model's clients have told theirs."""
         answers = selection.latest(state, selection.asked(model, round))
-        threshold = self._threshold(state, round, answers)
-        seed = None if isinstance(self.threshold, float) else selection.halving(round)
+        seed = None if isinstance(self.threshold, float) else selection.halving(round, self.threshold == "gap")
+        threshold = self._threshold(state, round, answers, seed)
         made = round.once(overlap, answers, selection.rows_of(round), self.overlap, threshold, self.assign, seed)
         return selection.grouped_as(state, answers, made.groups, made.threshold), made
 
-    def _threshold(self, state: State, round: Round, answers: Sequence[RightRows]) -> float | None:
+    def _threshold(self, state: State, round: Round, answers: Sequence[RightRows], seed: int | None) -> float | None:
         """The number that params give, or that was found worth most when groups were first made; None for the gap."""
-        if self.threshold != "accuracy":
-            return None if self.threshold == "gap" else self.threshold
+        if seed is None or self.threshold != "accuracy":
+            return None if self.threshold == "gap" else float(self.threshold)
         if state.numbers["threshold"] is not None:
             return float(state.numbers["threshold"])
         drawn = _drawn(round.problem)
@@ -143,7 +143,7 @@ class Selective(Method):
         def start(names: Sequence[str]) -> Weights:
             return drawn if self.start == "common" else _mean(_local(state, round.problem, names), round, drawn)
 
-        return best_threshold(answers, round, self.overlap, self.assign, self.trial_rounds, start)
+        return best_threshold(answers, round, seed, self.overlap, self.assign, self.trial_rounds, start)
 
     def _joined(self, state: State, round: Round, late: Sequence[str]) -> tuple[State, list[Update]]:
         """Late clients go through phase 1 in this round, and each is let into the group that it fits; nobody else moves."""

@@ -55,9 +55,9 @@ def unasked(problem: Problem) -> tuple[str, ...]:
     return (f"none of the {len(labels)} common rows is of {which}, so clients are not compared on {it}",)
 
 
-def halving(round: Round) -> int:
-    """The seed by which these rows are halved."""
-    return int(server_stream(round.problem.seed, round.number, "halves")) & 0x7FFFFFFF
+def halving(round: Round, anew: bool) -> int:
+    """The seed by which these rows are halved: anew in every round, or once for all rounds."""
+    return int(server_stream(round.problem.seed, round.number if anew else 0, "halves")) & 0x7FFFFFFF
 
 
 def asked(model: Model, round: Round) -> list[RightRows]:

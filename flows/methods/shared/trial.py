@@ -23,6 +23,7 @@ Names = tuple[str, ...]
 def best_threshold(
     answers: Sequence[RightRows],
     round: Round,
+    seed: int,
     kind: Overlap,
     assign: Assign,
     rounds: int,
@@ -30,10 +31,10 @@ def best_threshold(
 ) -> float:
     """The threshold whose groups' models are right most often, over clients, on rows of each client's own law.
 
-    All groups that any threshold makes train for some rounds from `start` of their clients, each once; they are tried on the
-    half of the common rows that thresholds are chosen on. Of equals the least.
+    All groups that any threshold makes of clients that take part train for some rounds from `start` of these, each once; they
+    are tried on the half of the common rows that thresholds are chosen on, by `seed`. Of equals the least.
     """
-    rows, seed = selection.rows_of(round), selection.halving(round)
+    rows = selection.rows_of(round)
     made: list[tuple[float, tuple[Names, ...]]] = round.once(candidates, answers, rows, kind, assign, seed)
     there = list(dict.fromkeys(names for _, groups in made for names in groups))
     fits = _fits(there, _trained(there, round, rounds, start), round, halves(rows, seed)[0].tolist())
@@ -52,9 +53,8 @@ def _trained(
 ) -> list[Weights]:
     """FedAvg in each of the groups, as the first rounds of phase 2 would be; with optimisers of its own."""
     weights, trial = together([start(names) for names in groups]), replace(round, optimisers=KeptOptimisers())
-    present = [[client for client in names if client in round.clients] for names in groups]
     for number in range(1, rounds + 1):
-        weights, _ = train_groups(trial, weights, present, since=round.number - number)
+        weights, _ = train_groups(trial, weights, groups, since=round.number - number)
         trial.optimisers.next_round(round.clients)
     return [of_group(weights, number) for number in range(len(groups))]
 

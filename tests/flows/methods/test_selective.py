@@ -342,8 +342,8 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play,
         return {names: dict.fromkeys(names, float((len(names) == 1) == alone)) for names in groups}
 
     monkeypatch.setattr(trial, "_fits", worth)
-    threshold = trial.best_threshold(answers, played.rounds[1], "jaccard", "complete", 1, lambda _: drawn)
-    seed = selection.halving(played.rounds[1])
+    seed = selection.halving(played.rounds[1], False)
+    threshold = trial.best_threshold(answers, played.rounds[1], seed, "jaccard", "complete", 1, lambda _: drawn)
     made = dict(candidates.fn(answers, problem.silos.common("validation"), "jaccard", "complete", seed))
     assert all((len(names) == 1) == alone for names in made[threshold])
 
