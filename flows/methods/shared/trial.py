@@ -31,8 +31,8 @@ def best_threshold(
 ) -> float:
     """The threshold whose groups' models are right most often, over clients, on rows of each client's own law.
 
-    All groups that any threshold makes of clients that take part train for some rounds from `start` of these, each once; they
-    are tried on the half of the common rows that thresholds are chosen on, by `seed`. Of equals the least.
+    All groups that any threshold makes of clients that take part train for some rounds from `start` of these, each once;
+    they are tried on the half of the common rows that thresholds are chosen on, by `seed`. Of equals the least.
     """
     rows = selection.rows_of(round)
     made: list[tuple[float, tuple[Names, ...]]] = round.once(candidates, answers, rows, kind, assign, seed)
