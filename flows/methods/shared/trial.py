@@ -31,10 +31,13 @@ def best_threshold(
     """The threshold whose groups' models are right most often, over clients, on rows of each client's own law.
 
     All groups that any threshold makes train for some rounds from `start` of their clients, each once; they are tried on the
-    half of the common rows that thresholds are chosen on. Of equals the least.
+    half of the common rows that thresholds are chosen on. Of equals the least. Nothing is tried where all thresholds make
+    the same groups.
     """
     rows, seed = selection.rows_of(round), selection.halving(round)
     made: list[tuple[float, tuple[Names, ...]]] = round.once(candidates, answers, rows, kind, assign, seed)
+    if len(made) == 1:
+        return made[0][0]
     there = list(dict.fromkeys(names for _, groups in made for names in groups))
     fits = _fits(there, _trained(there, round, rounds, start), round, halves(rows, seed)[0].tolist())
 
@@ -52,9 +55,8 @@ def _trained(
 ) -> list[Weights]:
     """FedAvg in each of the groups, as the first rounds of phase 2 would be; with optimisers of its own."""
     weights, trial = together([start(names) for names in groups]), replace(round, optimisers=KeptOptimisers())
-    present = [[client for client in names if client in round.clients] for names in groups]
     for number in range(1, rounds + 1):
-        weights, _ = train_groups(trial, weights, present, since=round.number - number)
+        weights, _ = train_groups(trial, weights, groups, since=round.number - number)
         trial.optimisers.next_round(round.clients)
     return [of_group(weights, number) for number in range(len(groups))]
 
