@@ -233,7 +233,11 @@ class RightRows(Message):
 
 @dataclass(frozen=True)
 class LawFits(Message):
-    """How right the offered model is on common rows for each client of one stack, classes counted as it trains on them."""
+    """How right the offered model is on common rows for each client of one stack, classes counted as it trains on them.
+
+    The server has the model and the common rows, so each number is an equation in the client's label shares: as many models
+    as there are classes tell them all.
+    """
 
     accuracy: Annotated[Tensor, FEW]  # (clients,) float64
 

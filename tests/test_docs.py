@@ -25,6 +25,7 @@ from flows.cli import app
 from flows.experiment.problem import problem
 from flows.method import find, names
 from flows.methods.fedavg import FedAvg
+from flows.papers.published_tables import is_own, tables
 from flows.params import Params
 from flows.params_file import read
 from models.assessment.network_cost import largest_activation, network_cost
@@ -107,6 +108,8 @@ def test_every_command_can_be_typed(page, folder):
             params = read(folder, asked.get("overrides") or [])
             for name in [asked.get("method"), *(asked.get("methods") or [])]:
                 assert name is None or params.page(name, folder)
+            named = asked.get("table") or (asked.get("figure") and f"figure-{asked['figure']}")
+            assert named is None or is_own(asked["paper"]) or named in tables(asked["paper"]), arguments
 
 
 def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
@@ -251,12 +254,14 @@ def headings(page: Path) -> set[str]:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """What a reader would type: lines of shell blocks, and code within sentences; METHOD and N stand for any."""
+    """What a reader would type: lines of shell blocks, and code within sentences; METHOD, NAME and N stand for any."""
     text = page.read_text(encoding="utf-8")
     lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`((?:siloflow|make)\b[^`\n]*)`", text)
     for line in lines:
-        arguments = shlex.split(line.replace("METHOD", "fedavg").replace(" N", " 0"), comments=True)
+        arguments = shlex.split(
+            line.replace("METHOD", "fedavg").replace(" NAME", " 1").replace(" N", " 0"), comments=True
+        )
         if arguments and arguments[0] in ("siloflow", "make"):
             yield arguments
 

@@ -54,12 +54,13 @@ class Curves(Record):
     @model_validator(mode="after")
     def _fits_together(self) -> "Curves":
         known = {*self.at}
-        places = {*self.first_seed}
         for name, line in self.lines.items():
             own = {*(line.at or ()), *line.published, *(place for of in line.beside.values() for place in of)}
             for place in sorted(own - known):
                 raise ValueError(f"the line {name} has {place}, which is no place of the axis: `at` names them")
-        for place in sorted(places - known):
+            if "{}" not in (line.place or self.place):
+                raise ValueError(f"the line {name} runs the same at every place: `place` has no {{}} to put one in")
+        for place in sorted({*self.first_seed} - known):
             raise ValueError(f"first_seed has {place}, which is no place of the axis: `at` names them")
         for name in sorted({name for names in self.contests for name in names} - self.lines.keys()):
             raise ValueError(f"there is no line {name!r}; there are {', '.join(self.lines)}")
@@ -73,7 +74,7 @@ class Curves(Record):
                 "method": line.method,
                 "published": line.published.get(at),
                 "beside": {metric: of[at] for metric, of in line.beside.items() if at in of},
-                "set": [*line.set, (line.place or self.place).format(at)],
+                "set": [*line.set, (line.place or self.place).replace("{}", str(at))],
             }
             for name, line, at in self.points()
         }

@@ -115,6 +115,9 @@ class Table(Record):
             raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
         if any(pair.classes for pair in self.paired) and self.seeds_are == "data":
             raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
+        compared = {cell for pair in self.paired for cell in (pair.first, pair.second)}.union(*self.contests)
+        if self.seeds_are == "data" and any(self.measure_of(cell).rounds_to is not None for cell in compared):
+            raise ValueError("where seeds draw the data a pair is a difference of scores, and rounds_to counts rounds")
         return self
 
     def method_of(self, cell: str) -> str:
@@ -138,7 +141,7 @@ class Table(Record):
         """The grid's settings for a cell; one None where there is no grid."""
         grid = self.scales[scale].grid
         values = grid.get(cell, ()) if isinstance(grid, dict) else grid
-        return [str(self.grid).format(value) for value in values] or [None]
+        return [str(self.grid).replace("{}", str(value)) for value in values] or [None]
 
     def settings(self, cell: str, scale: str, choice: str | None, seed: int) -> list[str]:
         """All that the page says of a run, the later lines over the earlier."""

@@ -96,8 +96,11 @@ class Sweep:
 
     def values(self, cell: str) -> list[float]:
         """The cell's number, of each seed that has one."""
-        values = [self._value(cell, record) for record in self.records(cell)]
-        return [value for value in values if value is not None]
+        return [value for value in self.of_seeds(cell) if value is not None]
+
+    def of_seeds(self, cell: str) -> list[float | None]:
+        """The cell's number seed by seed, None where there is none."""
+        return [self._value(cell, record) for record in self.records(cell)]
 
     def pairs(self) -> list[Pair]:
         """Those that the page names, and of every contest the best cell with the next; UserError for two on other data."""
@@ -188,9 +191,11 @@ class Sweep:
 
     def _value(self, cell: str, record: dict[str, Any]) -> float | None:
         """What this table measures of a run, which may be another table's; None if that was not kept."""
-        metric = self.page.measure_of(cell).metric
-        elsewhere = self.page.runs_of is not None and metric not in (None, self.quantity(cell).headline)
-        value: float | None = record.get("also", {}).get(metric) if elsewhere else record["value"]
+        measure, quantity = self.page.measure_of(cell), self.quantity(cell)
+        value: float | None = record["value"]
+        if self.page.runs_of is not None and measure.rounds_to is None:
+            there = {**record.get("also", {}), quantity.headline: record[quantity.name]}
+            value = there.get(measure.metric or quantity.headline)
         return value
 
     def _together(self, cell: str) -> dict[str, Any]:

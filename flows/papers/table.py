@@ -100,13 +100,15 @@ def _difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """The paired difference; None if it is not recorded.
 
     Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired. Likewise of a
-    measure that is no mean over rows.
+    measure that is no mean over rows. Of seeds that one of the cells has no number of there is no difference.
     """
     if not sweep.from_records(pair):
         return sweep.difference(pair)
     quantity = sweep.quantity(pair.first)
-    draws = zip(*(sweep.values(cell) for cell in (pair.first, pair.second)), strict=True)
-    differences = [quantity.mean_of(a) - quantity.mean_of(b) for a, b in draws]
+    draws = zip(sweep.of_seeds(pair.first), sweep.of_seeds(pair.second), strict=True)
+    differences = [quantity.mean_of(a) - quantity.mean_of(b) for a, b in draws if not (a is None or b is None)]
+    if not differences:
+        return None
     return difference_of_cells(pair.first, pair.second, over_draws(differences, bound=quantity.bound), quantity)
 
 

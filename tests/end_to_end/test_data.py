@@ -166,7 +166,7 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
                     },
                     "few": {"about": "two silos", "published": 0.5, "set": ["data.scheme=[{kind: equal, clients: 2}]"]},
                 },
-                "grid": "training.optimiser={{kind: sgd, learning_rate: {}}}",
+                "grid": "training.optimiser={kind: sgd, learning_rate: {}}",
                 "scales": {"cpu": {"seeds": [0, 1], "grid": {"few": [0.001, 0.5]}}},
             }
         }

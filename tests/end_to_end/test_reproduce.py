@@ -40,7 +40,7 @@ LINES = {
         "over": "rows dealt to all, %",
         "at": [0, 50, 100],
         "first_seed": [50],
-        "place": "data.scheme=[{{kind: balanced, clients: 3, percent: {}}}]",
+        "place": "data.scheme=[{kind: balanced, clients: 3, percent: {}}]",
         "contests": [["alone", "shared"]],
         "lines": {
             "shared": {

@@ -32,10 +32,13 @@ def best_threshold(
     """The threshold whose groups' models are right most often, over clients, on rows of each client's own law.
 
     All groups that any threshold makes of clients that take part train for some rounds from `start` of these, each once;
-    they are tried on the half of the common rows that thresholds are chosen on, by `seed`. Of equals the least.
+    they are tried on the half of the common rows that thresholds are chosen on, by `seed`. Of equals the least. Nothing is
+    tried where all thresholds make the same groups.
     """
     rows = selection.rows_of(round)
     made: list[tuple[float, tuple[Names, ...]]] = round.once(candidates, answers, rows, kind, assign, seed)
+    if len(made) == 1:
+        return made[0][0]
     there = list(dict.fromkeys(names for _, groups in made for names in groups))
     fits = _fits(there, _trained(there, round, rounds, start), round, halves(rows, seed)[0].tolist())
 

@@ -13,7 +13,7 @@ from flows.methods.shared import selection, trial
 from flows.methods.shared.groups import of_group
 from models.networks.dense import MLP
 from models.streams import server_stream
-from models.training.optimisers import Adam
+from models.training.optimisers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.grouping.overlap import Overlapping, candidates
@@ -306,6 +306,14 @@ def test_the_threshold_that_is_worth_most_tells_laws_apart(start, assign, laws, 
     assert groups(played.state) == TRUTH
     assert played.rounds[1].tally.steps["l1"] > played.rounds[0].tally.steps["l1"]  # trials are counted
     assert played.rounds[2].tally.bytes_up < played.rounds[1].tally.bytes_up
+
+
+@pytest.mark.parametrize("threshold", ["gap", "accuracy"])
+def test_where_every_model_diverged_everybody_is_alone_and_named(threshold, problem, play):
+    training = replace(problem.training, optimiser=SGD(1e30), epochs=3)
+    played = play(Selective(local_rounds=2, threshold=threshold), replace(problem, training=training), [1, 2, 3])
+    assert groups(played.state) == [{name} for name in sorted(SIZES)]
+    assert "right on no common row, so alone: a, b, c, d, e" in played.reports[1].said[0]
 
 
 def test_a_trial_leaves_kept_optimisers_as_they_were(kept, play):

@@ -9,7 +9,7 @@ from flows.papers.published_tables import Table
 CURVES = {
     "over": "percent",
     "at": [0, 2.5, 100],
-    "place": "data.scheme=[{{kind: balanced, clients: 9, percent: {}}}]",
+    "place": "data.scheme=[{kind: balanced, clients: 9, percent: {}}]",
     "lines": {"a": {"about": "one", "method": "fedavg"}, "b": {"about": "two", "at": [2.5], "place": "data.seed={}"}},
 }
 
@@ -30,6 +30,7 @@ def test_every_point_is_a_cell_with_its_place_among_the_settings():
         ({"lines": {"a": {"about": "w", "at": [7]}}}, "the line a has 7, which is no place of the axis"),
         ({"lines": {"a": {"about": "w", "published": {7: 0.5}}}}, "the line a has 7"),
         ({"lines": {"a": {"about": "w", "beside": {"loss/mean": {7: 0.5}}}}}, "the line a has 7"),
+        ({"place": "data.seed=1"}, "the line a runs the same at every place"),
         ({"at": []}, "at"),
         ({"lines": {}}, "lines"),
     ],

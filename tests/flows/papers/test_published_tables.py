@@ -95,9 +95,9 @@ def test_lists_in_lists_are_one_list_of_settings():
 
 def test_a_grid_is_for_all_cells_or_for_those_that_it_names():
     grids = {"cpu": {"seeds": [0], "grid": [1, 2]}, "paper": {"seeds": [0], "grid": {"a": [3]}}}
-    found = Table.model_validate({**TINY, "grid": "x={}", "scales": grids})
-    assert [found.choices(c, "cpu") for c in "ab"] == [["x=1", "x=2"]] * 2
-    assert [found.choices(c, "paper") for c in "ab"] == [["x=3"], [None]]
+    found = Table.model_validate({**TINY, "grid": "x={k: {}}", "scales": grids})
+    assert [found.choices(c, "cpu") for c in "ab"] == [["x={k: 1}", "x={k: 2}"]] * 2
+    assert [found.choices(c, "paper") for c in "ab"] == [["x={k: 3}"], [None]]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,7 @@ def test_a_grid_is_for_all_cells_or_for_those_that_it_names():
         ({"scales": {"cpu": {"seeds": [0], "grid": [0.1]}}}, "add `grid`"),
         ({"seeds_are": "weather"}, "seeds_are"),
         ({"seeds_are": "data", "paired": [{"first": "a", "second": "b", "classes": ["1"]}]}, "same rows in every seed"),
+        ({"seeds_are": "data", "contests": [["a", "b"]], "measure": {"rounds_to": 0.9}}, "rounds_to counts rounds"),
     ],
 )
 def test_what_is_wrong_with_a_page_is_said(change, message, tmp_path):

@@ -84,6 +84,14 @@ def test_who_is_right_on_no_row_is_alone_and_named_also_where_equal_bits_count()
     assert made.across is None, "of clients that are right on some row nobody was parted"
 
 
+@pytest.mark.parametrize("assign", ["complete", "greedy", "first_member"])
+def test_where_nobody_is_right_on_any_row_everybody_is_alone_and_named(assign):
+    right = {name: np.zeros(ROWS, bool) for name in "ab"}
+    made = overlap.fn(told(right), ROWS, "jaccard", None, assign, 3)
+    assert (made.groups, made.flagged) == ((("a",), ("b",)), ("a", "b"))
+    assert candidates.fn(told(right), ROWS, "jaccard", assign, 3) == [(0.0, ())]
+
+
 def test_one_client_is_a_group_without_margins():
     made = overlap.fn(told({"a": np.ones(ROWS, bool)}), ROWS, "jaccard", None, "complete", 3)
     assert made.groups == (("a",),)
@@ -143,3 +151,13 @@ def test_candidates_are_all_groups_that_any_threshold_makes_of_the_first_half(ki
     few = candidates.fn(told(right), ROWS, kind, assign, 5, most=3)
     assert (few[0], few[-1]) == (made[0], made[-1])
     assert len(few) == 3
+
+
+def test_of_many_pairs_few_thresholds_are_looked_at_and_a_gap_is_among_them():
+    rng = np.random.default_rng(2)
+    law = rng.random((2, 600)) < 0.5
+    right = {f"{which}{at:02d}": law[which] & (rng.random(600) < 0.9) for which in (0, 1) for at in range(60)}
+    made = candidates.fn(told(right), 600, "jaccard", "first_member", 5, most=10_000)
+    assert len(made) <= 200
+    names = sorted(right)
+    assert (tuple(names[:60]), tuple(names[60:])) in [groups for _, groups in made]
