@@ -29,7 +29,7 @@ def both_right(bits: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
     """
     other = bits if other is None else other
     counts = np.zeros((len(bits), len(other)))
-    step = max(1, _BYTES_AT_ONCE // (32 * (len(bits) + len(other))))
+    step = max(1, _BYTES_AT_ONCE // (32 * max(1, len(bits) + len(other))))
     for at in range(0, bits.shape[1], step):
         left = np.unpackbits(bits[:, at : at + step], axis=1).astype(np.float32)
         right = left if other is bits else np.unpackbits(other[:, at : at + step], axis=1).astype(np.float32)

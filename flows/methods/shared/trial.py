@@ -31,11 +31,13 @@ def best_threshold(
     """The threshold whose groups' models are right most often, over clients, on rows of each client's own law.
 
     All groups that any threshold makes train for some rounds from `start` of their clients, each once; they are tried on the
-    half of the common rows that thresholds are chosen on. Of equals the least.
+    half of the common rows that thresholds are chosen on. Of equals the least; 1 where nobody is right on any of these.
     """
     rows, seed = selection.rows_of(round), selection.halving(round)
     made: list[tuple[float, tuple[Names, ...]]] = round.once(candidates, answers, rows, kind, assign, seed)
     there = list(dict.fromkeys(names for _, groups in made for names in groups))
+    if not there:
+        return 1.0
     fits = _fits(there, _trained(there, round, rounds, start), round, halves(rows, seed)[0].tolist())
 
     def worth(groups: Sequence[Names]) -> float:

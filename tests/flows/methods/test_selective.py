@@ -274,6 +274,17 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
     assert all(torch.isfinite(w).all() for w in found.tensors["weights"].values())
 
 
+@pytest.mark.parametrize("threshold", ["gap", "accuracy", 0.0])
+@pytest.mark.parametrize("train", [SIZES, {"only": 9}])
+def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, make_problem, play, monkeypatch):
+    problem = make_problem(train, silos=COMMON)
+    nothing = torch.zeros(len(train), -(-problem.silos.common("validation") // 8), dtype=torch.uint8)
+    monkeypatch.setattr(selection, "asked", lambda *_: [RightRows(tuple(train), nothing)])
+    played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), problem, [1, 2, 3])
+    assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
+    assert played.reports[0].said[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
+
+
 def test_without_common_rows_it_says_which_key_to_set(make_problem):
     with pytest.raises(UserError, match=r"set data\.split\.validation_rows to common"):
         Selective().init(make_problem(SIZES))
