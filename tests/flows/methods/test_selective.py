@@ -198,6 +198,19 @@ def test_a_fresh_client_is_scored_with_the_group_that_it_fits(laws, play, make_r
     assert played.state.sha256() == before
 
 
+@pytest.mark.parametrize(("start", "last"), [("common", 2), ("common", 3), ("mean", 2)])
+def test_a_start_that_nobody_trained_is_never_scored(start, last, problem, play, make_round):
+    """At the end of phase 1 clients are scored with their own weights, and those who were away with theirs."""
+    page, absent = Selective(local_rounds=2, start=start, threshold=0.0), {1: ["d"], 2: ["d"]}
+    played = play(page, problem, range(1, last + 1), absent=absent)
+    model = page.scored_model(played.state, make_round(problem, last, private=played.private))
+    alone = play(LocalOnly(), problem, [1, 2])
+    for client in SIZES:
+        mine = open_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")[0]
+        same = all(torch.equal(mine[name][0], other) for name, other in weights_of(alone, client).items())
+        assert same == ((start, last) == ("common", 2))
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_groups_are_made_anew_of_what_was_trained_before_it_is_averaged(every, laws, play):
     page = Selective(local_rounds=1, regroup_every=every, threshold=0.6)
