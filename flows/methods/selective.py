@@ -84,10 +84,15 @@ class Selective(Method):
         return model_of_groups(problem, state.tensors["weights"], {client: group.get(client, 0) for client in clients})
 
     def scored_model(self, state: State, round: Round) -> Model:
-        """A fresh or unseen client trains alone as the others did in phase 1, and is in the group that it fits."""
+        """A fresh or unseen client trains alone as the others did in phase 1, and is in the group that it fits.
+
+        After the last round of phase 1 clients still have their own weights where groups begin with the common start.
+        """
         group = state.numbers["group"]
         if group:
             state, _ = self._joined(state, round, [client for client in round.clients if client not in group])
+        if group and state.numbers["since"] == round.number:
+            return _local(state, round.problem, round.clients)
         return self.model(state, round.problem)
 
     def pictures(self) -> Sequence[Picture]:

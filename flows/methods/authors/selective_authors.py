@@ -66,12 +66,12 @@ class SelectiveAuthors(Method):
             return state, _report(updates, state)
         state, updates = self._alone(state, round)
         made = None
-        if round.number > self.local_rounds:
+        if state.numbers["groups"] or not self.local_rounds:
             state = _with_late(state, round)
-            local = [_local(state, round.problem, names) for names in state.numbers["groups"]]
+            local = [_local(state, round.problem, names) for names in _present(state, round)]
             means = [self._mean(model, round) for model in local]
             state = state.with_tensors(weights=together(means))
-        elif round.number == self.local_rounds:
+        elif round.number >= self.local_rounds:
             answers = selection.asked(_local(state, round.problem, round.clients), round)
             rows = selection.rows_of(round)
             made = round.once(overlap, answers, rows, self.overlap, self.threshold, self.assign)
@@ -155,6 +155,11 @@ def _grouped(state: State, groups: Sequence[Sequence[str]]) -> State:
     """The state with these groups, of which the last that names a client counts."""
     group = {client: number for number, names in enumerate(groups) for client in names}
     return state.with_numbers(groups=[list(names) for names in groups], group=group)
+
+
+def _present(state: State, round: Round) -> list[list[str]]:
+    """Those of each group that take part."""
+    return [[client for client in names if client in round.clients] for names in state.numbers["groups"]]
 
 
 def _with_late(state: State, round: Round) -> State:

@@ -198,6 +198,19 @@ def test_a_fresh_client_is_scored_with_the_group_that_it_fits(laws, play, make_r
     assert played.state.sha256() == before
 
 
+@pytest.mark.parametrize(("start", "last"), [("common", 2), ("common", 3), ("mean", 2)])
+def test_a_start_that_nobody_trained_is_never_scored(start, last, problem, play, make_round):
+    """At the end of phase 1 clients are scored with their own weights, and those who were away with theirs."""
+    page, absent = Selective(local_rounds=2, start=start, threshold=0.0), {1: ["d"], 2: ["d"]}
+    played = play(page, problem, range(1, last + 1), absent=absent)
+    model = page.scored_model(played.state, make_round(problem, last, private=played.private))
+    alone = play(LocalOnly(), problem, [1, 2])
+    for client in SIZES:
+        mine = open_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")[0]
+        same = all(torch.equal(mine[name][0], other) for name, other in weights_of(alone, client).items())
+        assert same == ((start, last) == ("common", 2))
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_groups_are_made_anew_of_what_was_trained_before_it_is_averaged(every, laws, play):
     page = Selective(local_rounds=1, regroup_every=every, threshold=0.6)
@@ -272,6 +285,17 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
     assert report.flagged == ("c",)
     assert ("c",) in report.groups
     assert all(torch.isfinite(w).all() for w in found.tensors["weights"].values())
+
+
+@pytest.mark.parametrize("threshold", ["gap", "accuracy", 0.0])
+@pytest.mark.parametrize("train", [SIZES, {"only": 9}])
+def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, make_problem, play, monkeypatch):
+    problem = make_problem(train, silos=COMMON)
+    nothing = torch.zeros(len(train), -(-problem.silos.common("validation") // 8), dtype=torch.uint8)
+    monkeypatch.setattr(selection, "asked", lambda *_: [RightRows(tuple(train), nothing)])
+    played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), problem, [1, 2, 3])
+    assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
+    assert played.reports[0].said[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
 
 
 def test_without_common_rows_it_says_which_key_to_set(make_problem):

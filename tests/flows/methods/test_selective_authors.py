@@ -137,6 +137,26 @@ def test_a_client_that_comes_late_is_in_the_first_group(problem, play):
     assert "b" in played.state.numbers["groups"][0]
 
 
+@pytest.mark.parametrize("averaging", ["in_turn", "mean"])
+def test_who_is_away_when_groups_first_average_is_in_no_mean_then(averaging, problem, play):
+    page = SelectiveAuthors(local_rounds=1, averaging=averaging, threshold=0.0)
+    played = play(page, problem, [1, 2], absent={2: ["b"]})
+    assert played.state.numbers["groups"] == [["a", "b", "c"]]
+    alone = play(SelectiveAuthors(local_rounds=3), problem, [1, 2])
+    for name, w in played.state.tensors["weights"].items():
+        mean = (weights_of(alone, "a")[name].double() + weights_of(alone, "c")[name].double()) / 2
+        torch.testing.assert_close(w[0], mean.to(w.dtype))
+    apart = play(page.model_copy(update={"threshold": 1.0}), problem, [1, 2, 3], absent={2: ["b"]})
+    assert apart.state.numbers["group"] == {"a": 0, "b": 1, "c": 2}
+
+
+def test_groups_are_made_later_where_nobody_was_there_at_the_end_of_phase_1(problem, play):
+    played = play(SelectiveAuthors(local_rounds=2, threshold=1.0), problem, [1, 3, 4])
+    assert played.state.numbers["groups"] == [["a"], ["b"], ["c"]]
+    assert played.reports[1].said
+    assert "weights" in played.state.tensors
+
+
 def test_groups_need_common_rows_and_no_groups_need_none(make_problem, play):
     bare = make_problem(SIZES)
     with pytest.raises(UserError, match="selective_authors tries every client on the same rows"):

@@ -74,6 +74,11 @@ def test_of_some_to_others_is_part_of_the_table(kind):
     assert (overlaps(bits[:2], 70, kind, bits[2:]) == overlaps(bits, 70, kind)[:2, 2:]).all()
 
 
+@pytest.mark.parametrize("kind", ["jaccard", "equal", "dot"])
+def test_of_nobody_the_table_is_empty(kind):
+    assert overlaps(np.zeros((0, 2), np.uint8), 9, kind).shape == (0, 0)
+
+
 def test_without_rows_there_is_no_overlap():
     with pytest.raises(ValueError, match="no rows to be right on"):
         overlaps(np.zeros((2, 0), np.uint8), 0, "dot")
