@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from flows.bench.peak_memory import Does, Measured, peak_bytes
 from flows.experiment.project import Project
 from flows.method import start
 from flows.round import Problem
@@ -22,7 +23,6 @@ from models.state import Weights
 from models.streams import server_stream
 from silos.free_memory import free_bytes
 from tasks.messages import Update
-from tasks.running.peak_memory import Does, Measured, peak_bytes
 
 _PASSES, _SECONDS = 50, 3.0  # of one row, to be timed
 _PATIENCE = 30.0  # seconds for one measurement of memory

@@ -1,5 +1,6 @@
 """Each client of a cohort answers the evidence by which clients are grouped."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,10 +12,10 @@ from models.assessment.accuracy_by_law import accuracy_by_law
 from models.grouping.rules import best_fit
 from models.model import Model
 from models.training.engine import Training, outcomes, stacked
-from silos.cohort import Cohort, Stack, open_common, open_stack
+from silos.cohort import Cohort, Stack, open_common
 from silos.private import PrivateStore
 from tasks.messages import Choices, LawFits, Message, RightRows
-from tasks.running.opening import open_rows, open_weights
+from tasks.running.opening import enough, open_rows, open_weights
 from tasks.running.step import step
 
 
@@ -70,13 +71,20 @@ def right_rows(asked: Asked) -> RightRows:
 def fit_of_law(asked: Asked, places: Sequence[int]) -> LawFits:
     """How right the model is on those common validation rows, classes counted as each client trains on them.
 
+    Of many models that tells a client's label shares; one of fewer different training rows than LEAST_ROWS answers NaN.
     ValueError where validation rows are clients' own.
     """
     measured = _on_common_rows(asked)
     labels = open_common(asked.cohort.silos, "validation")[1][places]
-    classes, train = len(asked.cohort.silos.manifest.classes), open_stack(asked.cohort.silos, asked.stack, "train")
+    classes, train = (
+        len(asked.cohort.silos.manifest.classes),
+        open_rows(asked.cohort.silos, asked.stack, "train", "cpu"),
+    )
+    speaks = enough(train).tolist()
     accuracy = [
-        accuracy_by_law(right[places].numpy(), labels, train.y[at, : train.rows[at]], classes)
+        accuracy_by_law(right[places].numpy(), labels, train.y[at, : train.counts[at]].numpy(), classes)
+        if speaks[at]
+        else math.nan
         for at, right in enumerate(measured["correct"])
     ]
     return LawFits(asked.stack.clients, torch.tensor(accuracy, dtype=torch.float64))

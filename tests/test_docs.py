@@ -25,7 +25,7 @@ from flows.cli import app
 from flows.experiment.problem import problem
 from flows.method import find, names
 from flows.methods.fedavg import FedAvg
-from flows.papers.published_tables import is_own, tables
+from flows.papers.published_tables import is_own, table_of
 from flows.params import Params
 from flows.params_file import read
 from models.assessment.network_cost import largest_activation, network_cost
@@ -108,8 +108,10 @@ def test_every_command_can_be_typed(page, folder):
             params = read(folder, asked.get("overrides") or [])
             for name in [asked.get("method"), *(asked.get("methods") or [])]:
                 assert name is None or params.page(name, folder)
-            named = asked.get("table") or (asked.get("figure") and f"figure-{asked['figure']}")
-            assert named is None or is_own(asked["paper"]) or named in tables(asked["paper"]), arguments
+            paper, figure = asked.get("paper"), asked.get("figure")
+            table = f"figure-{figure}" if figure else asked.get("table")
+            if paper and not is_own(paper) and table != "NAME":
+                assert table_of(paper, table, asked["scale"]), arguments
 
 
 def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
@@ -259,9 +261,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`((?:siloflow|make)\b[^`\n]*)`", text)
     for line in lines:
-        arguments = shlex.split(
-            line.replace("METHOD", "fedavg").replace(" NAME", " 1").replace(" N", " 0"), comments=True
-        )
+        arguments = shlex.split(re.sub(r" N\b", " 0", line.replace("METHOD", "fedavg")), comments=True)
         if arguments and arguments[0] in ("siloflow", "make"):
             yield arguments
 

@@ -98,6 +98,6 @@ class Curves(Record):
         return {cell_at(name, at) for name, _, at in self.points() if at in self.first_seed}
 
 
-def cell_at(line: str, place: float) -> str:
+def cell_at(line: str, place: int | float) -> str:
     """The name of a point's cell."""
-    return f"{line}-{place:g}"
+    return f"{line}-{place}"

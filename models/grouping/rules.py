@@ -48,11 +48,11 @@ def joined(likeness: np.ndarray, groups: Groups, threshold: float) -> int | None
 def largest_gap(likeness: np.ndarray) -> float:
     """A threshold: the middle of the widest gap between the pairs' values in order, of equal gaps the upper.
 
-    1 if there is no pair, and the least value where all pairs are equally alike: then everybody is together.
+    1 if there is no pair, and 0 where all pairs are equally alike: then everybody is together, on any rows.
     """
     values = np.unique(likeness[np.triu_indices(len(likeness), 1)])
     if len(values) < 2:
-        return float(values[0]) if len(values) else 1.0
+        return 0.0 if len(values) else 1.0
     gaps = np.diff(values)
     upper = len(gaps) - int(gaps[::-1].argmax())
     return float(values[upper - 1 : upper + 1].mean())

@@ -66,14 +66,26 @@ def test_the_threshold_of_the_gap_is_of_one_half_of_the_rows_and_the_groups_of_t
     assert (made.within, made.across) == (1, 0)
 
 
-def test_no_row_is_in_both_halves():
-    """Of three rows the threshold is of the first in order, and who is together of the two others."""
-    order = np.random.default_rng(0).permutation(3)
-    right = {name: np.zeros(3, bool) for name in "abc"}
-    for name, ranks in {"a": (0, 1), "b": (0, 1), "c": (1, 2)}.items():
-        right[name][order[list(ranks)]] = True
-    made = overlap.fn(told(right), 3, "dot", None, "complete", 0)
-    assert made.threshold == 1  # of a and b, who alone are right on the first
+@pytest.mark.parametrize("kind", ["dot", "equal", "jaccard"])
+def test_two_clients_have_no_gap_and_are_together_however_their_halves_differ(kind):
+    """They agree on the half that thresholds are found on, and less on the other."""
+    order = np.random.default_rng(3).permutation(40)
+    right = {name: np.ones(40, bool) for name in "ab"}
+    right["a"][order[30:]] = False
+    made = overlap.fn(told(right), 40, kind, None, "complete", 3)
+    assert made.groups == (("a", "b"),)
+    assert made.threshold == 0
+
+
+@pytest.mark.parametrize("rows", [2, 3, 40, 41])
+def test_every_row_is_in_one_half_and_halves_differ_by_one_at_most(rows):
+    first, second = halves(rows, 0)
+    assert sorted([*first.tolist(), *second.tolist()]) == list(range(rows))
+    assert len(second) - len(first) == rows % 2
+
+
+def test_one_row_is_both_halves():
+    assert [half.tolist() for half in halves(1, 0)] == [[0], [0]]
 
 
 def test_who_is_right_on_no_row_is_alone_and_named_also_where_equal_bits_count():

@@ -1,6 +1,6 @@
 """How much memory a network takes, measured in a process that does nothing else.
 
-`python -m tasks.running.peak_memory` is such a process. It looks at the most memory that it ever held (VmHWM of Linux: what
+`python -m flows.bench.peak_memory` is such a process. It looks at the most memory that it ever held (VmHWM of Linux: what
 `resource` calls ru_maxrss begins in a new process with its parent's) when it holds the network, and after each thing done.
 """
 

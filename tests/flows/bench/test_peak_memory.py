@@ -2,12 +2,12 @@
 
 import pytest
 
+from flows.bench.peak_memory import Measured, peak_bytes
 from models.networks.convolution import CNN
 from models.streams import server_stream
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy
 from models.training.optimisers import Adam
-from tasks.running.peak_memory import Measured, peak_bytes
 
 WIDE = CNN((28, 28), (32,), (), 10, kernel=3, padding=True)
 LAYER = 32 * 28 * 28 * 4  # bytes of a row in its largest layer
