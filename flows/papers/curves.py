@@ -1,6 +1,8 @@
 """A published figure as data: lines over one axis, each of whose points is a cell of a table."""
 
+from collections import Counter
 from collections.abc import Iterator
+from string import Formatter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -63,6 +65,13 @@ class Curves(Record):
             raise ValueError(f"first_seed has {place}, which is no place of the axis: `at` names them")
         for name in sorted({name for names in self.contests for name in names} - self.lines.keys()):
             raise ValueError(f"there is no line {name!r}; there are {', '.join(self.lines)}")
+        for place in (self.place, *(line.place for line in self.lines.values() if line.place)):
+            filled(place, 0)
+        for cell, times in Counter(cell_at(name, at) for name, _, at in self.points()).items():
+            if times > 1:
+                raise ValueError(
+                    f"{times} points are called {cell}, the line and its place in six digits; one is to have the name"
+                )
         return self
 
     def cells(self) -> dict[str, dict[str, Any]]:
@@ -73,7 +82,7 @@ class Curves(Record):
                 "method": line.method,
                 "published": line.published.get(at),
                 "beside": {metric: of[at] for metric, of in line.beside.items() if at in of},
-                "set": [*line.set, (line.place or self.place).format(at)],
+                "set": [*line.set, filled(line.place or self.place, at)],
             }
             for name, line, at in self.points()
         }
@@ -95,6 +104,19 @@ class Curves(Record):
     def few(self) -> set[str]:
         """The cells of which only the first seed runs."""
         return {cell_at(name, at) for name, _, at in self.points() if at in self.first_seed}
+
+
+def filled(setting: str, value: Any) -> str:
+    """The setting with the value in the place of {}; ValueError unless that stands in it once, and other braces are doubled."""
+    try:
+        fields = [field for _, *field in Formatter().parse(setting) if field[0] is not None]
+    except ValueError:
+        fields = []
+    if fields != [["", "", None]]:
+        raise ValueError(
+            f"{setting!r}: {{}} stands once where the value goes, and other braces are doubled, {{{{ and }}}}"
+        )
+    return setting.format(value)
 
 
 def cell_at(line: str, place: float) -> str:

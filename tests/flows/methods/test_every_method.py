@@ -28,7 +28,10 @@ EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs"
 
 ONE_FOR_ALL = {"fedbn"}  # clients differ where networks normalise, and the one here does not
 
-SOON = {"selective": {"local_rounds": 2}, "selective_authors": {"local_rounds": 1}}  # what comes late in a run comes in a few rounds
+SOON = {
+    "selective": {"local_rounds": 2},
+    "selective_authors": {"local_rounds": 1},
+}  # what comes late in a run comes in a few rounds
 
 
 @pytest.fixture(params=names(EXAMPLES))
