@@ -107,7 +107,7 @@ class Curves(Record):
 
 
 def filled(setting: str, value: Any) -> str:
-    """The setting with the value in the place of {}; ValueError unless that stands in it once, and other braces are doubled."""
+    """The setting with the value in place of {}; ValueError unless that stands there once, and other braces are doubled."""
     try:
         fields = [field for _, *field in Formatter().parse(setting) if field[0] is not None]
     except ValueError:

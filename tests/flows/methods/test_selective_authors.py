@@ -153,7 +153,8 @@ def test_who_is_away_when_groups_first_average_is_in_no_mean_then(averaging, pro
 def test_groups_are_made_later_where_nobody_was_there_at_the_end_of_phase_1(problem, play):
     played = play(SelectiveAuthors(local_rounds=2, threshold=1.0), problem, [1, 3, 4])
     assert played.state.numbers["groups"] == [["a"], ["b"], ["c"]]
-    assert played.reports[1].said and "weights" in played.state.tensors
+    assert played.reports[1].said
+    assert "weights" in played.state.tensors
 
 
 def test_groups_need_common_rows_and_no_groups_need_none(make_problem, play):
