@@ -65,8 +65,8 @@ class Curves(Record):
             raise ValueError(f"first_seed has {place}, which is no place of the axis: `at` names them")
         for name in sorted({name for names in self.contests for name in names} - self.lines.keys()):
             raise ValueError(f"there is no line {name!r}; there are {', '.join(self.lines)}")
-        for place in (self.place, *(line.place for line in self.lines.values() if line.place)):
-            filled(place, 0)
+        for setting in (self.place, *(line.place for line in self.lines.values() if line.place)):
+            filled(setting, 0)
         for cell, times in Counter(cell_at(name, at) for name, _, at in self.points()).items():
             if times > 1:
                 raise ValueError(
