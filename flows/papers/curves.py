@@ -58,12 +58,16 @@ class Curves(Record):
             own = {*(line.at or ()), *line.published, *(place for of in line.beside.values() for place in of)}
             for place in sorted(own - known):
                 raise ValueError(f"the line {name} has {place}, which is no place of the axis: `at` names them")
-            if "{}" not in (line.place or self.place):
-                raise ValueError(f"the line {name} runs the same at every place: `place` has no {{}} to put one in")
         for place in sorted({*self.first_seed} - known):
             raise ValueError(f"first_seed has {place}, which is no place of the axis: `at` names them")
         for name in sorted({name for names in self.contests for name in names} - self.lines.keys()):
             raise ValueError(f"there is no line {name!r}; there are {', '.join(self.lines)}")
+        for setting in (self.place, *(line.place for line in self.lines.values() if line.place)):
+            filled(setting, 0)
+        for name, line in self.lines.items():
+            places = self.at if line.at is None else line.at
+            if len({*places}) < len(places):
+                raise ValueError(f"the line {name} has a place twice: `at` names each once")
         return self
 
     def cells(self) -> dict[str, dict[str, Any]]:
@@ -74,7 +78,7 @@ class Curves(Record):
                 "method": line.method,
                 "published": line.published.get(at),
                 "beside": {metric: of[at] for metric, of in line.beside.items() if at in of},
-                "set": [*line.set, (line.place or self.place).replace("{}", str(at))],
+                "set": [*line.set, filled(line.place or self.place, at)],
             }
             for name, line, at in self.points()
         }
@@ -96,6 +100,13 @@ class Curves(Record):
     def few(self) -> set[str]:
         """The cells of which only the first seed runs."""
         return {cell_at(name, at) for name, _, at in self.points() if at in self.first_seed}
+
+
+def filled(setting: str, value: Any) -> str:
+    """The setting with the value in place of {}; ValueError unless that stands there once."""
+    if setting.count("{}") != 1:
+        raise ValueError(f"{setting!r}: {{}} stands once where the value goes")
+    return setting.replace("{}", str(value))
 
 
 def cell_at(line: str, place: int | float) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.papers.curves import Curves, Record, Settings
+from flows.papers.curves import Curves, Record, Settings, filled
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.files import is_there
@@ -91,9 +91,16 @@ class Table(Record):
         """The points of a figure among the cells, and their contests among the contests."""
         if not isinstance(page, dict) or not page.get("curves"):
             return page
-        curves = Curves.model_validate(page["curves"])
-        contests = [*(page.get("contests") or ()), *curves.contests_of_cells()]
-        return {**page, "cells": {**curves.cells(), **page.get("cells", {})}, "contests": contests}
+        curves, cells, contests = (
+            Curves.model_validate(page["curves"]),
+            page.get("cells") or {},
+            page.get("contests") or [],
+        )
+        if isinstance(cells, dict):  # what is of another type is refused as what it is
+            cells = {**curves.cells(), **cells}
+        if isinstance(contests, list):
+            contests = [*contests, *curves.contests_of_cells()]
+        return {**page, "cells": cells, "contests": contests}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Table":
@@ -113,6 +120,8 @@ class Table(Record):
                 raise ValueError(f"the cell {name} names no method, nor does the table")
         if any(scale.grid for scale in self.scales.values()) and not self.grid:
             raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
+        if self.grid:
+            filled(self.grid, 0)
         if any(pair.classes for pair in self.paired) and self.seeds_are == "data":
             raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
         compared = {cell for pair in self.paired for cell in (pair.first, pair.second)}.union(*self.contests)
@@ -141,7 +150,7 @@ class Table(Record):
         """The grid's settings for a cell; one None where there is no grid."""
         grid = self.scales[scale].grid
         values = grid.get(cell, ()) if isinstance(grid, dict) else grid
-        return [str(self.grid).replace("{}", str(value)) for value in values] or [None]
+        return [filled(str(self.grid), value) for value in values] or [None]
 
     def settings(self, cell: str, scale: str, choice: str | None, seed: int) -> list[str]:
         """All that the page says of a run, the later lines over the earlier."""

@@ -30,7 +30,9 @@ def test_every_point_is_a_cell_with_its_place_among_the_settings():
         ({"lines": {"a": {"about": "w", "at": [7]}}}, "the line a has 7, which is no place of the axis"),
         ({"lines": {"a": {"about": "w", "published": {7: 0.5}}}}, "the line a has 7"),
         ({"lines": {"a": {"about": "w", "beside": {"loss/mean": {7: 0.5}}}}}, "the line a has 7"),
-        ({"place": "data.seed=1"}, "the line a runs the same at every place"),
+        *(({"place": place}, "stands once where the value goes") for place in ("a=1", "a={}{}", "a={", "a={:d}")),
+        ({"lines": {"a": {"about": "w", "place": "a={b: 1}"}}}, "stands once where the value goes"),
+        ({"at": [1, 1.0, 2.5]}, "the line a has a place twice"),
         ({"at": []}, "at"),
         ({"lines": {}}, "lines"),
     ],
@@ -40,11 +42,35 @@ def test_what_is_wrong_with_a_figure_is_said(change, said):
         Curves.model_validate({**CURVES, **change})
 
 
+TABLE = {
+    **{"title": "t", "source": "s", "known_errors": "none", "method": "pooled"},
+    "scales": {"cpu": {"seeds": [4, 5]}},
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [("cells", 3), ("cells", [1]), ("contests", 3), ("contests", {"a": 1})])
+def test_what_is_no_cells_and_no_contests_is_said_beside_a_figure(key, value):
+    with pytest.raises(ValidationError) as error:
+        Table.model_validate({**TABLE, "curves": CURVES, key: value})
+    assert [one["loc"][0] for one in error.value.errors()] == [key]
+
+
+@pytest.mark.parametrize("key", ["cells", "contests"])
+def test_a_figure_stands_beside_a_key_that_has_nothing(key):
+    assert len(Table.model_validate({**TABLE, "curves": CURVES, key: None}).cells) == 4
+
+
+@pytest.mark.parametrize("grid", ["a=1", "a={}{}", "a={b: 1}"])
+def test_a_grid_whose_values_have_no_one_place_is_said(grid):
+    scales = {"cpu": {"seeds": [4], "grid": [1, 2]}}
+    with pytest.raises(ValidationError, match="stands once where the value goes"):
+        Table.model_validate({**TABLE, "curves": CURVES, "grid": grid, "scales": scales})
+
+
 def test_cells_of_a_table_may_stand_beside_its_lines_and_only_the_first_seed_where_it_is_asked():
     page = Table.model_validate(
         {
-            **{"title": "t", "source": "s", "known_errors": "none", "method": "pooled"},
-            "scales": {"cpu": {"seeds": [4, 5]}},
+            **TABLE,
             "curves": {**CURVES, "first_seed": [2.5], "contests": [["a", "b"]]},
             "cells": {"all": {"about": "beside"}},
         }
