@@ -55,6 +55,7 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURA
 
 # Okabe and Ito's palette: told apart also by colour-blind readers
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+_MARKERS = ["o", "s", "^", "D"]  # where there are more lines than colours
 _GREY = "#666666"
 _LETTERS = 40  # of a name
 _LINES = 100  # that can be read beside each other
@@ -277,19 +278,21 @@ def draw_lines(
     unit: str,
     title: str,
 ) -> None:
-    """Each line's mean over seeds, with a dot a seed, over the axis `over`; dashed what is published of it."""
+    """Each line's mean over seeds, with a dot a seed, over the axis `over`; dashed what is published, once if of several."""
     figure, axes = _figure(9, 5.2, 1)
-    drawn = {}
+    drawn: dict[str, Any] = {}
+    shown: list[Mapping[float, float]] = []
     for number, (name, points) in enumerate(ours.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
         there = sorted((at, values) for at, values in points.items() if values)
         means = [statistics.fmean(values) for _, values in there]
         (drawn[name],) = axes.plot(
-            [at for at, _ in there], means, color=colour, linewidth=1.6, marker="o", markersize=3
+            [at for at, _ in there], means, color=colour, linewidth=1.6, marker=marker, markersize=4
         )
         for at, values in there:
             axes.plot([at] * len(values), values, color=colour, marker="o", markersize=2.5, linestyle="", alpha=0.45)
-        if name in published:
+        if name in published and published[name] not in shown:
+            shown.append(published[name])
             places, values = zip(*sorted(published[name].items()), strict=True)
             (line,) = axes.plot(places, values, color=colour, linewidth=1, linestyle="--", marker="x", markersize=4)
             drawn[f"{name}, published"] = line

@@ -15,6 +15,7 @@ from tasks.recording.figures import (
     draw_comparison,
     draw_curves,
     draw_groups,
+    draw_lines,
     draw_silos,
     table_rows,
     write_client_table,
@@ -142,12 +143,18 @@ def groups_of_evil(path) -> None:
     draw_groups(path, {1: {}, 2: dict.fromkeys(EVIL, 0), 3: {name: at for at, name in enumerate(EVIL)}})
 
 
+def lines_of_evil(path) -> None:
+    points = {name: {0.0: [0.5], 1.0: [0.7, 0.9]} for name in EVIL}
+    draw_lines(path, points, {next(iter(EVIL)): {0.0: 0.4, 1.0: 0.6}}, "over $\\frac$", "unit", "$\\frac$")
+
+
 # each picture, and how often it shows a name
 DRAWN = {
     "draw_comparison": (comparison_of_evil, 3),
     "draw_codebook": (codebook_of_evil, 1),
     "draw_silos": (silos_of_evil, 3),
     "draw_groups": (groups_of_evil, 1),
+    "draw_lines": (lines_of_evil, 1),
     "draw_curves": (lambda path: draw_curves(path, curves_of_evil(), 0.5, "$\\frac$"), 1),
 }
 
@@ -168,3 +175,15 @@ def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path
 
 def test_every_picture_that_shows_names_is_drawn_with_such_names():
     assert {name for name in vars(figures) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)
+
+
+def test_what_is_published_of_two_lines_alike_is_drawn_once(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_write", lambda figure, _: drawn.append(figure))
+    points, published = {0.0: [0.5], 1.0: [0.7]}, {0.0: 0.4, 1.0: 0.6}
+    other = {0.0: 0.4, 1.0: 0.8}
+    draw_lines(
+        tmp_path / "p", dict.fromkeys("abc", points), {"a": published, "b": dict(published), "c": other}, "", "", ""
+    )
+    dashed = [line for line in drawn[0].axes[0].get_lines() if line.get_linestyle() == "--"]
+    assert [list(line.get_ydata()) for line in dashed] == [[0.4, 0.6], [0.4, 0.8]]
