@@ -34,6 +34,7 @@ def make(project: Project) -> dict[str, Any]:
         "folder": f"data/{data.name}",
         "clients": len(manifest.clients),
         "rows": {split: sum(manifest.rows(split).values()) for split in ("train", "validation", "test")},
+        "common": {split: rows for split, rows in manifest.common.items() if rows},
         "data_version": digest,
         "changed": before != after,
         "notes": notes,

@@ -16,12 +16,21 @@ def partition(made: dict[str, Any], console: PlainConsole) -> None:
     rows = made["rows"]
     console.print(
         f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
-        f"{rows['validation']} validation and {rows['test']} test rows"
+        f"{rows['validation']} validation and {rows['test']} test rows{_common(made['common'])}"
     )
     news = "data.dvc now records it" if made["changed"] else "as data.dvc records"
     console.print(f"data version {made['data_version']}, {news}")
     for note in made["notes"]:
         console.print(note)
+
+
+def _common(rows: dict[str, int]) -> str:
+    """Rows that no client owns, which are none of the clients'."""
+    return (
+        f"; common to all {' and '.join(f'{count} {split}' for split, count in sorted(rows.items()))} rows"
+        if rows
+        else ""
+    )
 
 
 def run(result: dict[str, Any], console: PlainConsole) -> None:

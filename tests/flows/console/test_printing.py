@@ -25,7 +25,10 @@ NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "partition": (
-        {"folder": EVIL, "clients": 1, "rows": ROWS, "changed": True, "data_version": EVIL, "notes": [EVIL]},
+        {
+            **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},
+            **{"data_version": EVIL, "notes": [EVIL]},
+        },
         3,
     ),
     "run": (
@@ -324,3 +327,13 @@ def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
     written = io.StringIO()
     printing.data_log({"now": now, "versions": []}, PlainConsole(file=written, width=200))
     assert written.getvalue() == said
+
+
+def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
+    """They are not among the rows of any client, which may have none of that split."""
+    made = {"folder": "data/d", "clients": 3, "rows": {"train": 9, "validation": 0, "test": 0}, "notes": []}
+    made |= {"common": {"validation": 270, "test": 384}, "changed": False, "data_version": "v"}
+    stream, console = terminal("utf-8")
+    printing.partition(made, console)
+    said = stream.getvalue().decode()
+    assert "0 validation and 0 test rows; common to all 384 test and 270 validation rows" in said
