@@ -33,7 +33,10 @@ SETTINGS = [
 # are those that start from random numbers, and those of k-means are not asked for
 PRIVATE_WORDS = ["tracking.personal_models=false", "method.uefl.fill=kmeans"]
 # what a method asks of the data
-ASKS = {"selective": ["data.split.validation_rows=common", "method.selective.local_rounds=1"]}
+ASKS = {
+    name: ["data.split.validation_rows=common", f"method.{name}.local_rounds=1"]
+    for name in ("selective", "selective_authors")
+}
 DECIMAL = re.compile(rb"\d*\.\d+(?:[eE][-+]?\d+)?")
 JOURNALS = ("-wal", "-shm", "-journal")  # of databases, which are read through SQLite
 TIME = re.compile(rb"\d\d:\d\d:\d\d\.\d+")  # databases are full of them, and their digits are some row's by chance
