@@ -29,8 +29,8 @@ from flows.papers.published_tables import is_own, table_of
 from flows.params import Params
 from flows.params_file import read
 from models.assessment.network_cost import largest_activation, network_cost
+from models.networks.images.residual import Residual
 from models.networks.registry import build
-from models.networks.residual import Residual
 from models.state import State
 from models.streams import server_stream
 from models.training import engine

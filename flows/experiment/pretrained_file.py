@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.networks.pretrained import Pretrained
+from models.networks.images.pretrained import Pretrained
 from models.networks.registry import kind_of
 from silos.errors import UserError
 from silos.files import is_there

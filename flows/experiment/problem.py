@@ -9,7 +9,7 @@ from flows.experiment.pretrained_file import started
 from flows.params import Params
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.pretrained import Pretrained
+from models.networks.images.pretrained import Pretrained
 from models.networks.registry import Network, build, size
 from models.training import objectives, optimisers
 from models.training.engine import Training

@@ -75,5 +75,5 @@ def parameters(weights: Weights) -> int:
 
 # at the end, since some of them import this file
 for _package, _folder in ((__package__, _here), (method_networks.__name__, method_networks.__path__)):
-    for _module in pkgutil.iter_modules(_folder):
-        importlib.import_module(f"{_package}.{_module.name}")
+    for _module in pkgutil.walk_packages(_folder, f"{_package}."):
+        importlib.import_module(_module.name)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..networks.layers import MOMENTUM
+from ..networks.images.layers import MOMENTUM
 from ..networks.network import Network
 from ..state import Weights
 from .engine import Rows, Training, batches

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
-from models.networks.residual import Residual
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.streams import client_streams, server_stream
 from models.training.batch import Batch
 from models.training.engine import Rows, Training, outcomes, stacked, train

@@ -16,16 +16,16 @@ from models.method_networks.fediir_network import Matched, gradients
 from models.method_networks.fedsr_network import Represented
 from models.method_networks.pooled_rows import RowWise
 from models.networks.beside_rows import STATISTICS
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP, Ending, dense
+from models.networks.images.convolution import CNN
+from models.networks.images.normalised_convolution import NormalisedCNN
+from models.networks.images.residual import Residual
+from models.networks.images.resnet import ResNet18
+from models.networks.images.vgg import VGG16
 from models.networks.network import Network, register, registered
-from models.networks.normalised_convolution import NormalisedCNN
 from models.networks.offers import Stacked
 from models.networks.registry import from_json, kind_of, to_json
-from models.networks.residual import Residual
-from models.networks.resnet import ResNet18
-from models.networks.vgg import VGG16
 from models.streams import client_streams, fold, server_stream, shuffle
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
 from models.training.objectives import CrossEntropy, SquaredError

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
-from models.networks.convolution import CNN
+from models.networks.images.convolution import CNN
 from models.networks.registry import Network, kind_of, size
 from models.state import Weights
 from models.training.optimisers import PARAMETER_BYTES

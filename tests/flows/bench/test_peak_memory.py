@@ -3,7 +3,7 @@
 import pytest
 
 from flows.bench.peak_memory import Measured, peak_bytes
-from models.networks.convolution import CNN
+from models.networks.images.convolution import CNN
 from models.streams import server_stream
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy

@@ -21,8 +21,8 @@ from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import UEFL
 from models.method_networks.codebook import SHARED
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
 from models.training.optimisers import Adam
 from silos.errors import UserError
 

@@ -12,7 +12,7 @@ import torch
 from flows.experiment.identity import check_resume, identity_of
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder, run_name
-from models.networks.pretrained import ours
+from models.networks.images.pretrained import ours
 from models.streams import server_stream
 from silos.errors import UserError
 from silos.sources.vision import torchvision

@@ -11,7 +11,7 @@ import torch
 from flows.methods.cfl import CFL
 from flows.methods.fedavg import FedAvg
 from models.model import Model
-from models.networks.residual import Residual
+from models.networks.images.residual import Residual
 from models.training.optimisers import SGD
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

@@ -13,8 +13,8 @@ from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from models.assessment.quantities import QUANTITIES
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
 from models.networks.registry import parameters
 from models.training.objectives import SquaredError
 from models.training.optimisers import SGD, Adam

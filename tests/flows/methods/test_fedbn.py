@@ -12,10 +12,10 @@ from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN
 from flows.methods.shared import own_norms
 from flows.methods.shared.own_norms import SECTION
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
-from models.networks.normalised_convolution import NormalisedCNN
-from models.networks.residual import Residual
+from models.networks.images.convolution import CNN
+from models.networks.images.normalised_convolution import NormalisedCNN
+from models.networks.images.residual import Residual
 from models.training.norm_statistics import statistics_of
 from silos.cohort import Stack, open_common
 from silos.errors import UserError

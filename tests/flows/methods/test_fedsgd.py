@@ -10,7 +10,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from models.networks.dense import MLP
-from models.networks.residual import Residual
+from models.networks.images.residual import Residual
 from models.streams import server_stream
 from models.training.optimisers import SGD, Adam
 from silos.store import open_client

@@ -8,7 +8,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
-from models.networks.residual import Residual
+from models.networks.images.residual import Residual
 from models.state import State
 from models.training.optimisers import SGD
 

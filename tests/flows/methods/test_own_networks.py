@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from flows.method import find
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP, dense_weights, drop
+from models.networks.images.convolution import CNN
 from models.networks.network import Network
 from models.networks.offers import Ended
 from models.streams import fold

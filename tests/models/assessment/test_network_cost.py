@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from models.assessment.network_cost import largest_activation, network_cost, training_floor
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
-from models.networks.normalised_convolution import NormalisedCNN
+from models.networks.images.convolution import CNN
+from models.networks.images.normalised_convolution import NormalisedCNN
 from models.streams import server_stream
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimisers import SGD, Adam

@@ -13,10 +13,10 @@ from sklearn.metrics import log_loss
 
 from models.assessment.uncertainty import Predictive, doubts, predictive, together
 from models.method_networks.codebook import COUNT, OWN, Quantised
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
-from models.networks.residual import Residual
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.streams import client_streams, fold, server_stream
 from models.training.engine import stacked
 

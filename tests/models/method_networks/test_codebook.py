@@ -20,10 +20,10 @@ from models.method_networks.codebook import (
     nearest,
     perplexity,
 )
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.networks.registry import from_json, to_json
-from models.networks.residual import Residual
 from models.streams import client_streams, server_stream
 from models.training.batch import Batch
 from models.training.engine import Rows, Training, stacked, train

@@ -7,9 +7,9 @@ import torch
 
 from models.method_networks import fediir_network
 from models.method_networks.fediir_network import Matched, gradients
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
-from models.networks.residual import Residual
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.training.engine import Rows, Training, train
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimisers import SGD, Adam

@@ -6,8 +6,8 @@ import torch
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.pooled_rows import RowWise
 from models.networks.beside_rows import STATISTICS
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
 from models.streams import server_stream
 
 ROWS = (4, 1, 3)

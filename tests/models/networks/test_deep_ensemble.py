@@ -8,11 +8,11 @@ import torch
 from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.method_networks.distrans_network import Transformed
 from models.networks.beside_rows import STATISTICS
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.networks.registry import from_json, size, to_json
-from models.networks.residual import Residual
 from models.streams import client_streams, server_stream
 from models.training.engine import Training, stacked, train
 from models.training.engine_choice import fitting, pick

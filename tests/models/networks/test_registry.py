@@ -1,18 +1,24 @@
 """The networks against torch.nn with the same weights."""
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
+import models
 from models.method_networks.codebook import Quantised
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fedsr_network import Represented
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
 from models.networks.registry import build, from_json, parameters, size, to_json
 from models.streams import client_streams, server_stream
 
@@ -187,3 +193,15 @@ def test_the_sizes_of_the_published_encoders_are_those_that_torchvision_prints()
     head = 512 * 10 + 10
     assert size(build("resnet18", (32, 32, 3), 10, {"hidden": ()})) == 11_176_512 + 2 * 4_800 + head
     assert size(build("vgg16_bn", (32, 32, 3), 10, {"hidden": ()})) == 14_723_136 + 2 * 4_224 + head
+
+
+def test_the_registry_alone_knows_every_kind_also_in_a_copy_under_another_name(tmp_path):
+    """A logged model carries such a copy, and imports no network by its own name."""
+    ours = Path(models.__path__[0])
+    shutil.copytree(ours, tmp_path / "theirs", ignore=shutil.ignore_patterns("__pycache__"))
+    asked = "import sys; from theirs.networks.registry import registered; print('models' in sys.modules, *registered())"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
+    also_ours, *kinds = done.stdout.split()
+    assert also_ours == "False"
+    texts = [path.read_text(encoding="utf-8") for path in ours.rglob("*.py")]
+    assert sorted(kinds) == sorted(kind for text in texts for kind in re.findall(r'^@register\("(\w+)"\)', text, re.M))

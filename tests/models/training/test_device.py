@@ -10,10 +10,10 @@ from models.method_networks.codebook import COUNT, OWN, Quantised, habits
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fedsr_network import Represented
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
-from models.networks.residual import Residual
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.streams import client_streams, server_stream
 from models.training.engine import Rows, Training, outcomes, stacked, train
 from models.training.objectives import CrossEntropy, Focal

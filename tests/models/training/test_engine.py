@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from models.method_networks.conditional_network import Bilinear, Ensemble
-from models.networks.convolution import CNN
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
+from models.networks.images.residual import Residual
 from models.networks.network import Network
-from models.networks.residual import Residual
 from models.streams import client_streams, fold, server_stream, shuffle, uniform
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
 from models.training.objectives import CrossEntropy, Focal, SquaredError

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from models.networks.convolution import CNN
 from models.networks.dense import MLP
+from models.networks.images.convolution import CNN
 from models.networks.network import Network
 from models.training.engine_choice import even, pick
 

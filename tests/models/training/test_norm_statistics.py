@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from models.networks.dense import MLP
-from models.networks.normalised_convolution import NormalisedCNN
+from models.networks.images.normalised_convolution import NormalisedCNN
 from models.streams import client_streams, fold, server_stream, shuffle
 from models.training.engine import Rows, Training, stacked
 from models.training.norm_statistics import measured, statistics_of

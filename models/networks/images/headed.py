@@ -9,14 +9,14 @@ from itertools import pairwise
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from ..state import Weights
-from ..streams import fold
+from ...state import Weights
+from ...streams import fold
+from ..dense import Ending, before_last, dense, dense_weights, drop
+from ..network import Network
+from ..offers import CostedPartsStack
 from .client_layers import Plain
-from .dense import Ending, before_last, dense, dense_weights, drop
 from .folded import Folded, fold_images, unfold_images
 from .layers import BUFFERS, Layers, norm_weights
-from .network import Network
-from .offers import CostedPartsStack
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..state import Weights
-from ..streams import fold
-from ..training.batch import Batch, ClientBatch
-from ..training.objectives import Objective
+from ...state import Weights
+from ...streams import fold
+from ...training.batch import Batch, ClientBatch
+from ...training.objectives import Objective
+from ..dense import dense, dense_weights, drop, within
+from ..network import Network, register
+from ..offers import Stacked
 from .client_layers import Plain
-from .dense import dense, dense_weights, drop, within
 from .folded import Folded, fold_images
 from .layers import BUFFERS, Layers, norm_weights
-from .network import Network, register
-from .offers import Stacked
 
 
 @register("cnn_bn")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from models.networks.images.residual import Residual
 from models.networks.registry import from_json, to_json
-from models.networks.residual import Residual
 from models.streams import client_streams, server_stream
 from models.training.batch import Batch
 from models.training.engine import Rows, Training, stacked, train

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..state import Weights
+from ...state import Weights
 from .headed import Headed
 from .layers import Layers
 

@@ -1,8 +1,7 @@
 """The layers that a convolutional encoder is written in, once for both of its forms.
 
-`models.networks.client_layers` computes them of one client and `models.networks.folded` of a whole stack: two short texts
-that share nothing, so that one tests the other. Between these layers an encoder uses what takes images of either:
-rectifying, pooling, adding.
+`client_layers` computes them of one client and `folded` of a whole stack: two short texts that share nothing, so that one
+tests the other. Between these layers an encoder uses what takes images of either: rectifying, pooling, adding.
 """
 
 from typing import Protocol

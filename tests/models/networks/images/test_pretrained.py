@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks.pretrained import ours
+from models.networks.images.pretrained import ours
+from models.networks.images.residual import Residual
+from models.networks.images.resnet import ResNet18
+from models.networks.images.vgg import VGG16
 from models.networks.registry import from_json, size, to_json, to_learn
-from models.networks.residual import Residual
-from models.networks.resnet import ResNet18
-from models.networks.vgg import VGG16
 from models.streams import client_streams, server_stream
 from models.training.engine import Rows, Training, stacked, train
 from models.training.objectives import CrossEntropy

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks.normalised_convolution import NormalisedCNN
+from models.networks.images.normalised_convolution import NormalisedCNN
 from models.networks.registry import build, from_json, size, to_json, to_learn
 from models.streams import client_streams, fold, server_stream, shuffle
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train

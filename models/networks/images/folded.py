@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
-from ..state import Weights
-from ..streams import fold, uniform
+from ...state import Weights
+from ...streams import fold, uniform
 from .layers import BUFFERS, CHANNEL_MASKS, EPSILON, MOMENTUM
 
 
@@ -31,7 +31,7 @@ def channels_last(x: Tensor) -> Tensor:
 class Folded:
     """A stack's pass, on folded images; weights (clients, ...).
 
-    With `used`, (clients, rows) of 1 and 0 for padding, it is training. See models.networks.layers.Layers.
+    With `used`, (clients, rows) of 1 and 0 for padding, it is training. See layers.Layers.
     """
 
     def __init__(self, weights: Weights, used: Tensor | None = None, whole: bool = True) -> None:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..streams import fold
-from .dense import within
+from ...streams import fold
+from ..dense import within
+from ..network import register
 from .headed import Headed, area
 from .layers import Layers, norm_weights
-from .network import register
 
 
 @register("residual")

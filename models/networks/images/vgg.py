@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..streams import fold, normal
+from ...streams import fold, normal
+from ..network import register
 from .headed import area
 from .layers import Layers, norm_weights
-from .network import register
 from .pretrained import Pretrained
 
 

@@ -1,18 +1,18 @@
-"""The layers of one client's encoder, as their formulas say (see models.networks.layers)."""
+"""The layers of one client's encoder, as their formulas say (see layers)."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from ..state import Weights
-from ..streams import fold, uniform
+from ...state import Weights
+from ...streams import fold, uniform
 from .layers import CHANNEL_MASKS, EPSILON, MOMENTUM
 
 
 class Plain:
     """One client's pass, on images (rows, channels, height, width).
 
-    With `used`, (rows,) of 1 and 0 for padding, it is training. See models.networks.layers.Layers.
+    With `used`, (rows,) of 1 and 0 for padding, it is training. See layers.Layers.
     """
 
     def __init__(self, weights: Weights, used: Tensor | None = None) -> None:

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ..state import Weights
-from ..streams import fold
-from .beside_rows import join, of_rows
+from ...state import Weights
+from ...streams import fold
+from ..beside_rows import join, of_rows
+from ..dense import Ending, dense, dense_weights, within
+from ..network import Network, register
+from ..offers import Ended, Parted, PartedStack
 from .client_layers import Plain
-from .dense import Ending, dense, dense_weights, within
 from .folded import Folded, fold_images
 from .layers import Layers
-from .network import Network, register
-from .offers import Ended, Parted, PartedStack
 
 
 @register("cnn")
