@@ -13,12 +13,12 @@ from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing import headline, spread
 from flows.experiment import identity
-from flows.experiment.difference_records import difference_record
 from flows.experiment.flow_parameters import admitted
-from flows.experiment.paired_runs import compared, kept
+from flows.experiment.many_runs.difference_records import difference_record
+from flows.experiment.many_runs.paired_runs import compared, kept
+from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
-from flows.experiment.seed_ensemble import ensemble
 from flows.experiment.user_method import MethodError
 from flows.method import start
 from flows.run import run

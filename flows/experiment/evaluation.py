@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from flows.experiment.paired_runs import by_own_law
+from flows.experiment.many_runs.paired_runs import by_own_law
 from flows.experiment.project import Project
 from flows.experiment.records import by_client_of, means_of, metrics_of
 from flows.experiment.run_folder import RunFolder

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from flows.experiment.difference_records import difference_of_cells
-from flows.experiment.paired_runs import compared, counted, kept
-from flows.experiment.seed_ensemble import ensemble
+from flows.experiment.many_runs.difference_records import difference_of_cells
+from flows.experiment.many_runs.paired_runs import compared, counted, kept
+from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from silos.errors import UserError

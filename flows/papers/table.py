@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from flows.experiment.difference_records import difference_of_cells
+from flows.experiment.many_runs.difference_records import difference_of_cells
 from flows.papers.curves import Curves, cell_at
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiment.difference_records import difference_of_cells
+from flows.experiment.many_runs.difference_records import difference_of_cells
 from flows.papers.results_file import Results
 from models.assessment.paired_difference import ACCURACY, Difference
 

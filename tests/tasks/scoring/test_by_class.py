@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.paired_runs import counted
+from flows.experiment.many_runs.paired_runs import counted
 from silos.cohort import open_common
 from silos.private import PrivateStore
 from tasks.running.runner import PlainRunner

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.difference_records import difference_record
-from flows.experiment.paired_runs import compared
+from flows.experiment.many_runs.difference_records import difference_record
+from flows.experiment.many_runs.paired_runs import compared
 from models.assessment.paired_difference import ACCURACY, Stratum, difference
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Cohort, Silos, make_stacks

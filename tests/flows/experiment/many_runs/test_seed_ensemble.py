@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from flows.experiment.many_runs.seed_ensemble import _model
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
-from flows.experiment.seed_ensemble import _model
 from models.state import State
 from tasks.recording.json_files import write_json
 from tasks.running.runner import PlainRunner
