@@ -5,9 +5,12 @@ repeat: a round of FedAvg;  running statistics of w <- those of the common valid
 
 from flows.method import Report
 from flows.methods import fedavg
-from flows.methods.shared import own_norms
 from flows.round import Problem, Round
-from models.state import State
+from models.model import Model
+from models.state import State, Weights
+from models.training.norm_statistics import statistics_of
+from silos.errors import UserError
+from tasks.measure_norms import common_norms
 
 
 class ServerBN(fedavg.FedAvg):
@@ -15,10 +18,24 @@ class ServerBN(fedavg.FedAvg):
 
     def init(self, problem: Problem) -> State:
         """FedAvg's; UserError where there are statistics to measure, and no rows that are nobody's."""
-        own_norms.check_common_norms(problem)
+        if statistics_of(problem.network) and not problem.silos.common("validation"):
+            raise UserError(
+                "params.yaml: the method serverbn measures running statistics on rows that no client owns, and there are "
+                "none; set data.split.validation_rows to common and data.split.validation to a share."
+            )
         return super().init(problem)
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """FedAvg's, then the statistics."""
         state, report = super().one_round(state, round)
-        return state.with_tensors(weights=own_norms.measured_in_common(state.tensors["weights"], round)), report
+        return state.with_tensors(weights=measured_in_common(state.tensors["weights"], round)), report
+
+
+def measured_in_common(weights: Weights, round: Round) -> Weights:
+    """These weights with the statistics of the common validation rows, which any one client reads."""
+    problem, reader = round.problem, round.clients[:1]
+    if not statistics_of(problem.network):
+        return weights
+    averaged, silos = Model(problem.network, shared=weights, clients=reader), problem.silos.select(reader)
+    told = round.each(common_norms, averaged, silos, training=problem.training, seed=problem.seed, round=round.number)
+    return {**weights, **{name: t[0] for answer in told for name, t in answer.statistics.items()}}

@@ -26,7 +26,7 @@ from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
-from tasks.batch_statistics import common_norms
+from tasks.measure_norms import common_norms
 from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, Weighed, numbers_of
 from tasks.regroup import fit_of_law, regroup, right_rows
 from tasks.running.dealing import ForAll

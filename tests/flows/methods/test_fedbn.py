@@ -9,8 +9,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
-from flows.methods.serverbn import ServerBN
-from flows.methods.shared import own_norms
+from flows.methods.serverbn import ServerBN, measured_in_common
 from flows.methods.shared.own_norms import SECTION
 from models.networks.dense import MLP
 from models.networks.images.convolution import CNN
@@ -20,7 +19,7 @@ from models.training.norm_statistics import statistics_of
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
 from silos.private import PrivateStore
-from tasks.batch_statistics import common_norms
+from tasks.measure_norms import common_norms
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_weights
@@ -150,7 +149,7 @@ def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
     seen = torch.nn.functional.conv2d(x[:, None], weights["conv0.weight"], weights["conv0.bias"], padding=1)
     torch.testing.assert_close(weights["norm0.mean"], seen.mean((0, 2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(weights["norm0.variance"], seen.transpose(0, 1).flatten(1).var(1), rtol=0, atol=1e-4)
-    first = own_norms.measured_in_common(averaged, replace(found.rounds[0], clients=("rome",)))
+    first = measured_in_common(averaged, replace(found.rounds[0], clients=("rome",)))
     assert all(torch.equal(first[name], weights[name]) for name in weights)
 
 
