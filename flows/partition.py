@@ -24,8 +24,6 @@ def make(project: Project) -> dict[str, Any]:
     notes: list[str] = []
     with changing(project.root, "`siloflow partition`"):
         manifest = store.write(folder, data, project.root, notes.append)
-        if manifest.left_out:
-            notes.append(f"The scheme leaves out {manifest.left_out} rows of the source.")
         before = dvc_version.recorded(project.root)
         after = dvc_version.record(project.root)
         digest = dvc_version.folder_digest(folder)

@@ -50,6 +50,13 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     return owned, replace(rows, split=split).take(common)
 
 
+def without_effect(rows: Rows, params: SplitParams) -> list[str]:
+    """What the params ask for to no effect, since the source marks rows itself: sentences for a person."""
+    if params.validation_from == "start" and rows.split is not None and (rows.split == "validation").any():
+        return ["data.split.validation_from: start has no effect, since the source marks its validation rows itself."]
+    return []
+
+
 def split_rows(client: ClientRows, params: SplitParams, seed: int) -> dict[str, np.ndarray]:
     """The client's rows in three: {"train", "validation", "test"} to sorted row numbers, int64.
 

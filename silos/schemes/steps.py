@@ -31,7 +31,7 @@ from silos.schemes.scheme_params import (
     Shards,
     check_scheme,
 )
-from silos.schemes.splits import split_rows, take_common
+from silos.schemes.splits import split_rows, take_common, without_effect
 
 _DEALS: dict[type, Callable[[Any, Rows, At], Owners]] = {
     Column: column,
@@ -60,15 +60,17 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     made to differ, so that their test rows are of the law of their training rows.
     """
     check_scheme(tuple(steps))
+    notes = without_effect(rows, split)
     rows, common = take_common(rows, split, seed)
     at = At(seed, 0, steps[0].kind)
     owners = _deal(steps[0], rows, at)
     clients = [_split(client, split, seed) for client in _owned(rows, owners, at)]
     left_out = int((owners.owner < 0).sum())
-    made = Partition(clients, list(rows.classes), common, left_out, rows.task, tuple(owners.notes))
+    made = Partition(clients, list(rows.classes), common, left_out, rows.task, (*notes, *owners.notes))
     for index, step in enumerate(steps[1:], start=1):
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
-    return made
+    lost = [f"The scheme leaves out {made.left_out} rows of the source."] if made.left_out else []
+    return replace(made, notes=(*made.notes, *lost))
 
 
 def _deal(step: Any, rows: Rows, at: At) -> Owners:

@@ -134,6 +134,18 @@ def test_common_validation_rows_from_the_start_are_none_that_test(numbered):
     assert common.x[common.split == "validation", 0].tolist() == first
 
 
+@pytest.mark.parametrize("start", ["start", "anywhere"])
+@pytest.mark.parametrize("marked", ["validation", "test"])
+def test_a_start_is_said_to_have_no_effect_where_the_source_marks_validation_rows(numbered, make, marked, start):
+    rows = numbered(40, split=np.array(["train", "train", "train", marked] * 10))
+    split = {"validation": 0.25, "validation_rows": "common", "validation_from": start}
+    made = make(rows, {"kind": "equal", "clients": 2}, **split)
+    said = marked == "validation" and start == "start"
+    assert [note.split(" has no effect")[0] for note in made.notes] == ["data.split.validation_from: start"] * said
+    if marked == "validation":
+        assert made.common.x[:, 0].tolist() == list(range(3, 40, 4))
+
+
 def test_rows_of_clients_own_are_not_from_the_start():
     with pytest.raises(ValidationError, match="validation_from start is of common rows; set validation_rows to common"):
         SplitParams(validation=0.5, test=0, validation_from="start")
