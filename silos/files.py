@@ -1,7 +1,8 @@
-"""Writing a file so that a kill at any moment leaves the old one or the new one; and whether one is there at all."""
+"""Writing a file, or a folder, so that a kill at any moment leaves the old or the new; and whether one is there at all."""
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,3 +45,20 @@ def writing(path: Path) -> Iterator[BinaryIO]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def leftovers(folder: Path) -> tuple[Path, Path]:
+    """The two names used while a folder is written, after undoing what a killed process left under them: new, old."""
+    # beside data/, not in it: a leftover there would change the data's version
+    parent = folder.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    home = parent.resolve().parent
+    if home.stat().st_dev != parent.stat().st_dev:
+        home = parent  # data/ is a mount of its own, and no rename leaves it
+    new, old = (home / f".{parent.name}-{folder.name}.{end}" for end in ("new", "old"))
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    for leftover in (new, old):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    return new, old

@@ -1,6 +1,10 @@
 """Names that become a part of a path, and text that never does."""
 
+import hashlib
 import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -41,4 +45,18 @@ def checked(name: str) -> str:
     return name
 
 
+def file_names(clients: Sequence[str], taken: str) -> list[str]:
+    """A safe file name for each client: its own if that is safe, else a readable form with a short hash; never `taken`."""
+    # some file systems hold A and a for one name
+    folded = Counter([*(name.casefold() for name in clients), Path(taken).stem])
+    return [f"{_slug(name, alone=folded[name.casefold()] == 1)}.safetensors" for name in clients]
+
+
 PlainName = Annotated[str, AfterValidator(checked), PlainText()]
+
+
+def _slug(name: str, alone: bool) -> str:
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".")[:80]
+    if slug == name and alone:
+        return slug
+    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

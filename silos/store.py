@@ -1,9 +1,6 @@
 """The data on disk: data/<name>/ with a manifest and one safetensors file a client, or a shard of many clients."""
 
-import hashlib
-import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +10,9 @@ import numpy as np
 
 from silos.data_params import DataParams
 from silos.errors import UserError
+from silos.files import leftovers
 from silos.manifest import COMMON, MANIFEST, WAYS_BACK, ClientEntry, Manifest, read_manifest, to_json
+from silos.names import file_names
 from silos.rows import SPLITS, ClientRows, Partition, Rows
 from silos.schemes.steps import make_clients
 from silos.sources.load import load
@@ -37,7 +36,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
     the old folder or the new one; what else it leaves is cleaned by the next call.
     """
     folder = Path(folder).absolute()
-    new, old = _leftovers(folder)
+    new, old = leftovers(folder)
     made = _read.pop(_key(params, root), None) or _made(params, root)
     new.mkdir(parents=True)
     entries = [entry for file, clients in _files(made.clients) for entry in _write_clients(new / file, clients)]
@@ -111,27 +110,10 @@ def _mapped(path: str, *_stamp: int) -> Any:
     return safe_open(path, framework="numpy")
 
 
-def _leftovers(folder: Path) -> tuple[Path, Path]:
-    """The two names used while writing, after undoing what a killed process left under them."""
-    # beside data/, not in it: a leftover there would change the data's version
-    parent = folder.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    home = parent.resolve().parent
-    if home.stat().st_dev != parent.stat().st_dev:
-        home = parent  # data/ is a mount of its own, and no rename leaves it
-    new, old = (home / f".{parent.name}-{folder.name}.{end}" for end in ("new", "old"))
-    if old.exists() and not folder.exists():
-        old.rename(folder)
-    for leftover in (new, old):
-        if leftover.exists():
-            shutil.rmtree(leftover)
-    return new, old
-
-
 def _files(clients: Sequence[ClientRows]) -> Iterator[tuple[str, dict[str, ClientRows]]]:
     """Each file with its clients, by the key that comes before the names of their tensors."""
     if len(clients) <= FILES:
-        for name, client in zip(_file_names([client.name for client in clients]), clients, strict=True):
+        for name, client in zip(file_names([client.name for client in clients], COMMON), clients, strict=True):
             yield name, {"": client}
         return
     digits = len(str(len(clients) - 1))
@@ -170,17 +152,3 @@ def _write_common(path: Path, common: Rows | None) -> dict[str, int]:
             rows[split] = len(mine)
     path.write_bytes(save(tensors))
     return rows
-
-
-def _file_names(clients: Sequence[str]) -> list[str]:
-    """A safe file name for each client: its own if that is safe, else a readable form with a short hash."""
-    # some file systems hold A and a for one name
-    folded = Counter([*(name.casefold() for name in clients), Path(COMMON).stem])
-    return [f"{_slug(name, alone=folded[name.casefold()] == 1)}.safetensors" for name in clients]
-
-
-def _slug(name: str, alone: bool) -> str:
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".")[:80]
-    if slug == name and alone:
-        return slug
-    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
