@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from silos import bounds
 from silos.names import PlainName
+from silos.schema import Features
 from silos.schemes.scheme_params import Step, check_scheme
 from silos.sources.source_params import Section, Source
 
@@ -48,6 +49,7 @@ class DataParams(Section):
     source: Source
     scheme: tuple[Step, ...]
     split: SplitParams
+    features: Features = Field(default=(), description="one a column of a flat table; left out, x0, x1 ... are numeric")
 
     @field_validator("scheme")
     @classmethod

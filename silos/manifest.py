@@ -11,6 +11,7 @@ import numpy as np
 
 from silos.errors import UserError
 from silos.rows import SPLITS, Role, Task
+from silos.schema import Feature
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -39,7 +40,7 @@ class Manifest:
     """What a folder of silos holds: a row is `shape` of `dtype` (uint8 or float32), labelled by `classes`.
 
     `common` counts the rows that no client owns, by split, and `left_out` those that the scheme dropped. Where
-    the task is regression there are no classes.
+    the task is regression there are no classes. `features` is what is known of a table's columns; see `schema_of`.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Manifest:
     common: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     task: Task = "classification"
+    features: tuple[Feature, ...] = ()
 
     def client(self, name: str) -> ClientEntry:
         """The entry of one client."""
@@ -106,6 +108,7 @@ def read_manifest(folder: Path) -> Manifest:
             common={split: int(rows) for split, rows in held.get("common", {}).items()},
             left_out=int(held.get("left_out", 0)),
             task=held.get("task", "classification"),
+            features=tuple(Feature.model_validate(feature) for feature in held.get("features", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}); {WAYS_BACK}") from error
@@ -128,6 +131,8 @@ def to_json(manifest: Manifest) -> bytes:
         held["left_out"] = manifest.left_out
     if manifest.task != "classification":
         held["task"] = manifest.task
+    if manifest.features:
+        held["features"] = [feature.written() for feature in manifest.features]
     return (json.dumps(held, sort_keys=True, indent=1) + "\n").encode()
 
 

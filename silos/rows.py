@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from silos.errors import UserError
+from silos.schema import Feature
 from silos.schemes.named_draws import stream
 
 SPLITS = ("train", "validation", "test")
@@ -22,6 +23,7 @@ class Rows:
 
     x: (n, *shape) uint8 (0 to 255) or float32; y: (n,) int64, codes into `classes`, or float32 targets where
     the task is regression; client, domain: (n,) str; split: (n,) str, one of "train", "validation", "test".
+    missing: (n, features) bool, of a table in which values may be missing; `features` is what is known of its columns.
     """
 
     x: np.ndarray
@@ -31,13 +33,14 @@ class Rows:
     domain: np.ndarray | None = None
     split: np.ndarray | None = None
     task: Task = "classification"
+    missing: np.ndarray | None = None
+    features: tuple[Feature, ...] = ()
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows of these numbers, or where this mask is true."""
-        client, domain, split = (
-            None if column is None else column[chosen] for column in (self.client, self.domain, self.split)
-        )
-        return replace(self, x=self.x[chosen], y=self.y[chosen], client=client, domain=domain, split=split)
+        names = ("client", "domain", "split", "missing")
+        columns = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(self, x=self.x[chosen], y=self.y[chosen], **{name: c[chosen] for name, c in columns.items()})
 
     def parts(self) -> list[np.ndarray]:
         """The row numbers of each split that has rows, those to train on first; all rows where there are none."""
@@ -51,8 +54,9 @@ class Rows:
 class ClientRows:
     """The rows of one client, in the order of the source.
 
-    x: (rows, *shape) uint8 or float32; y: (rows,) int64 or float32; split: (rows,) str where it is known.
-    `domain` names the client's law and is "" where there is nothing to name.
+    x: (rows, *shape) uint8 or float32; y: (rows,) int64 or float32; split: (rows,) str where it is known; missing:
+    (rows, features) bool where values may be missing. `domain` names the client's law and is "" where there is nothing
+    to name.
     """
 
     name: str
@@ -61,6 +65,7 @@ class ClientRows:
     y: np.ndarray
     split: np.ndarray | None = None
     role: Role = "federated"
+    missing: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Partition:
     left_out: int = 0
     task: Task = "classification"
     notes: tuple[str, ...] = ()
+    features: tuple[Feature, ...] = ()
 
 
 @dataclass(frozen=True)

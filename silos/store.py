@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,19 @@ from silos.manifest import COMMON, MANIFEST, WAYS_BACK, ClientEntry, Manifest, r
 from silos.names import file_names
 from silos.rows import SPLITS, ClientRows, Partition, Rows
 from silos.schemes.steps import make_clients
+from silos.sources.columns import outside
 from silos.sources.load import load
 
-__all__ = ["MANIFEST", "ClientEntry", "Manifest", "open_client", "open_common_rows", "read_manifest", "write"]
+__all__ = [
+    "MANIFEST",
+    "ClientEntry",
+    "Manifest",
+    "open_client",
+    "open_common_rows",
+    "open_missing",
+    "read_manifest",
+    "write",
+]
 
 FILES = 300  # clients up to which each has a file of its own
 SHARD = 256  # clients in a file beyond that
@@ -50,6 +61,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
         common=_write_common(new / COMMON, made.common),
         left_out=made.left_out,
         task=made.task,
+        features=made.features,
     )
     (new / MANIFEST).write_bytes(to_json(manifest))
     if folder.exists():
@@ -57,7 +69,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
     if say:
-        for note in made.notes:
+        for note in (*made.notes, *outside(made)):
             say(note)
     return manifest
 
@@ -65,6 +77,19 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
 def open_client(folder: Path, entry: ClientEntry, split: str) -> tuple[np.ndarray, np.ndarray]:
     """One client's rows of one split, read by memory map: x (rows, *shape) as stored, y (rows,) int64 or float32."""
     return _open(Path(folder) / entry.file, entry.key, split, entry.rows[split], f"client {entry.name}")
+
+
+def open_missing(folder: Path, entry: ClientEntry, split: str) -> np.ndarray | None:
+    """Which values of those rows are missing and filled in: (rows, features) bool; None where none may be missing."""
+    path, whose = Path(folder) / entry.file, f"client {entry.name}"
+    name = f"{entry.key}{split}_missing"
+    with _reading(path, whose) as file:
+        names = file.keys()
+        mask = file.get_tensor(name) if name in names else None
+    if mask is None:
+        return None
+    _check_count(path, split, whose, entry.rows[split], mask)
+    return mask.astype(bool)
 
 
 def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +104,8 @@ _read: dict[str, Partition] = {}
 
 
 def _made(params: DataParams, root: Path) -> Partition:
-    return make_clients(load(params.source, Path(root), params.seed), params.scheme, params.split, params.seed)
+    rows = load(params.source, Path(root), params.seed, params.features)
+    return make_clients(rows, params.scheme, params.split, params.seed)
 
 
 def _key(params: DataParams, root: Path) -> str:
@@ -87,19 +113,31 @@ def _key(params: DataParams, root: Path) -> str:
 
 
 def _open(path: Path, key: str, split: str, count: int, whose: str) -> tuple[np.ndarray, np.ndarray]:
+    with _reading(path, whose) as file:
+        x, y = file.get_tensor(f"{key}{split}_x"), file.get_tensor(f"{key}{split}_y")
+    _check_count(path, split, whose, count, x, y)
+    return x, y
+
+
+@contextmanager
+def _reading(path: Path, whose: str) -> Iterator[Any]:
+    """The file, mapped; UserError with whose rows it holds where it is missing or damaged."""
     from safetensors import SafetensorError
 
     try:
         status = path.stat()
-        file = _mapped(str(path), status.st_mtime_ns, status.st_size, status.st_ino)
-        x, y = file.get_tensor(f"{key}{split}_x"), file.get_tensor(f"{key}{split}_y")
+        yield _mapped(str(path), status.st_mtime_ns, status.st_size, status.st_ino)
     except FileNotFoundError:
         raise UserError(f"{path}, the rows of {whose}, is missing; {WAYS_BACK}") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}, the rows of {whose}, is damaged ({error}); {WAYS_BACK}") from error
-    if not len(x) == len(y) == count:
-        raise UserError(f"{path} holds {len(x)} {split} rows of {whose}, and {MANIFEST} says {count}; {WAYS_BACK}")
-    return x, y
+
+
+def _check_count(path: Path, split: str, whose: str, count: int, *tensors: np.ndarray) -> None:
+    for tensor in tensors:
+        if len(tensor) != count:
+            said = f"{path} holds {len(tensor)} {split} rows of {whose}, and {MANIFEST} says {count}"
+            raise UserError(f"{said}; {WAYS_BACK}")
 
 
 @lru_cache(maxsize=512)
@@ -133,6 +171,8 @@ def _write_clients(path: Path, clients: dict[str, ClientRows]) -> list[ClientEnt
             mine = np.flatnonzero(client.split == split)
             tensors[f"{key}{split}_x"] = client.x[mine]
             tensors[f"{key}{split}_y"] = client.y[mine]
+            if client.missing is not None:
+                tensors[f"{key}{split}_missing"] = client.missing[mine].astype(np.uint8)
             rows[split] = len(mine)
         entries.append(ClientEntry(client.name, client.domain, path.name, rows, key, client.role))
     path.write_bytes(save(tensors))  # safetensors orders by type and name, whatever the order here

@@ -30,7 +30,7 @@ def rotation(step: Rotation, made: Partition, at: At) -> Partition:
 
 
 def noise(step: Noise, made: Partition, at: At) -> Partition:
-    """Gaussian noise added to every value, N(0, sd^2); pixels are of 255, and are rounded and clipped.
+    """Gaussian noise added to every value that is not missing, N(0, sd^2); pixels are of 255, and are rounded and clipped.
 
     One sd for all clients, or one for each contiguous block of them.
     """
@@ -39,6 +39,8 @@ def noise(step: Noise, made: Partition, at: At) -> Partition:
         x = client.x + step.sd[block] * at.stream(client.name).standard_normal(client.x.shape)
         if client.x.dtype == np.uint8:
             x = np.floor(x + 0.5).clip(0, 255)
+        if client.missing is not None:
+            x = np.where(client.missing, client.x, x)
         clients.append(
             replace(
                 client, x=x.astype(client.x.dtype), domain=labelled(client.domain, f"noise{step.sd[block] + 0.0:g}")
@@ -104,7 +106,8 @@ def imbalance(step: Imbalance, made: Partition, at: At) -> Partition:
         kept = _thinned(client, codes, step.ratio, at.stream(client.name))
         left_out += int((~kept).sum())
         assert client.split is not None
-        clients.append(replace(client, x=client.x[kept], y=client.y[kept], split=client.split[kept]))
+        missing = None if client.missing is None else client.missing[kept]
+        clients.append(replace(client, x=client.x[kept], y=client.y[kept], split=client.split[kept], missing=missing))
     return replace(made, clients=clients, left_out=left_out)
 
 

@@ -66,7 +66,8 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     owners = _deal(steps[0], rows, at)
     clients = [_split(client, split, seed) for client in _owned(rows, owners, at)]
     left_out = int((owners.owner < 0).sum())
-    made = Partition(clients, list(rows.classes), common, left_out, rows.task, (*notes, *owners.notes))
+    said = (*notes, *owners.notes)
+    made = Partition(clients, list(rows.classes), common, left_out, rows.task, said, rows.features)
     for index, step in enumerate(steps[1:], start=1):
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
     lost = [f"The scheme leaves out {made.left_out} rows of the source."] if made.left_out else []
@@ -105,8 +106,8 @@ def _owned(rows: Rows, owners: Owners, at: At) -> list[ClientRows]:
             raise at.error(f"leaves client {name} without rows; lower clients, or give it classes that have rows.")
         domains = [] if rows.domain is None else sorted(set(rows.domain[mine].tolist()), key=natural)
         domain = labelled("+".join(domains), label) if label else "+".join(domains)
-        split = None if rows.split is None else rows.split[mine]
-        clients.append(ClientRows(name, domain, rows.x[mine], rows.y[mine], split))
+        own = rows.take(mine)
+        clients.append(ClientRows(name, domain, own.x, own.y, own.split, missing=own.missing))
     return clients
 
 

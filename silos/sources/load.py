@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from silos.rows import Rows
+from silos.schema import Feature
 from silos.sources.cifar import cifar
+from silos.sources.columns import described
 from silos.sources.gtsrb import gtsrb
 from silos.sources.idx import emnist, mnist
 from silos.sources.npz import npz
@@ -16,26 +18,13 @@ from silos.sources.synthetic import synthetic
 from silos.versions.digest import file_digest
 
 
-def load(source: Source, root: Path, seed: int) -> Rows:
-    """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml; draws are from `seed`."""
-    root = Path(root)
-    match source:
-        case Digits():
-            return digits()
-        case Npz():
-            return npz(source, root)
-        case Mnist():
-            return mnist(source, root, seed)
-        case Emnist():
-            return emnist(source, root, seed)
-        case Cifar():
-            return cifar(source, root, seed)
-        case Gtsrb():
-            return gtsrb(source, root, seed)
-        case Folder():
-            return folder(source, root)
-        case Synthetic():
-            return synthetic(source, seed)
+def load(source: Source, root: Path, seed: int, features: tuple[Feature, ...] = ()) -> Rows:
+    """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml; draws are from `seed`.
+
+    `features` are what params declare of its columns.
+    """
+    where = source.path if isinstance(source, Npz) else f"the source `{source.kind}`"
+    return described(where, _read(source, Path(root), seed), features)
 
 
 def contents(source: Source, root: Path) -> dict[str, str]:
@@ -56,3 +45,23 @@ def digits() -> Rows:
     table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     x = np.floor(table[:, :-1].reshape(-1, 8, 8) * 255 / 16 + 0.5).astype(np.uint8)
     return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])
+
+
+def _read(source: Source, root: Path, seed: int) -> Rows:
+    match source:
+        case Digits():
+            return digits()
+        case Npz():
+            return npz(source, root)
+        case Mnist():
+            return mnist(source, root, seed)
+        case Emnist():
+            return emnist(source, root, seed)
+        case Cifar():
+            return cifar(source, root, seed)
+        case Gtsrb():
+            return gtsrb(source, root, seed)
+        case Folder():
+            return folder(source, root)
+        case Synthetic():
+            return synthetic(source, seed)

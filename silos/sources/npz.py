@@ -6,6 +6,7 @@ import numpy as np
 
 from silos.errors import UserError
 from silos.rows import SPLITS, Rows
+from silos.schema import Feature, is_table, twice
 from silos.sources.npz_archive import read_arrays
 from silos.sources.source_params import Npz
 
@@ -17,7 +18,7 @@ _SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for 
 def npz(source: Npz, root: Path) -> Rows:
     """The rows of an archive; its path is relative to `root`."""
     name = source.path
-    arrays = read_arrays(name, Path(root) / name, ("x", "y"), ("client", "domain", "split"))
+    arrays = read_arrays(name, Path(root) / name, ("x", "y"), ("client", "domain", "split", "features"))
     x, y = arrays["x"], arrays["y"]
     if x.ndim == 0 or len(x) == 0:
         raise UserError(f"{name}: x has no rows; give it at least one.")
@@ -25,6 +26,7 @@ def npz(source: Npz, root: Path) -> Rows:
         raise UserError(f"{name}: x has shape {x.shape}, rows without a number in them; give each row one at least.")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    features = _feature_names(name, x, arrays.pop("features", None))
     for key, array in {**arrays, "y": y}.items():
         if key != "x" and array.ndim != 1:
             raise UserError(f"{name}: {key} has shape {array.shape}, and must have one value a row.")
@@ -42,11 +44,12 @@ def npz(source: Npz, root: Path) -> Rows:
         domain=_names(name, "domain", arrays.get("domain")),
         split=_splits(name, arrays.get("split")),
         task=source.task,
+        features=features,
     )
 
 
 def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray:
-    """x as uint8, or else as finite float32: (n, *shape); plain numbers become one feature a row."""
+    """x as uint8, or else as finite float32, NaN in a table only: (n, *shape); plain numbers become one feature a row."""
     if x.ndim == 1:
         x = x[:, None]
     if x.dtype == np.uint8:
@@ -55,7 +58,10 @@ def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray
         raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; encode its columns first.")
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
-    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    fits = np.isfinite(x)
+    if is_table(x.shape[1:], x.dtype):
+        fits |= np.isnan(x)
+    bad = ~fits.reshape(len(x), -1).all(axis=1)
     if bad.any():
         row = int(bad.argmax())
         owner = "" if client is None else f" (client {client[row]})"
@@ -64,6 +70,29 @@ def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray
             f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; fill in or drop such rows."
         )
     return x
+
+
+def _feature_names(name: str, x: np.ndarray, names: np.ndarray | None) -> tuple[Feature, ...]:
+    """The features under the names of the archive's own array; none where it has no such array."""
+    if names is None:
+        return ()
+    shape = x.shape[1:] or (1,)
+    if not is_table(shape, x.dtype):
+        raise UserError(
+            f"{name}: features names the columns of a flat table, and x has shape {x.shape} of {x.dtype}, which are "
+            "pictures; save the array under another name, or x as float32 (rows, features)."
+        )
+    if names.dtype.kind != "U" or names.shape != shape:
+        raise UserError(
+            f"{name}: features has shape {names.shape} of {names.dtype}, and must have one name, a string, for each of the "
+            f"{shape[0]} columns of x; correct it, or save it under another name."
+        )
+    if (names == "").any():
+        raise UserError(f"{name}: features has no name for column {int((names == '').argmax())}; name it.")
+    fault = twice(names.tolist())
+    if fault:
+        raise UserError(f"{name}: in features {fault}.")
+    return tuple(Feature(name=each) for each in names.tolist())
 
 
 def _labels(name: str, y: np.ndarray) -> tuple[list[str], np.ndarray]:

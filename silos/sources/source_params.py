@@ -22,7 +22,7 @@ class Digits(Section):
 
 
 class Npz(Section):
-    """A NumPy archive with the arrays x and y, and optionally client, domain and split."""
+    """A NumPy archive with the arrays x and y, and optionally client, domain, split and features."""
 
     kind: Literal["npz"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")

@@ -19,7 +19,7 @@ import numpy as np
 from silos.errors import UserError
 from silos.files import write_bytes
 from silos.heterogeneity import overview
-from silos.store import MANIFEST, ClientEntry, open_client, read_manifest
+from silos.store import MANIFEST, ClientEntry, open_client, open_missing, read_manifest
 from silos.versions.digest import file_hashes, listing_digest
 from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
 
@@ -194,8 +194,18 @@ class _Opened:
         mine, theirs = self.entries[client], other.entries[client]
         if self.files.get(mine.file) == other.files.get(theirs.file):
             return False
-        pairs = [(open_client(self.folder, mine, s), open_client(other.folder, theirs, s)) for s in SPLITS]
-        return any(not np.array_equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+        pairs = [(_tensors(self.folder, mine, s), _tensors(other.folder, theirs, s)) for s in SPLITS]
+        return any(
+            one.keys() != two.keys() or any(not np.array_equal(one[name], two[name]) for name in one)
+            for one, two in pairs
+        )
+
+
+def _tensors(folder: Path, entry: ClientEntry, split: str) -> dict[str, np.ndarray]:
+    """All that a client's file holds of a split."""
+    x, y = open_client(folder, entry, split)
+    missing = open_missing(folder, entry, split)
+    return {"x": x, "y": y} | ({} if missing is None else {"missing": missing})
 
 
 @contextmanager

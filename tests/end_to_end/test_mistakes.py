@@ -195,9 +195,10 @@ MISTAKES = {
         r"params\.yaml: data\.seed is 1, and data/digits was made with 0; `siloflow partition` makes the data anew, "
         r"or set the value back\.",
     ),
-    "pixel that is not a number": Mistake(
+    "value that is missing": Mistake(
         ("partition", *NPZ),
-        r"my\.npz: row 2 \(client b\) of x has a value that is not a finite float32; fill in or drop such rows\.",
+        r"my\.npz: row 2 \(client b\) of x has no value \(NaN\) of the feature 'x1', column 1; fill in or drop such rows, "
+        r"or say `missing: {fill: 0\.0}` of the feature under data\.features in params\.yaml\.",
         not_a_number,
     ),
     "more clients than rows": Mistake(

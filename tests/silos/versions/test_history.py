@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from silos.errors import UserError
+from silos.store import write
 from silos.versions import dvc_version, history
 from silos.versions.digest import folder_digest
 from silos.versions.dvc_version import record, recorded
-from silos.versions.history import log, use
+from silos.versions.history import diff, log, use
 
 # ends itself when DVC has deleted what is no more and written half of what is new, and is at the next file
 KILLED = """
@@ -201,3 +203,17 @@ def files(folder: Path) -> list[Path]:
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_value_that_goes_missing_where_its_fill_stood_is_a_change_of_its_client(tmp_path, params):
+    x = np.zeros((20, 1))
+    source, scheme = {"kind": "npz", "path": "own.npz"}, [{"kind": "column", "column": "client"}]
+    own = params(source=source, scheme=scheme, features=[{"name": "a", "missing": {"fill": 0}}])
+    versions = []
+    for value in (0.0, np.nan):
+        x[3] = value
+        np.savez(tmp_path / "own.npz", x=x, y=np.arange(20) % 2, client=np.repeat(["lyon", "oslo"], 10))
+        write(tmp_path / "data" / "small", own, tmp_path)
+        versions.append(record(tmp_path))
+    changes = [(change["client"], change["change"]) for change in diff(tmp_path, *versions)]
+    assert changes == [("lyon", "changed")]

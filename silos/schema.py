@@ -1,0 +1,172 @@
+"""The schema: what the features of a row are called, are and may be, which all silos agree on before they are compared."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from silos.errors import shown
+from silos.schemes.scheme_params import Name
+from silos.sources.source_names import LONGEST
+from silos.sources.source_params import Section
+
+if TYPE_CHECKING:
+    from silos.manifest import Manifest
+    from silos.rows import Task
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _kept(value: float) -> float:
+    """The number, zero without a sign; a ValueError where float32, in which rows are kept, holds no such number."""
+    if abs(value) > _LARGEST:
+        raise ValueError(f"{value:g} is beyond {_LARGEST:.1e}, the largest number of float32, in which rows are kept")
+    return value + 0.0
+
+
+Number = Annotated[float, AfterValidator(_kept)]
+
+
+class Fill(Section):
+    """Values may be missing, and this number stands in x for them; a mask beside the rows says where."""
+
+    fill: Number
+
+
+def _one_fault(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validated(value)
+    except ValidationError:  # of a union, each member would have its say
+        raise ValueError(f"{shown(repr(value))} is neither refuse nor {{fill: v}} with a finite number v") from None
+
+
+class Feature(Section):
+    """One column of a flat table.
+
+    `categories` are the values that a categorical one takes, in the agreed order; `low` and `high` the agreed bounds of a
+    numeric one, both or neither. `missing` says what is done with NaN.
+    """
+
+    name: Annotated[Name, Field(max_length=LONGEST)]
+    kind: Literal["numeric", "categorical"] = "numeric"
+    categories: tuple[Number, ...] = ()
+    low: Number | None = None
+    high: Number | None = None
+    missing: Annotated[Literal["refuse"] | Fill, WrapValidator(_one_fault)] = "refuse"
+
+    @property
+    def fill(self) -> float | None:
+        """What stands in x for a missing value; None where none may be missing."""
+        return self.missing.fill if isinstance(self.missing, Fill) else None
+
+    def outside(self, values: np.ndarray) -> np.ndarray:
+        """Which values lie outside of the bounds, or in none of the categories: (rows,) bool. values: (rows,) float32."""
+        if self.categories:
+            return ~np.isin(values, np.array(self.categories, np.float32))
+        if self.low is None or self.high is None:
+            return np.zeros(len(values), bool)
+        return (values < np.float32(self.low)) | (values > np.float32(self.high))
+
+    def written(self) -> dict[str, Any]:
+        """As JSON, without defaults, so that a key added later leaves older schemas alone."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @model_validator(mode="after")
+    def _has_categories_if_it_is_categorical(self) -> "Feature":
+        if self.kind == "numeric":
+            if self.categories:
+                raise ValueError(f"{self.name!r} has categories and is numeric; add kind: categorical, or drop them")
+            return self
+        if not self.categories:
+            raise ValueError(f"{self.name!r} is categorical without categories; list the values that it takes")
+        if (self.low, self.high) != (None, None):
+            raise ValueError(f"{self.name!r} is categorical, and low and high bound a numeric one; drop them")
+        single = [float(np.float32(value)) for value in self.categories]
+        for at, value in enumerate(single):
+            if value in single[:at]:
+                raise ValueError(f"{self.name!r} has the category {value:g} twice; list each value once")
+        return self
+
+    @model_validator(mode="after")
+    def _has_bounds_in_order(self) -> "Feature":
+        if (self.low is None) != (self.high is None):
+            there, absent = ("low", "high") if self.high is None else ("high", "low")
+            raise ValueError(f"{self.name!r} has {there} and no {absent}; give both bounds or none")
+        if self.low is not None and self.high is not None and not np.float32(self.low) < np.float32(self.high):
+            raise ValueError(f"{self.name!r} has low {self.low:g} and high {self.high:g}; low must be below high")
+        return self
+
+
+def twice(names: Sequence[str]) -> str | None:
+    """The end of a sentence about the first name that is there twice, after the features' place; None if there is none."""
+    places: dict[str, int] = {}
+    for at, name in enumerate(names):
+        if places.setdefault(name, at) != at:
+            return f"the name {name!r} stands for columns {places[name]} and {at}; give each a name of its own"
+    return None
+
+
+def _named_apart(features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    fault = twice([feature.name for feature in features])
+    if fault:
+        raise ValueError(fault)
+    return features
+
+
+Features = Annotated[tuple[Feature, ...], AfterValidator(_named_apart)]
+
+
+def unnamed(count: int) -> tuple[Feature, ...]:
+    """The features of a table of which nothing is said: x0, x1 ..., numeric, without bounds."""
+    return tuple(Feature(name=f"x{at}") for at in range(count))
+
+
+def is_table(shape: Sequence[int], dtype: str | np.dtype) -> bool:
+    """Whether rows of this shape are columns of a table, of which each is a feature; else they are pictures."""
+    return len(shape) == 1 and dtype != "uint8"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What clients and server must agree on: a row's shape and type, its features, and what it is labelled with.
+
+    `features` has one entry a column of a flat table, and is empty of pictures.
+    """
+
+    features: tuple[Feature, ...]
+    classes: tuple[str, ...]
+    task: "Task"
+    shape: tuple[int, ...]
+    dtype: str
+
+    @cached_property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits that differ wherever two schemas do."""
+        held = {
+            "features": [feature.written() for feature in self.features],
+            "classes": self.classes,
+            "task": self.task,
+            "shape": self.shape,
+            "dtype": self.dtype,
+        }
+        return hashlib.sha256(json.dumps(held, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def schema_of(manifest: "Manifest") -> Schema:
+    """The schema of a folder of silos, also of one that was made before features had names."""
+    features = manifest.features
+    if not features and is_table(manifest.shape, manifest.dtype):
+        features = unnamed(manifest.shape[0])
+    return Schema(features, manifest.classes, manifest.task, manifest.shape, manifest.dtype)
