@@ -36,7 +36,8 @@ from models.streams import server_stream
 from models.training import engine
 from models.training.objectives import CrossEntropy
 from silos.cohort import Silos
-from silos.store import write
+from silos.schema import schema_of
+from silos.store import open_missing, write
 from tasks import messages
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -217,6 +218,21 @@ def test_the_arrays_of_the_readme_reach_a_comparison(folder, prefect):
     said = typed(folder, "bash", "-c", script)
     assert "data/mine: 3 clients" in said
     assert "local_only − fedavg" in said
+
+
+def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_filled_in(folder):
+    page = CHECKOUT / "docs" / "bring-your-data.md"
+    typed(folder, sys.executable, "-c", block_with(page, "python", "patients.npz"))
+    said = yaml.safe_load(block_with(page, "yaml", "patients.npz"))["data"]
+    params = read(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()])
+    notes: list[str] = []
+    manifest = write(folder / "data" / "patients", params.data, folder, notes.append)
+    assert notes == []
+    assert [feature.name for feature in schema_of(manifest).features] == ["age", "smokes"]
+    masks = [open_missing(folder / "data" / "patients", entry, "train") for entry in manifest.clients]
+    share = np.concatenate(masks).mean(axis=0)
+    assert 0.05 < share[0] < 0.15
+    assert share[1] == 0
 
 
 def typed(folder: Path, *command: str) -> str:
