@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from silos import bounds
 from silos.errors import shown
 from silos.schemes.scheme_params import Name
 from silos.sources.source_names import LONGEST
@@ -26,17 +27,12 @@ if TYPE_CHECKING:
     from silos.manifest import Manifest
     from silos.rows import Task
 
-_LARGEST = float(np.finfo(np.float32).max)
 
-
-def _kept(value: float) -> float:
-    """The number, zero without a sign; a ValueError where float32, in which rows are kept, holds no such number."""
-    if abs(value) > _LARGEST:
-        raise ValueError(f"{value:g} is beyond {_LARGEST:.1e}, the largest number of float32, in which rows are kept")
+def _unsigned_zero(value: float) -> float:
     return value + 0.0
 
 
-Number = Annotated[float, AfterValidator(_kept)]
+Number = Annotated[float, Field(ge=-bounds.VALUE, le=bounds.VALUE), AfterValidator(_unsigned_zero)]
 
 
 class Fill(Section):

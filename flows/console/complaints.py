@@ -56,8 +56,10 @@ def _plain(value: Any) -> Any:
     """A bound as people write it: 1,000,000 and 0.001."""
     if not isinstance(value, int | float):
         return value
-    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+    return f"{int(value):,}" if value == int(value) and abs(value) < _LEGIBLE else f"{value:g}"
 
+
+_LEGIBLE = 1e20  # with all its digits
 
 _WISHES = {
     "greater_than_equal": "be at least {ge}",

@@ -381,6 +381,7 @@ def test_every_number_of_params_has_an_upper_bound(record):
         ("training.rounds=1000000000000", "training.rounds is 1000000000000; it must be at most 1,000,000,000."),
         ("training.optimiser.learning_rate=1e300", "learning_rate is '1e300'; it must be at most 1,000,000,000."),
         ("comparison.seeds=[9223372036854775808]", "it must be at most 9,223,372,036,854,775,807."),
+        ("data.features=[{name: a, low: 0, high: 1.0e+39}]", "it must be at most 3.4e+38."),
         ("data.scheme.0.clients=1000000000000", "clients is 1000000000000; it must be at most 10,000,000."),
         ("data.scheme=[{kind: equal, clients: 2}, {kind: noise, sd: 1e308}]", "it must be at most 1,000,000,000."),
         ("data.scheme=[{kind: dirichlet, clients: 2, alpha: 1e-320}]", "it must be at least 1e-09."),

@@ -15,7 +15,7 @@ from silos.schema import Feature, Schema, schema_of
 
 AGE = {"name": "age", "low": 0, "high": 120, "missing": {"fill": 40}}
 SEX = {"name": "sex", "kind": "categorical", "categories": [1, 2]}
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+NUMBERS = st.floats(-(2.0**126), 2.0**126, width=32)
 
 
 def schema(*features: dict, **changes: object) -> Schema:
@@ -152,7 +152,7 @@ def test_a_bound_or_category_that_float32_rounds_holds_the_values_that_are_round
         ({"missing": {"fill": 1e39}}, "is neither refuse nor {fill: v} with a finite number v"),
         ({"missing": {"fill": True}}, "is neither refuse nor {fill: v} with a finite number v"),
         ({"missing": "drop"}, "'drop' is neither refuse nor"),
-        ({"low": -1e39, "high": 0}, r"beyond 3.4e\+38, the largest number of float32"),
+        ({"low": -1e39, "high": 0}, r"greater than or equal to -340{37}$|greater than or equal to -34"),
         ({"name": ""}, "at least 1"),
         ({"bins": 3}, "bins"),
     ],
