@@ -1,0 +1,198 @@
+"""What one client has told of its rows, in all runs together: the answers themselves, and what they cost."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from silos.errors import RefusalError, UserError
+from silos.files import write_bytes
+from silos.ledgers.client_secret import Secret
+from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
+from silos.locks import in_turn
+
+Draw = Callable[[str], np.random.Generator]
+"""The generator of a part's noise, which is given out once."""
+
+Answer = dict[str, np.ndarray]
+
+_SLACK = 1 + 1e-9  # of a budget, for what adding up rounds
+_WAY_OUT = "bring back its folder from a copy; nothing is told until then."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One answer: what was asked of which version of the rows, the ρ it cost (0: no noise), its bytes, and when (UTC)."""
+
+    version: str
+    question: str
+    rho: float
+    bytes: int
+    when: str
+    answer: str  # the file that holds it, by its hash
+    rows: str  # that of the rows it stands for; empty under noise
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One client's ledger, under `folder`, which is where clients keep what is private to them, whatever run it is.
+
+    It is the client's to guard: without its file all budget is there again, and what was told without noise is forgotten; an
+    older copy forgets what came after. The secret lies beside it. A file that is damaged, or a secret that is not the
+    ledger's, is a UserError: nothing is told until it is brought back. Killed at any moment a client has told nothing, or
+    gives the same answer when it is asked again. Processes that ask the same client take turns.
+    """
+
+    folder: str
+    client: str
+
+    def answer(
+        self,
+        version: str,
+        question: str,
+        compute: Callable[[Draw], Mapping[str, np.ndarray]],
+        rho: float = 0.0,
+        budget: float | None = None,
+        told: Told | None = None,
+    ) -> Answer:
+        """What `compute` answers, where that may be told; bit for bit what was told if it was asked before.
+
+        `version` names the rows. `question` says all else that the answer depends on: features, bounds, bins, parts, and
+        how ρ is split. At another `rho` it is another question, with noise of its own: one noise at two sizes would give the
+        truth. `compute` gets the noise from its argument, by the name of each part, once.
+        `rho` is what the answer costs, 0 without noise. It adds up over versions, as the same people are in them, to
+        `budget` at most (None: any), or it is a UserError. What is spent bounds what noisy answers tell; others have none.
+        Without noise `told` must name the rows that the answer stands for (`row_hashes`). RefusalError where subtracting an
+        earlier such answer would give a sum over fewer than LEAST_ROWS different rows; it tells that few have changed.
+        """
+        rho = float(rho)
+        if not 0 <= rho < math.inf:
+            raise ValueError(f"rho is {rho}, and must be a number from 0 on")
+        with in_turn(self._place / "lock"):
+            secret, entries = self._open()
+            for entry in entries:
+                if (entry.version, entry.question, entry.rho) == (version, question, rho):
+                    return self._load(entry.answer)
+            if rho:
+                self._within(budget, entries, rho)
+            else:
+                self._differs(version, entries, told or {})
+            sent = _computed(compute, secret, (version, question, rho.hex()))
+            answer = self._save(sent)
+            rows = "" if rho else self._save(packed(told or {}))
+            size = sum(array.nbytes for array in sent.values())
+            new = Entry(version, question, rho, size, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", answer, rows)
+            self._write(secret, [*entries, new])
+            return self._load(answer)
+
+    def entries(self) -> list[Entry]:
+        """All that was told, in its order."""
+        with in_turn(self._place / "lock"):
+            return self._open()[1]
+
+    def row_hashes(self, x: np.ndarray, label: str) -> np.ndarray:
+        """What the ledger remembers of a class's rows x (rows, ...): (rows,) uint64, which mean nothing without the secret.
+
+        A class keeps its name in all versions, also where it is pooled.
+        """
+        with in_turn(self._place / "lock"):
+            return self._open()[0].row_hashes(x, label)
+
+    @property
+    def _place(self) -> Path:
+        # no run and no data set is called with a dot before: nobody who cleans up after runs comes here
+        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", self.client)[:60]
+        place = Path(self.folder) / ".ledgers" / f"{readable}-{hashlib.sha256(self.client.encode()).hexdigest()[:16]}"
+        place.mkdir(parents=True, exist_ok=True)
+        place.chmod(0o700)
+        return place
+
+    @property
+    def _book(self) -> Path:
+        return self._place / "ledger.json"
+
+    def _open(self) -> tuple[Secret, list[Entry]]:
+        """The secret, made if this is the client's first question, and what was told."""
+        path = self._place / "secret"
+        if self._book.exists() and not path.exists():
+            raise UserError(f"{path}, the secret of client {self.client}, is missing; {_WAY_OUT}")
+        secret = Secret.open(path)
+        if not self._book.exists():
+            return secret, []
+        seal, _, content = self._book.read_bytes().partition(b"\n")
+        if seal != secret.seal(content).encode():
+            raise UserError(
+                f"{self._book}, what client {self.client} remembers of what it told, is damaged, or the secret beside it is "
+                f"another; {_WAY_OUT}"
+            )
+        return secret, [Entry(**entry) for entry in json.loads(content)]
+
+    def _write(self, secret: Secret, entries: list[Entry]) -> None:
+        content = json.dumps([asdict(entry) for entry in entries], indent=1).encode()
+        write_bytes(self._book, secret.seal(content).encode() + b"\n" + content)
+        for left in self._place.glob(".*.tmp"):  # a killed process's: nobody else is here
+            left.unlink()
+
+    def _within(self, budget: float | None, entries: list[Entry], rho: float) -> None:
+        spent = math.fsum(entry.rho for entry in entries)
+        if budget is not None and math.fsum([spent, rho]) > budget * _SLACK:
+            raise RefusalError(
+                f"client {self.client} has a privacy budget of rho {budget:.4g}, of which {spent:.4g} is spent, and this "
+                f"question costs {rho:.4g}; ask one that it has answered, ask at {max(budget - spent, 0):.4g} or less, or "
+                "let whoever answers for the client raise its budget."
+            )
+
+    def _differs(self, version: str, entries: list[Entry], told: Told) -> None:
+        check(told)
+        for rows, before in {entry.rows: entry.version for entry in entries if entry.rows}.items():
+            if 0 < smallest_difference(unpacked(self._load(rows)), told) < LEAST_ROWS:
+                raise RefusalError(
+                    f"what client {self.client} told of version {before[:12]} without noise and what it would tell of "
+                    f"version {version[:12]} differ by fewer than {LEAST_ROWS} different rows of a class, and subtracting "
+                    "them would show those; ask with noise, or wait until ten rows or more of the class have changed."
+                )
+
+    def _save(self, arrays: Mapping[str, np.ndarray]) -> str:
+        from safetensors.numpy import save
+
+        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        digest = hashlib.sha256(data).hexdigest()
+        write_bytes(self._place / f"{digest}.safetensors", data)
+        return digest
+
+    def _load(self, digest: str) -> Answer:
+        from safetensors.numpy import load
+
+        path = self._place / f"{digest}.safetensors"
+        what = f"{path}, a part of what client {self.client} told,"
+        if not path.exists():
+            raise UserError(f"{what} is missing; {_WAY_OUT}")
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise UserError(f"{what} is damaged; {_WAY_OUT}")
+        return load(data)
+
+
+def _computed(
+    compute: Callable[[Draw], Mapping[str, np.ndarray]], secret: Secret, names: tuple[str, str, str]
+) -> Mapping[str, np.ndarray]:
+    """The answer; ValueError where a part's noise is asked for twice, or noise is paid for and a part has none."""
+    given: set[str] = set()
+
+    def draw(part: str) -> np.random.Generator:
+        if part in given:
+            raise ValueError(f"the noise of {part} is asked for twice: the difference of what it hides would show")
+        given.add(part)
+        return secret.generator(*names, part)
+
+    answer = compute(draw)
+    bare = sorted(answer.keys() - given)
+    if bare and float.fromhex(names[2]):
+        raise ValueError(f"the answer costs budget, and asked for no noise for {', '.join(bare)}")
+    return answer
