@@ -1,0 +1,31 @@
+"""The evidence of `guarded` where counts may not be sent: its hypotheses tested by moments, which say less of P(Y | X)."""
+
+import numpy as np
+
+from models.shift import moment_tests as test
+from models.shift import tables
+from models.shift.class_moments import ROWS, standard
+from models.shift.guarded import Evidence, Sized, covered, found, harmonic, priors
+from models.shift.pairs import Pairs
+
+LEAST_ROWS = 100
+"""Of a class on both sides for it to be compared within: with fewer, skewness and kurtosis are too rough for a Wald test."""
+
+
+def evidence(pairs: Pairs) -> Evidence:
+    """Of moments, `class_moments` says which; the column behind the classes, of several together, counts for P(X) only."""
+    told = standard(pairs.moments)
+    kept: np.ndarray = np.all(told[..., :-1, ROWS] >= LEAST_ROWS, axis=-2)
+    within = np.where(kept[..., None, :, None], told[..., :-1, :], 0.0)
+    inner = harmonic(within[..., ROWS].sum(-1))
+    mean, even = priors(pairs.labels, kept)
+    tested = {
+        "bins": Sized(test.of_values(told), harmonic(told[..., ROWS].sum(-1))),
+        "bins_in_classes": Sized(test.of_values_in_classes(within), inner),
+        "classes_in_bins": Sized(test.of_classes_at_values(within), inner),
+        "interaction": Sized(test.homogeneous(within), inner),
+        "at_mean": Sized(test.of_values_at_prior(within, mean), inner),
+        "at_even": Sized(test.of_values_at_prior(within, even), inner),
+        "labels": Sized(tables.pearson(pairs.labels), harmonic(pairs.labels.sum(-1))),
+    }
+    return found(tested, pairs.moments.shape[1], covered(pairs.labels, kept))

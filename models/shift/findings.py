@@ -1,0 +1,127 @@
+"""All pairs of clients, a number of them at a time; who is like whom, and how each client differs from the rest."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from models.shift.alignment import Alignment
+from models.shift.guarded import Evidence, evidence
+from models.shift.pairs import Pairs, side_by_side
+from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, joined, without_each
+from models.shift.verdict import Verdicts, among, verdicts
+
+DISCOVERIES = 0.05
+"""Share of false ones among the pairs that are said to differ (Benjamini and Hochberg 1995)."""
+
+_AT_ONCE = 2**27  # bytes of one table of a number of pairs; some ten such are held
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Of pairs, in the order asked for, (pairs,) or (pairs, features).
+
+    chance: of labels and features as different where nothing differs, for all hypotheses of the pair together; parts: φ of
+    what the verdict names, by feature: of the odds ratios under concept shift, else of P(X) under one prior; overlap: what
+    shares of rows lie in the same bins, of the worst feature, NaN where no counts were told.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    rows: np.ndarray
+    verdicts: Verdicts
+    chance: np.ndarray
+    labels: np.ndarray
+    parts: np.ndarray
+    overlap: np.ndarray
+
+
+Look = Callable[[Pairs], Evidence]
+
+
+def findings(
+    told: Summaries,
+    layout: Layout,
+    first: np.ndarray,
+    second: np.ndarray,
+    lossy: bool = False,
+    look: Look = evidence,
+    say: Callable[[int], None] | None = None,
+) -> Findings:
+    """Of the pairs of places first[i] and second[i]; `look` finds the evidence, and `say` hears how many pairs are done."""
+    step = max(1, _AT_ONCE // max(16 * told.counts[0].size, 1))
+    parts = []
+    for at in range(0, max(len(first), 1), step):
+        pairs = side_by_side(told, layout, first[at : at + step], second[at : at + step])
+        parts.append(_of(pairs, look(pairs), lossy))
+        if say:
+            say(min(at + step, len(first)))
+    columns = [np.concatenate(column) for column in zip(*(columns for _, columns in parts), strict=True)]
+    named = Verdicts(*(np.concatenate([getattr(v, f.name) for v, _ in parts]) for f in fields(Verdicts)))
+    return Findings(first, second, columns[0], among(named, discovered(columns[1])), *columns[1:])
+
+
+def discovered(chances: np.ndarray) -> np.ndarray:
+    """Which pairs differ at all, so that of those that are said to, few do not."""
+    from scipy.stats import false_discovery_control
+
+    return false_discovery_control(chances) <= DISCOVERIES if len(chances) else np.zeros(0, bool)
+
+
+def against_the_rest(told: Summaries) -> Summaries:
+    """Each client, and behind them for each the others together: (2 clients)."""
+    rows = told.rows.sum() - told.rows
+    rest = Summaries(
+        rows,
+        _labels_of_others(told, rows),
+        told.counts.sum(0) - told.counts,
+        without_each(told.moments),
+    )
+    return joined([told, rest])
+
+
+def _labels_of_others(told: Summaries, rows: np.ndarray) -> np.ndarray:
+    """(clients, classes), NaN where none of the others tells a class.
+
+    Of those that do not tell it each has fewer than LEAST_ROWS different rows: together as many as make the class as
+    frequent as with the client itself, as far as that can be. If they counted as none, a class that is rare everywhere
+    would seem to be missing from the others.
+    """
+    known, silent = np.nan_to_num(told.labels), np.isnan(told.labels)
+    least, quiet = known.sum(0) - known, silent.sum(0) - silent
+    share = np.divide(known, told.rows[:, None], out=np.zeros_like(known), where=told.rows[:, None] > 0)
+    more = np.clip(share * rows[:, None] - least, 0, quiet * (LEAST_ROWS - 1))
+    left = np.maximum(rows - least.sum(-1), 0)
+    more *= np.minimum(1, np.divide(left, more.sum(-1), out=np.ones(len(rows)), where=more.sum(-1) > 0))[:, None]
+    return np.where(quiet < len(rows) - 1, least + more, np.nan)
+
+
+def alike(first: np.ndarray, second: np.ndarray, differ: np.ndarray, clients: int) -> list[list[int]]:
+    """Groups of clients most of whose pairs do not differ, by average linkage; places in ascending order."""
+    from scipy.cluster import hierarchy
+
+    if clients < 2:
+        return [[at] for at in range(clients)]
+    apart = np.zeros((clients, clients))
+    apart[first, second] = apart[second, first] = differ
+    cut = hierarchy.fcluster(hierarchy.linkage(apart[np.triu_indices(clients, 1)], "average"), 0.5, "distance")
+    return sorted(np.flatnonzero(cut == group).tolist() for group in np.unique(cut))
+
+
+def _chance(found: Evidence) -> np.ndarray:
+    features = found.bins.shape[1]
+    least = found.chances["bins_in_classes"].min(-1, initial=1.0) * features
+    return np.minimum(2 * np.minimum(found.chances["labels"], least), 1.0)
+
+
+def _of(pairs: Pairs, found: Evidence, lossy: bool) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
+    """The verdicts, and what Findings has besides."""
+    named = verdicts(found, pairs.rows, Alignment(pairs, lossy))
+    concept = named.types[:, 2:]
+    parts = np.where(concept, found.effects["interaction"], np.minimum(found.effects["at_mean"], found.effects["bins"]))
+    parts = np.where(found.tested[:, None], parts, found.effects["bins"])
+    cells = pairs.counts.sum(-1)
+    total = cells.sum(-1, keepdims=True)
+    shares = np.divide(cells, total, out=np.zeros_like(cells), where=total > 0)
+    overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
+    return named, (pairs.rows, _chance(found), found.labels, parts, overlap)

@@ -1,0 +1,1 @@
+"""Pairs of clients whose shift is known, for tables of how often it is named."""

@@ -1,0 +1,98 @@
+"""What verdicts say of a pair whose shift is known, and whether the features that carry the shift are ranked first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.shift import by_moments, guarded
+from models.shift.findings import Findings, Look, findings
+from models.shift.guarded import TYPES
+from models.shift.known.known_pair import KnownPair
+from models.shift.printed.paper import Readings, distance_at_equal_priors
+from models.shift.printed.paper_statistics import statistics_of
+from models.shift.printed.paper_verdict import judged
+from models.shift.told.summaries import Layout, joined, summary
+
+LOOKS: Mapping[str, Look] = {"guarded": guarded.evidence, "moments": by_moments.evidence}
+JUDGES = (*LOOKS, "paper")
+
+READINGS = Readings(one_row="absent")
+"""Of the printed rule, as in the published measurements of it: a class with one row has no posterior."""
+
+_BINS, _REACH = 32, 3.0  # bins of numbers, within so many standard deviations of the mean of both clients
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """said: by each of JUDGES the names of the types, joined, `none` or `undetermined`.
+
+    distances: of the printed rule, by name, the largest over features. ranked: whether `guarded` ranks all features that
+    carry the shift before all others, and whether its first one does; None of pairs where no feature is said to.
+    """
+
+    said: Mapping[str, str]
+    distances: Mapping[str, float]
+    ranked: tuple[bool, bool] | None
+
+
+def opinion(pair: KnownPair) -> Opinion:
+    """Of one pair alone, as two clients would hear it."""
+    layout = layout_of(pair)
+    told = joined([summary(x, y, _different(x), layout) for x, y in pair.clients])
+    one, other = np.array([0]), np.array([1])
+    found = {name: findings(told, layout, one, other, look=look) for name, look in LOOKS.items()}
+    said = {name: _verdict(of_one) for name, of_one in found.items()}
+    statistics = statistics_of(pair.clients, pair.classes, pair.categories)
+    both = np.array([[0, 1]])
+    printed = judged(statistics, both, READINGS)
+    equal = distance_at_equal_priors(statistics.of(slice(0, 1)), both, READINGS, classes="own")
+    distances = {
+        "D_X": printed.features.largest,
+        "D_Y": printed.labels,
+        "D_Y|X": printed.concepts.largest,
+        "D_Y|X, mean": printed.concepts.mean,
+        "D_Y|X, equal priors": equal[:, 0],  # of the first feature
+    }
+    return Opinion(
+        {**said, "paper": named(printed.types[0])},
+        {name: float(values[0]) for name, values in distances.items()},
+        _ranked(found["guarded"].parts[0], pair.shifted),
+    )
+
+
+def named(types: np.ndarray) -> str:
+    """The names of a verdict, (3,), joined: `none`, `label`, `feature+concept`."""
+    return "+".join(name for name, there in zip(TYPES, types, strict=True) if there) or "none"
+
+
+def named_types(truth: frozenset[str]) -> str:
+    """The same of a set of names."""
+    return named(np.isin(TYPES, list(truth)))
+
+
+def layout_of(pair: KnownPair) -> Layout:
+    """Bins within three standard deviations of the mean of both clients, and the codes of categories."""
+    x = np.concatenate([x for x, _ in pair.clients])
+    middle, reach = x.mean(0), _REACH * np.where(x.std(0) > 0, x.std(0), 1.0)
+    codes = tuple(tuple(np.arange(1.0, count + 1).tolist()) if count else None for count in pair.categories.tolist())
+    names = tuple(f"x{at}" for at in range(x.shape[1]))
+    return Layout(names, codes, middle - reach, middle + reach, _BINS, pair.classes)
+
+
+def _verdict(found: Findings) -> str:
+    return "undetermined" if found.verdicts.undetermined[0] else named(found.verdicts.types[0])
+
+
+def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | None:
+    """parts: (features,)."""
+    if not shifted:
+        return None
+    carries = np.isin(np.arange(len(parts)), shifted)
+    all_first = bool(parts[carries].min() > parts[~carries].max(initial=-np.inf))
+    return all_first, bool(parts[carries].max() > parts[~carries].max(initial=-np.inf))
+
+
+def _different(x: np.ndarray) -> np.ndarray:
+    """Which of a client's different rows each is: (rows,)."""
+    return np.unique(x, axis=0, return_inverse=True)[1].ravel()

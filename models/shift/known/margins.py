@@ -1,0 +1,92 @@
+"""Features of random tables: numbers of several shapes and categories, each made of a standard normal number.
+
+A margin can be moved: `direction` draws in which way; with a strength of 0 nothing moves.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import ndtr, stdtrit
+
+SHAPES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "normal": lambda z: z,
+    "uniform": lambda z: np.sqrt(12) * (ndtr(z) - 0.5),
+    "skewed": lambda z: np.exp(0.8 * z),
+    "heavy tails": lambda z: stdtrit(3, ndtr(z)),  # Student's t with three degrees of freedom
+    "two humps": lambda z: z + 2 * np.tanh(2 * z),
+}
+
+MOST_CATEGORIES = 8
+
+
+@dataclass(frozen=True)
+class Number:
+    """Of one of SHAPES; `width` is about the median, and `added` comes after it."""
+
+    shape: str
+    added: float = 0.0
+    width: float = 1.0
+
+    @property
+    def categories(self) -> int:
+        """None, which is 0."""
+        return 0
+
+    def values(self, z: np.ndarray) -> np.ndarray:
+        """z: (rows,) standard normal."""
+        middle = self._at(0.0)
+        return middle + self.width * (SHAPES[self.shape](z) - middle) + self.added
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """Distances from the median that the shape has unmoved, in halves of what holds its middle 68 %: (rows,)."""
+        return (x - self._at(0.0)) / ((self._at(1.0) - self._at(-1.0)) / 2)
+
+    def direction(self, rng: np.random.Generator) -> "Callable[[float], Number]":
+        """More or less of everything, or a wider or narrower spread, one as likely as the other."""
+        sign, wider = rng.choice([-1.0, 1.0]), rng.random() < 0.5
+        if wider:
+            return lambda strength: replace(self, width=self.width * np.exp(sign * strength))
+        return lambda strength: replace(self, added=self.added + sign * strength)
+
+    def _at(self, z: float) -> float:
+        return float(SHAPES[self.shape](np.array(z)))
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Categories with the codes 1 to K and these shares."""
+
+    shares: tuple[float, ...]
+
+    @property
+    def categories(self) -> int:
+        """K."""
+        return len(self.shares)
+
+    def values(self, z: np.ndarray) -> np.ndarray:
+        """z: (rows,) standard normal."""
+        return 1.0 + np.searchsorted(np.cumsum(self.shares)[:-1], ndtr(z), side="right")
+
+    def direction(self, rng: np.random.Generator) -> "Callable[[float], Codes]":
+        """Some categories are more frequent and others less."""
+        pull = rng.normal(size=len(self.shares))
+        return lambda strength: Codes(tilted(self.shares, strength * pull))
+
+
+Margin = Number | Codes
+
+
+def random_margin(rng: np.random.Generator, discrete: bool) -> Margin:
+    """Two to MOST_CATEGORIES categories, none of them very rare, or a number of any shape."""
+    if discrete:
+        shares = rng.dirichlet(np.full(rng.integers(2, MOST_CATEGORIES + 1), 4.0))
+        return Codes(tuple(shares.tolist()))
+    return Number(str(rng.choice(list(SHAPES))))
+
+
+def tilted(shares: tuple[float, ...] | np.ndarray, logs: np.ndarray) -> tuple[float, ...]:
+    """Shares times exp(logs), as shares again."""
+    weights = np.log(np.asarray(shares)) + logs
+    weights = np.exp(weights - weights.max())
+    return tuple((weights / weights.sum()).tolist())

@@ -1,0 +1,151 @@
+"""Wald tests of whether two clients differ in a feature, by its moments in every class; many pairs and features at once.
+
+The tests take moments of pairs, (..., 2, classes, 5), as `class_moments.standard` answers them, and answer the statistic and
+its degrees of freedom, (...); a hypothesis that cannot be tested has 0 of both. A class is compared where both have it.
+"""
+
+import numpy as np
+
+from models.shift.class_moments import (
+    KURTOSIS,
+    MEAN,
+    ROWS,
+    SD,
+    SKEWNESS,
+    at_prior,
+    overall,
+    with_spread,
+    with_spread_in_classes,
+)
+from models.shift.tables import Tested
+
+_LEAST_DETERMINANT = 1e-3  # of the product of two variances
+_LEAST_KURTOSIS = 1.2
+_RIDGE = 1e-12  # added to a diagonal of ones
+
+
+def mean_and_spread(moments: np.ndarray) -> np.ndarray:
+    """The statistic, of 2 degrees of freedom, of equal mean and equal log standard deviation; moments: (..., 2, 5).
+
+    It holds whatever the distribution, as both vary by the skewness and kurtosis that were sent.
+    """
+    estimate, covariance = _law(with_spread(moments))
+    return _wald(estimate[..., 0, :] - estimate[..., 1, :], covariance.sum(-3))
+
+
+def of_values(moments: np.ndarray) -> Tested:
+    """P(X) is equal, as far as its mean and spread say."""
+    whole = overall(moments)
+    there = (whole[..., ROWS] > 1).all(-1)
+    return np.where(there, mean_and_spread(whole), 0.0), np.where(there, 2, 0)
+
+
+def of_values_in_classes(moments: np.ndarray) -> Tested:
+    """P(X | Y) is equal, as far as means and spreads say: the sum over classes."""
+    there = _there(moments)
+    statistic = mean_and_spread(np.moveaxis(moments, -3, -2))
+    return np.where(there, statistic, 0.0).sum(-1), 2 * there.sum(-1)
+
+
+def of_classes_at_values(moments: np.ndarray) -> Tested:
+    """P(Y | X) is equal, as far as the quadratic logits of normal classes say."""
+    logits, covariance = _logits(moments)
+    return _alike(logits[..., 0, :, :] - logits[..., 1, :, :], covariance.sum(-4), _there(moments))
+
+
+def homogeneous(moments: np.ndarray) -> Tested:
+    """X and Y depend on each other alike: the logits differ by a number at most, which a prior explains."""
+    logits, covariance = _logits(moments)
+    apart = logits[..., 0, :, 1:] - logits[..., 1, :, 1:]
+    return _alike(apart, covariance[..., 1:, 1:].sum(-4), _there(moments))
+
+
+def of_values_at_prior(moments: np.ndarray, prior: np.ndarray) -> Tested:
+    """P(X) would be equal, as far as its mean and spread say, if both clients had these classes.
+
+    prior: (..., classes), 0 for a class that one of them lacks, else of sum 1.
+    """
+    there = prior.sum(-1) > 0
+    moments = with_spread_in_classes(moments)
+    mean, variance = at_prior(moments, prior)
+    weight = np.broadcast_to(prior[..., None, :], moments.shape[:-1])
+    per_mean = 2 * weight * (moments[..., MEAN] - mean[..., None]) / variance[..., None]
+    per_log = 2 * weight * moments[..., SD] ** 2 / variance[..., None]
+    slopes = _matrix([[weight, np.zeros_like(weight)], [per_mean, per_log]])
+    covariance = _carried(slopes, _law(moments)[1]).sum((-4, -3))
+    estimate = np.stack([mean, np.log(variance)], -1)
+    covariance = np.where(there[..., None, None], covariance, np.eye(2))
+    statistic = _wald(estimate[..., 0, :] - estimate[..., 1, :], covariance)
+    return np.where(there, statistic, 0.0), np.where(there, 2, 0)
+
+
+def _there(moments: np.ndarray) -> np.ndarray:
+    return np.all(moments[..., ROWS] > 0, axis=-2)
+
+
+def _law(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and log standard deviation, (..., 2), and the covariance of these estimates, (..., 2, 2)."""
+    rows, sd = np.maximum(moments[..., ROWS], 2), moments[..., SD]
+    of_log = (np.maximum(moments[..., KURTOSIS], _LEAST_KURTOSIS) - 1) / (4 * (rows - 1))
+    of_both = moments[..., SKEWNESS] * sd / (2 * rows)
+    covariance = _invertible(_matrix([[sd**2 / rows, of_both], [of_both, of_log]]))
+    return np.stack([moments[..., MEAN], np.log(sd)], -1), covariance
+
+
+def _invertible(covariance: np.ndarray) -> np.ndarray:
+    """With the off-diagonal made so small that the determinant is at least that share of the diagonal's product."""
+    most = np.sqrt((1 - _LEAST_DETERMINANT) * covariance[..., 0, 0] * covariance[..., 1, 1])
+    of_both = np.clip(covariance[..., 0, 1], -most, most)
+    return _matrix([[covariance[..., 0, 0], of_both], [of_both, covariance[..., 1, 1]]])
+
+
+def _wald(apart: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """The statistic of (..., 2) being 0."""
+    bounded = _invertible(covariance)
+    first, both, second = bounded[..., 0, 0], bounded[..., 0, 1], bounded[..., 1, 1]
+    squares = second * apart[..., 0] ** 2 - 2 * both * apart[..., 0] * apart[..., 1] + first * apart[..., 1] ** 2
+    return squares / (first * second - both**2)
+
+
+def _logits(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log P(class) N(x; mean, sd²), up to a number, as coefficients of 1, x, x², (..., 3), and their covariance."""
+    moments = with_spread_in_classes(moments)
+    rows, mean = np.maximum(moments[..., ROWS], 2), moments[..., MEAN]
+    estimate, covariance = _law(moments)
+    log, over = estimate[..., 1], np.exp(-2 * estimate[..., 1])
+    none = np.zeros_like(mean)
+    slopes = _matrix([[-mean * over, mean**2 * over - 1], [over, -2 * mean * over], [none, over]])
+    coefficients = [np.log(rows) - log - mean**2 * over / 2, mean * over, -over / 2]
+    carried = _carried(slopes, covariance)
+    carried[..., 0, 0] += 1 / rows
+    return np.stack(coefficients, -1), carried
+
+
+def _alike(apart: np.ndarray, covariance: np.ndarray, there: np.ndarray) -> Tested:
+    """Whether all classes differ by the same vector; apart: (..., classes, k), covariance: (..., classes, k, k).
+
+    The least over that vector of the sum of Wald statistics: it equals the Wald statistic of all contrasts to one class.
+    """
+    precision = _inverse(covariance) * there[..., None, None]
+    total = precision.sum(-3)
+    total = np.where(np.any(there, axis=-1)[..., None, None], total, np.eye(total.shape[-1]))
+    common = _inverse(total) @ (precision @ apart[..., None]).sum(-3)
+    left = apart[..., None] - common[..., None, :, :]
+    statistic = (np.swapaxes(left, -1, -2) @ precision @ left)[..., 0, 0].sum(-1)
+    free = apart.shape[-1] * np.maximum(there.sum(-1) - 1, 0)
+    return np.where(free > 0, statistic, 0.0), free
+
+
+def _inverse(positive: np.ndarray) -> np.ndarray:
+    """By way of a diagonal of ones, as coefficients of 1, x and x² are of different size; never singular."""
+    unit = np.sqrt(np.diagonal(positive, axis1=-2, axis2=-1))
+    scale = unit[..., :, None] * unit[..., None, :]
+    return np.linalg.inv(positive / scale + _RIDGE * np.eye(positive.shape[-1])) / scale
+
+
+def _carried(slopes: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    return slopes @ covariance @ np.swapaxes(slopes, -1, -2)
+
+
+def _matrix(rows: list[list[np.ndarray]]) -> np.ndarray:
+    return np.stack([np.stack(row, -1) for row in rows], -2)

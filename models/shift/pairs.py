@@ -1,0 +1,94 @@
+"""Two clients side by side: their counts on bins that the pair has rows for, and their labels as far as they are told."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.shift.told.bins import merged
+from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries
+
+
+class Pairs(NamedTuple):
+    """Pairs of clients, each array with a leading axis of them; of two, client A comes first.
+
+    counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2);
+    moments: (pairs, features, 2, classes + 1, 5); numeric: (features,) bool.
+    """
+
+    counts: np.ndarray
+    labels: np.ndarray
+    rows: np.ndarray
+    moments: np.ndarray
+    numeric: np.ndarray
+
+
+def side_by_side(told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray, most: int = 10) -> Pairs:
+    """The clients of places `first` with those of places `second`, (pairs,); `most`: bins that numbers are compared on."""
+    both = np.stack([first, second], 1)
+    counts = np.moveaxis(told.counts[both], 1, 2)
+    withheld = counts.sum(-2, keepdims=True) == 0
+    counts = np.where(withheld.any(2, keepdims=True) & _told_by_both(told.labels[both])[:, None, None, None], 0, counts)
+    return Pairs(
+        _comparable(counts, layout, most),
+        labels(told.labels[both], told.rows[both]),
+        told.rows[both],
+        np.moveaxis(told.moments[both], 1, 2),
+        layout.numeric,
+    )
+
+
+def all_pairs(clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the first and of the second of each of clients (clients - 1) / 2 pairs."""
+    return np.triu_indices(clients, 1)
+
+
+def labels(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows of each class, and last of those that neither tells, as alike as they can be: (pairs, 2, classes + 1).
+
+    told: (pairs, 2, classes), NaN where a client does not tell a class, of which it then has fewer than LEAST_ROWS different
+    rows; rows: (pairs, 2). Such a class is taken to be as frequent as with the other client, as far as that can be: of
+    LEAST_ROWS - 1 rows, unless there are more rows than that of such classes, and so copies, which can be any number.
+    """
+    known = np.nan_to_num(told)
+    rest = np.maximum(rows - known.sum(-1), 0)
+    other = known[:, ::-1]
+    share = np.divide(other, rows[:, ::-1, None], out=np.zeros_like(other), where=rows[:, ::-1, None] > 0)
+    copies = rest > (LEAST_ROWS - 1) * np.isnan(told).sum(-1)
+    most = np.where(copies, rest, LEAST_ROWS - 1)[..., None]
+    guess = np.where(np.isnan(told), np.minimum(share * rows[..., None], most), 0.0)
+    scale = np.divide(rest, guess.sum(-1), out=np.ones_like(rest), where=guess.sum(-1) > rest)
+    guess = guess * scale[..., None]
+    return np.concatenate([known + guess, (rest - guess.sum(-1))[..., None]], -1)
+
+
+def _told_by_both(told: np.ndarray) -> np.ndarray:
+    """(pairs, classes + 1); the last is what is told together, of which a client may have none."""
+    both = ~np.isnan(told).any(1)
+    return np.concatenate([both, np.zeros((len(both), 1), bool)], -1)
+
+
+def _comparable(counts: np.ndarray, layout: Layout, most: int) -> np.ndarray:
+    """Fine bins of numbers joined, unless they are for all; rare categories with the other values; the missing last.
+
+    Nothing where no counts were told.
+    """
+    if not counts.shape[-2]:
+        return counts
+    numeric = layout.numeric
+    widest = max([most, *(len(values) + 1 for values in layout.categories if values is not None)])
+    shape = (*counts.shape[:-2], widest + 1, counts.shape[-1])
+    table = np.zeros(shape)
+    table[..., -1, :] = counts[..., -1, :]
+    if layout.joined:
+        table[:, numeric, :, : layout.bins] = counts[:, numeric][..., : layout.bins, :]
+    elif numeric.any():
+        table[:, numeric, :, :most] = merged(counts[:, numeric][..., : layout.bins, :], most)
+    for at in np.flatnonzero(~numeric):
+        size = len(layout.categories[at] or ())
+        mine = counts[:, at, :, : size + 1].copy()
+        rare = mine[..., :size, :].sum((1, 3)) < LEAST_ROWS
+        moved = np.where(rare[:, None, :, None], mine[..., :size, :], 0)
+        mine[..., :size, :] -= moved
+        mine[..., size, :] += moved.sum(-2)
+        table[:, at, :, : size + 1] = mine
+    return table

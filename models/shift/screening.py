@@ -1,0 +1,102 @@
+"""Whether two clients differ at all, for all pairs of very many: one pass over closed forms, on bins that all share."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import chdtrc
+
+from models.shift import tables as test
+from models.shift.pairs import labels
+from models.shift.told.bins import joined_bins
+from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, mixture
+
+_AT_ONCE = 2**20  # bytes of the cells of one client beside a number of others
+
+
+def on_shared_bins(told: Summaries, layout: Layout, most: int = 10) -> tuple[Summaries, Layout]:
+    """The same with neighbouring bins of numbers joined once for all clients, so that each holds as many rows of all."""
+    numeric = layout.numeric
+    place = joined_bins(told.counts[:, numeric][..., : layout.bins, :].sum((0, -1)), most)
+    into = (place[..., None] == np.arange(most)).astype(float)
+    coarse = replace(layout, bins=most, joined=True)
+    counts = np.zeros((*told.counts.shape[:2], coarse.cells, told.counts.shape[-1]))
+    counts[..., -1, :] = told.counts[..., -1, :]
+    counts[:, numeric, :most] = np.einsum("cfbm,fbk->cfkm", told.counts[:, numeric][..., : layout.bins, :], into)
+    for at in np.flatnonzero(~numeric):
+        size = len(layout.categories[at] or ()) + 1
+        counts[:, at, :size] = told.counts[:, at, :size]
+    return replace(told, counts=counts), coarse
+
+
+def chances(told: Summaries, say: Callable[[int], None] | None = None) -> np.ndarray:
+    """Of every pair, in the order of `all_pairs`, how probable such differences of P(Y) or P(X | Y) are by chance alone.
+
+    counts on shared bins; memory grows with the clients, not with the pairs. `say` hears how many pairs are done.
+    """
+    cells = np.ascontiguousarray(
+        np.moveaxis(told.counts[..., :-1], -1, -2), np.float32
+    )  # (clients, features, classes, cells)
+    squares, rows = cells**2, cells.sum(-1)
+    there = cells > 0
+    told_alone = rows >= LEAST_ROWS
+    step = max(1, _AT_ONCE // max(1, cells[0].nbytes))
+    clients = len(cells)
+    found = []
+    for at in range(clients - 1):
+        for start in range(at + 1, clients, step):
+            others = slice(start, min(start + step, clients))
+            statistic, free = _within_classes(
+                (cells[at], squares[at], rows[at], there[at], told_alone[at]),
+                (cells[others], rows[others], there[others], told_alone[others]),
+            )
+            inside = np.where(free > 0, chdtrc(np.maximum(free, 1), statistic), 1.0).min(-1, initial=1.0)
+            found.append(np.minimum(inside * cells.shape[1], _of_labels(told, at, others)))
+        if say:
+            say((at + 1) * (2 * clients - 2 - at) // 2)
+    return np.minimum(2 * np.concatenate(found), 1.0) if found else np.zeros(0)
+
+
+def together(told: Summaries, groups: list[list[int]]) -> Summaries:
+    """Each group's clients as one: (groups)."""
+    parts = [told.take(group) for group in groups]
+    return Summaries(
+        np.array([part.rows.sum() for part in parts]),
+        np.stack([_labels_of_all(part) for part in parts]),
+        np.stack([part.counts.sum(0) for part in parts]),
+        np.stack([mixture(np.moveaxis(part.moments, 0, -2)) for part in parts]),
+    )
+
+
+def _labels_of_all(told: Summaries) -> np.ndarray:
+    """(classes,), NaN where nobody tells a class. Who does not is taken to have it as often as those who do, as far as that
+    can be: it has fewer than LEAST_ROWS different rows of it."""
+    known, silent = np.nan_to_num(told.labels), np.isnan(told.labels)
+    tellers = (told.rows[:, None] * ~silent).sum(0)
+    share = np.divide(known.sum(0), tellers, out=np.zeros(known.shape[1]), where=tellers > 0)
+    guess = np.where(silent, np.minimum(share * told.rows[:, None], LEAST_ROWS - 1), 0.0)
+    left = np.maximum(told.rows - known.sum(1), 0)
+    total = guess.sum(1)
+    guess *= np.minimum(1, np.divide(left, total, out=np.ones(len(left)), where=total > 0))[:, None]
+    return np.where(silent.all(0), np.nan, known.sum(0) + guess.sum(0))
+
+
+def _within_classes(one: tuple[np.ndarray, ...], others: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Pearson's X² of one client beside each of the others, summed over the classes that both tell: (others, features)."""
+    cells, squares, rows, there, alone = one
+    theirs, their_rows, their_there, their_alone = others
+    shares = (squares / (cells + theirs + np.float32(1e-30))).sum(-1, dtype=np.float64)
+    both = alone & their_alone
+    total, product = rows + their_rows, rows.astype(np.float64) * their_rows
+    ratio = np.divide(total**2, product, out=np.zeros_like(product), where=product > 0)
+    whole = np.divide(rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
+    statistic = np.where(both, ratio * (shares - whole), 0.0).sum(-1)
+    columns = (there | their_there).sum(-1)
+    return np.maximum(statistic, 0), np.where(both, np.maximum(columns - 1, 0), 0).sum(-1)
+
+
+def _of_labels(told: Summaries, at: int, others: slice) -> np.ndarray:
+    count = len(told.rows[others])
+    both = np.stack([np.broadcast_to(told.labels[at], (count, told.labels.shape[1])), told.labels[others]], 1)
+    rows = np.stack([np.broadcast_to(told.rows[at], count), told.rows[others]], 1)
+    return test.chance(test.pearson(labels(both, rows)))

@@ -1,0 +1,1 @@
+"""How far clients are apart, as optimal transport has it: a second opinion."""

@@ -1,0 +1,48 @@
+"""A client beside all others differs from them where it does, and not because they tell less."""
+
+import numpy as np
+import pytest
+
+from models.shift.findings import against_the_rest, findings
+from models.shift.guarded import TYPES
+from models.shift.told.summaries import Layout, Summaries, joined, summary
+
+CLASSES, CLIENTS, ROWS = 10, 9, 120
+COLUMNS = Layout(("x",), (None,), np.array([-4.0]), np.array([4.0]), 32, CLASSES, missing=(False,))
+
+
+def told(seed: int, first: np.ndarray | None = None) -> Summaries:
+    """Clients with some twelve rows of a class, many told with others; `first`: class shares of the first."""
+    rng = np.random.default_rng(seed)
+    same = np.arange(ROWS)
+    labels = [rng.choice(CLASSES, ROWS, p=first if at == 0 else None) for at in range(CLIENTS)]
+    return joined([summary(rng.normal(size=(ROWS, 1)), y, same, COLUMNS) for y in labels])
+
+
+def types(there: Summaries) -> np.ndarray:
+    """(clients, 3) bool."""
+    places = np.arange(CLIENTS)
+    return findings(against_the_rest(there), COLUMNS, places, places + CLIENTS).verdicts.types
+
+
+def test_a_class_of_few_rows_with_each_client_is_not_missing_from_the_rest():
+    alike = np.stack([types(told(seed)) for seed in range(20)])
+    assert np.isnan(told(0).labels).mean() > 0.1
+    assert alike.any(-1).mean() <= 0.05
+
+
+def test_label_shares_that_do_differ_from_the_rest_are_seen():
+    shares = np.array([0.46] + [0.06] * 9)
+    for seed in range(5):
+        assert types(told(seed, shares))[0].tolist() == [name == "label" for name in TYPES]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rest_has_no_more_rows_of_a_class_than_there_can_be(seed):
+    there = told(seed)
+    rest = against_the_rest(there).take(np.arange(CLIENTS, 2 * CLIENTS))
+    known, silent = np.nan_to_num(there.labels), np.isnan(there.labels)
+    least = known.sum(0) - known
+    assert (np.nan_to_num(rest.labels) <= least + 9 * (silent.sum(0) - silent) + 1e-9).all()
+    assert (np.nan_to_num(rest.labels, nan=np.inf) >= least - 1e-9).all()
+    assert (np.nansum(rest.labels, -1) <= rest.rows + 1e-9).all()

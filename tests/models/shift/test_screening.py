@@ -1,0 +1,124 @@
+"""One pass over all pairs finds what looking at each pair does, and groups of clients of one law come out as they are."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.shift import screening, tables
+from models.shift.findings import alike, discovered
+from models.shift.pairs import all_pairs, labels
+from models.shift.screening import chances, on_shared_bins, together
+from models.shift.told.summaries import LEAST_ROWS, Layout, joined, summary
+
+few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def slowly(told):
+    """Of every pair by the tests of tables: twice the least chance, of labels or of features times their number."""
+    found = []
+    for first, second in zip(*all_pairs(len(told.rows)), strict=True):
+        both = [first, second]
+        least = 1.0
+        for feature in range(told.counts.shape[1]):
+            table = told.counts[both][:, feature, :, :-1].astype(float)
+            kept = (table.sum(1) >= LEAST_ROWS).all(0)
+            least = min(least, float(tables.chance(tables.of_bins_in_classes(table * kept))))
+        own = tables.chance(tables.pearson(labels(told.labels[None, both], told.rows[None, both])))[0]
+        found.append(min(1.0, 2 * min(own, least * told.counts.shape[1])))
+    return np.array(found)
+
+
+def clients(seed, sizes, moved=0.0):
+    """Two features, a category and classes 0 to 2 of which some clients have few; odd clients are moved."""
+    rng, found = np.random.default_rng(seed), []
+    for at, size in enumerate(sizes):
+        y = rng.choice(3, size, p=rng.dirichlet([1, 1, 1]))
+        x = rng.normal(size=(size, 3)) + y[:, None] * [1, 0, 0] + at % 2 * moved
+        x[:, 2] = np.clip(np.round(x[:, 2]), 0, 2)
+        found.append((x, y))
+    return found
+
+
+KINDS = {"categories": (None, None, (0.0, 1.0, 2.0)), "classes": 3}
+
+
+@few
+@given(st.integers(0, 99), st.lists(st.integers(5, 200), min_size=2, max_size=6), st.sampled_from([0.0, 0.4, 2.0]))
+def test_chances_are_those_of_each_pair_on_the_same_bins(tell, seed, sizes, moved):
+    told = tell(clients(seed, sizes, moved), **KINDS)
+    shared, _ = on_shared_bins(told.summaries, told.layout)
+    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+
+
+def test_many_pairs_at_once_or_few_make_no_difference(tell, monkeypatch):
+    told = tell(clients(1, [80] * 9, 0.5), **KINDS)
+    shared, _ = on_shared_bins(told.summaries, told.layout)
+    whole, heard = chances(shared), []
+    monkeypatch.setattr(screening, "_AT_ONCE", 1)
+    np.testing.assert_array_equal(chances(shared, heard.append), whole)
+    assert heard == [8, 15, 21, 26, 30, 33, 35, 36]
+    assert chances(shared.take([0])).shape == (0,)
+
+
+def test_shared_bins_hold_every_row_and_about_as_many_each(tell):
+    told = tell(clients(2, [150] * 8), **KINDS)
+    shared, layout = on_shared_bins(told.summaries, told.layout)
+    np.testing.assert_array_equal(shared.counts.sum(2), told.summaries.counts.sum(2))
+    rows = shared.counts[:, 0].sum((0, 2))[: layout.bins]
+    assert (rows > 0).sum() >= 8
+    assert rows.max() < 3 * rows[rows > 0].mean()
+    np.testing.assert_array_equal(shared.counts[:, 2, :4], told.summaries.counts[:, 2, :4])
+    assert layout.joined
+
+
+def laws(seed):
+    """Sixty clients of five laws, dealt at random, and whose law each has."""
+    rng = np.random.default_rng(seed)
+    law = rng.permutation(np.repeat(np.arange(5), 12))
+    found = []
+    for kind in law:
+        y = (rng.random(300) < (0.85 if kind == 1 else 0.4)).astype(int)
+        x = rng.normal(size=(300, 3))
+        x[:, 0] += 2 * (1 - y if kind == 2 else y) - 1
+        x[:, 1] += 1.5 * (kind == 3)
+        x[:, 2] *= 2.2 if kind == 4 else 1
+        found.append((x, y))
+    return found, law
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sixty_clients_of_five_laws_fall_into_their_groups(seed, tell):
+    own, law = laws(seed)
+    told = tell(own)
+    shared, _ = on_shared_bins(told.summaries, told.layout)
+    groups = alike(*all_pairs(60), discovered(chances(shared)), 60)
+    assert sorted(groups) == sorted(np.flatnonzero(law == kind).tolist() for kind in range(5))
+
+
+def test_a_group_together_is_one_client_with_all_its_rows(tell):
+    own, law = laws(5)
+    told = tell(own)
+    groups = [np.flatnonzero(law == kind).tolist() for kind in range(5)]
+    merged = together(told.summaries, groups)
+    whole = tell(
+        [tuple(np.concatenate(part) for part in zip(*(own[at] for at in group), strict=True)) for group in groups]
+    )
+    for name in ("rows", "labels", "counts"):
+        np.testing.assert_array_equal(getattr(merged, name), getattr(whole.summaries, name))
+    np.testing.assert_allclose(merged.moments[:, :, :2], whole.summaries.moments[:, :, :2], rtol=1e-8)
+
+
+def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_differ_in_labels():
+    rng, layout = np.random.default_rng(0), Layout(("x",), (None,), np.array([-3.0]), np.array([3.0]), 32, 2)
+    parts = []
+    for _ in range(60):
+        y = (rng.random(300) < 10 / 300).astype(int)  # told of by about half of them
+        parts.append(summary(rng.normal(size=(300, 1)), y, np.arange(300), layout))
+    told = joined(parts)
+    tellers = ~np.isnan(told.labels[:, 1])
+    assert 15 < tellers.sum() < 45
+    silent, telling = np.flatnonzero(~tellers).tolist(), np.flatnonzero(tellers).tolist()
+    groups = together(told, [[*silent[:14], *telling[:2]], telling[2:]])
+    both = labels(groups.labels[None], groups.rows[None])
+    assert tables.chance(tables.pearson(both))[0] > 1e-4
