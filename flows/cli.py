@@ -142,6 +142,28 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
 
 
 @app.command()
+def diagnose(
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV", help="Each silo beside itself then: a git revision, or the start of a data version."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+    timings: Timings = False,
+) -> None:
+    """Name how the silos differ: in inputs, in labels, or in the rule between them.
+
+    Example: siloflow diagnose --against HEAD~1
+    """
+    with _session(json, timings) as session:
+        session.project(overrides, None if against is None else lambda project: _can_compare(project, against))
+        found = session.flow("diagnose", "diagnose", against=against, overrides=overrides or [])
+        session.answer(found, "diagnose" if against is None else "diagnose_against")
+
+
+@app.command()
 def methods(overrides: Overrides = None, json: Json = False) -> None:
     """List the methods and their options.
 
@@ -260,6 +282,7 @@ def bench(
     ] = False,
     codebook: Annotated[bool, typer.Option("--codebook", help="What a codebook adds to a training step.")] = False,
     regroup: Annotated[bool, typer.Option("--regroup", help="What making groups adds to a round.")] = False,
+    diagnose: Annotated[bool, typer.Option("--diagnose", help="What comparing 1,000 silos costs.")] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -280,6 +303,10 @@ def bench(
             from flows.bench.regroup_cost import regroup_cost
 
             session.answer(regroup_cost(repeats, session.say), "regroup")
+        elif diagnose:
+            from flows.bench.diagnose_cost import diagnose_cost
+
+            session.answer(diagnose_cost(session.say), "diagnose_cost")
         else:
             from flows.bench.workloads import bench as contest
 
@@ -373,6 +400,14 @@ def _can_partition(project: Any) -> None:
     with changing(project.root, "`siloflow partition`"):
         pass
     read(project.params.data, project.root)
+
+
+def _can_compare(project: Any, revision: str) -> None:
+    """An unknown version, and one of another schema, is told before Prefect is started."""
+    from flows.diagnosis.against import earlier
+
+    with earlier(project, revision):
+        pass
 
 
 def _check_run(project: Any, method: str, seed: int) -> None:

@@ -4,15 +4,13 @@ from itertools import product
 from typing import Any
 
 from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing import headline, spread
-from flows.experiment import identity
+from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared, kept
@@ -87,7 +85,7 @@ def check_resume(project: Project, wanted: dict[str, Any]) -> None:
 
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
-    _tell_prefect(name)
+    prefect_page.called(name)
     with project.workers():
         results, failed = _all_runs(project, name, wanted, overrides)
         conclusions = _conclusions(project, wanted, results)
@@ -200,13 +198,6 @@ def _about(project: Project, wanted: dict[str, Any]) -> str:
     """The note above the runs in MLflow, until the comparison is done."""
     methods, seeds = ", ".join(wanted["methods"]), ", ".join(map(str, wanted["seeds"]))
     return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
-
-
-def _tell_prefect(name: str) -> None:
-    """On Prefect's page the flow run is called as the experiment is on MLflow's."""
-    if flow_run.id:
-        with get_client(sync_client=True) as client:
-            client.update_flow_run(flow_run.id, name=name)
 
 
 def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> None:

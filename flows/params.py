@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from flows import method as methods
 from flows.console.complaints import explained
+from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.experiment import user_method
 from silos import bounds
 from silos.data_params import DataParams
@@ -239,6 +240,7 @@ class Params(Section):
     engine: EngineParams = EngineParams()
     runner: RunnerParams = RunnerParams()
     tracking: TrackingParams = TrackingParams()
+    diagnose: DiagnoseParams = DiagnoseParams()
 
     @field_validator("extra_methods")
     @classmethod

@@ -1,4 +1,4 @@
-"""The one exception that the screen shows without a traceback, and how a sentence quotes a value."""
+"""What the screen shows without a traceback, and how a sentence quotes a value."""
 
 from typing import Any
 
@@ -8,6 +8,10 @@ class UserError(Exception):
 
     raised_in = ""
     """The file of the line that raised it inside a step: the traceback does not travel between processes."""
+
+
+class RefusalError(UserError):
+    """What a client answers where it may not tell: the message names the client, the reason and the way out."""
 
 
 def shown(value: Any, most: int = 80) -> str:

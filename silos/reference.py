@@ -136,6 +136,8 @@ def _must_be(folder: str, version: str, file: str, md5: str | None, about: str =
             f"`siloflow data use {version[:12]}` brings that version back; if this file alone is damaged, delete it and "
             "`dvc checkout` does"
         )
+    elif Path(path).is_symlink():  # of an earlier version
+        way_out = f"Delete {Path(path).resolve()} of DVC's cache, and `siloflow data use` brings it back from a remote"
     raise UserError(
         f"{path}{about} {what}: it was changed while it was in use, or it is damaged. {way_out}; --resume then goes on "
         "after the last whole round."

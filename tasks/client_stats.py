@@ -117,7 +117,8 @@ def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
     pairs = describe(silos, stack, asked)
     rows = torch.tensor([count for count, _ in pairs])
     speaks = enough(open_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
-    vectors = torch.stack([s.vector for _, s in pairs]) * speaks[:, None]
+    vectors = torch.stack([s.vector for _, s in pairs])
+    vectors = torch.where(speaks[:, None], vectors, torch.zeros_like(vectors))  # times 0 a zero would keep its sign
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))
     if "class_counts" in parts:
         parts["class_counts"] = (parts["class_counts"] * rows[:, None]).round()

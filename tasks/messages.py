@@ -312,6 +312,43 @@ class CommonNorms(Message):
 
 
 @dataclass(frozen=True)
+class ShiftNumbers(Message):
+    """What the clients of one stack tell of their training rows for a diagnosis: counts on agreed bins, moments, by class.
+
+    Of a class of too few rows nothing is told but together with others like it, in the last column, and nothing at all where
+    even these are too few. Fields are as models.shift.told.summaries.Summaries has them.
+    """
+
+    travels = False
+
+    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    labels: Annotated[Tensor, FEW]  # (clients, classes) float64, NaN for what is not told alone
+    counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes + 1) float64
+    moments: Annotated[Tensor, SEVERAL]  # (clients, features, classes + 1, 5) float64
+
+
+@dataclass(frozen=True)
+class NoisyCounts(Message):
+    """What the clients of one stack tell for a diagnosis with differential privacy: counts on agreed bins with their noise.
+
+    Of all classes, as which are told would tell something; the noise stands in for the rows that a number would need.
+    """
+
+    travels = False
+
+    counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes) int64, may be negative
+
+
+@dataclass(frozen=True)
+class Silence(Message):
+    """The clients of one stack whose ledgers let them tell nothing for a diagnosis."""
+
+    travels = False
+
+    why: Mapping[str, str]  # client, the reason and the way out, which tell that few rows changed, or a budget
+
+
+@dataclass(frozen=True)
 class Projected(Message):
     """For a picture, and only where params allow it: where each client's tokens and its own words lie, two numbers each."""
 

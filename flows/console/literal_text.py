@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import ProgressColumn, Task
+from rich.table import Table
 from rich.text import Text
 
 from tasks.recording.legible_names import legible
@@ -50,3 +51,11 @@ class PlainColumn(ProgressColumn):
 def say(line: str) -> None:
     """A line on stdout."""
     PlainConsole().print(line, soft_wrap=True)
+
+
+def text_table(*columns: str) -> Table:
+    """Without lines; the first column is never folded."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for i, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=i == 0)
+    return table

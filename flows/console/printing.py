@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from rich.table import Table
-
-from flows.console.literal_text import PlainConsole
+from flows.console.literal_text import PlainConsole, text_table
+from flows.console.truth_printing import truth_table
 from models.assessment.quantities import QUANTITIES, Quantity
 
 _ABREAST = 5  # columns of other metrics that fit beside each other
+_NARROW = 72  # columns of a terminal, below which a table with sentences in it cannot be read
 _OPEN = "siloflow ui opens MLflow's and Prefect's pages"
 
 
@@ -52,7 +52,7 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
 def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     """The table, the sentences, and where to look."""
     quantity = QUANTITIES[answer["task"]]
-    table = _table("method", "model tested", *quantity.columns.values(), "seconds")
+    table = text_table("method", "model tested", *quantity.columns.values(), "seconds")
     for row in answer["table"]:
         table.add_row(
             row["method"],
@@ -81,7 +81,7 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
 def show(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a client, and how far apart they are."""
     labels = ["labels"] if answer["classes"] else ["y mean", "y sd"]
-    table = _table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
+    table = text_table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
     for client in answer["clients"][:60]:
         rows, target = client["rows"], client["target"]
         table.add_row(
@@ -109,9 +109,66 @@ def show(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"picture         {answer['figure']}")
 
 
+def diagnose(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Sentences first, then one table, and where to look."""
+    for sentence in answer["sentences"]:
+        console.print(sentence)
+    rows = answer["overview"]["rows"]
+    if rows:
+        console.print()
+        if console.width < _NARROW:
+            _one_below_another(rows, console)
+        else:
+            _beside_each_other(rows, console)
+        if answer["overview"]["more"]:
+            console.print(f"{answer['overview']['more']}; --json has them all")
+        if answer["overview"]["scale"]:
+            console.print(answer["overview"]["scale"])
+    if answer["notes"] or answer["next"]:
+        console.print()
+    for note in answer["notes"]:
+        console.print(note)
+    for step in answer["next"]:
+        console.print(f"next: {step}")
+    console.print()
+    console.print(f"data version  {answer['data_version']}")
+    console.print(f"told          {answer['bytes']['up_of_a_client']:,} bytes of each silo, no row")
+    console.print(f"files         {answer['folder']}")
+    if answer["pictures"]:
+        console.print(f"pictures      {', '.join(answer['pictures'])}")
+    console.print(f"look closer   {_OPEN}")
+
+
+def _beside_each_other(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    table = text_table("silos", "beside", "differ in", "strength", "most in")
+    for row in rows:
+        for at, (what, strength) in enumerate(row["differ"]):
+            sides = (row["first"], row["second"]) if at == 0 else ("", "")
+            table.add_row(*sides, what, strength, ", ".join(row["features"]) if at == 0 else "")
+    table.columns[0].no_wrap = False
+    console.print(table)
+
+
+def _one_below_another(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    """Where no table fits."""
+    for row in rows:
+        console.print(f"{row['first']} beside {row['second']}")
+        for what, strength in row["differ"]:
+            console.print(f"  {what}: {strength}" if strength != "-" else f"  {what}")
+        if row["features"]:
+            console.print(f"  most in {', '.join(row['features'])}")
+
+
+def diagnose_against(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Sentences, and which versions they are of."""
+    for sentence in answer["sentences"]:
+        console.print(sentence)
+    console.print(f"data version    {answer['data_version']}, since {answer['since']}")
+
+
 def methods(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a method."""
-    table = _table("method", "model tested", "options", "what it does")
+    table = text_table("method", "model tested", "options", "what it does")
     for method in answer["methods"]:
         options = ", ".join(f"{k}={v}" for k, v in method["options"].items()) or "-"
         table.add_row(method["method"], method["model"], options, method["summary"].partition(": ")[2])
@@ -121,7 +178,7 @@ def methods(answer: dict[str, Any], console: PlainConsole) -> None:
 def stats(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a statistic, and what is odd about it."""
     console.print(f"client {answer['client']}, {answer['rows']} training rows")
-    table = _table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
+    table = text_table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
     at = 0
     for line in answer["kinds"]:
         numbers = answer["statistics"][at : at + line["length"]]
@@ -159,7 +216,7 @@ def cost(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def _memory(memory: dict[str, Any], console: PlainConsole) -> None:
     """A row for each number of rows at once."""
-    table = _table("rows", "which", "largest layer", "evaluation", "at least", "training")
+    table = text_table("rows", "which", "largest layer", "evaluation", "at least", "training")
     for line in memory["rows"]:
         whole, least = f"{line['largest_activation']:,}", line["training_floor"]
         floor = "-" if least is None else f"{least:,}"
@@ -214,7 +271,7 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
     seconds = answer["workloads"][0]["seconds_per_round"]
     peers = [name for name in seconds if name not in by_hand and name != "siloflow"]
-    table = _table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
+    table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
     for line in answer["workloads"]:
         seconds = line["seconds_per_round"]
         table.add_row(
@@ -239,7 +296,7 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row an encoder: parameters and milliseconds without and with a codebook."""
-    table = _table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
+    table = text_table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
     for line in answer["encoders"]:
         numbers, milliseconds = line["parameters"], line["milliseconds"]
         table.add_row(
@@ -261,7 +318,7 @@ def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a number of clients for the server's part; then rounds without and with regrouping."""
-    table = _table("clients", "groups", "least", "median", "peak memory")
+    table = text_table("clients", "groups", "least", "median", "peak memory")
     for line in answer["server"]:
         seconds = (f"{line['seconds'][name]:.3f} s" for name in ("least", "median"))
         table.add_row(str(line["clients"]), str(line["groups"]), *seconds, f"{line['peak_bytes'] / 2**20:.0f} MiB")
@@ -269,7 +326,7 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"Overlaps of all pairs on {answer['rows']} rows, the gap between them, and complete linkage.")
     console.print()
     line = answer["round"]
-    table = _table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
+    table = text_table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
     table.add_row(
         str(line["clients"]),
         *(f"{line['seconds'][name]:.3f} s" for name in ("fedavg", "selective")),
@@ -284,9 +341,31 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
     )
 
 
+def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Seconds, memory and bytes, a line each."""
+    told, printed, fedwad = (answer[part] for part in ("bytes_of_a_client", "printed_rule", "fedwad"))
+    lines = {
+        "asked": f"{answer['clients']:,} silos of {answer['rows']} rows, {answer['features']} features, "
+        f"{answer['classes']} classes",
+        "a silo": f"{answer['client_seconds'] * 1000:.1f} ms; tells {told['told']:,} bytes, its rows are {told['rows']:,}",
+        "the server": f"{answer['server_seconds']:.0f} s for {answer['pairs']:,} pairs, "
+        f"{answer['server_peak_bytes'] / 2**20:,.0f} MiB",
+        "groups": f"{len(answer['groups'])}, " + ("the laws'" if answer["laws_found"] else "not the laws'"),
+        "printed rule": f"{printed['seconds']:.1f} s on {printed['features']} features; all: "
+        f"{printed['all_extrapolated']:,.0f} s (extrapolated)",
+    }
+    if fedwad is not None:
+        lines["FedWaD"] = (
+            f"{fedwad['seconds']:.0f} s for {fedwad['pairs']} pairs, {fedwad['bytes_of_a_pair']:,} bytes a pair; all: "
+            f"{fedwad['all_extrapolated'] / 3600:,.0f} hours (extrapolated)"
+        )
+    for name, text in lines.items():
+        console.print(f"{name:<14}{text}")
+
+
 def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     """What was measured, and the block for params.yaml."""
-    table = _table("kind", "stack", "ms a client and epoch")
+    table = text_table("kind", "stack", "ms a client and epoch")
     for line in answer["measured"]:
         table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")
     console.print(table)
@@ -294,13 +373,6 @@ def tune(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"now: {now['kind']}, stacks of {now['stack']}. Fastest here, for params.yaml:")
     for line in ("engine:", f"  kind: {engine['kind']}", f"  stack: {engine['stack']}"):
         console.print(line)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for i, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=i == 0)
-    return table
 
 
 def headline(paired: list[dict[str, Any]]) -> str:
@@ -330,7 +402,7 @@ def _bars(shares: list[float]) -> str:
 
 def data_log(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a version, the present one marked."""
-    table = _table("", "revision", "date", "partitions", "commit")
+    table = text_table("", "revision", "date", "partitions", "commit")
     for version in answer["versions"]:
         parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
         mark = "*" if version["digest"] == answer["now"] else ""
@@ -350,7 +422,7 @@ def data_diff(answer: dict[str, Any], console: PlainConsole) -> None:
     if not answer["silos"]:
         console.print("no silo differs.")
         return
-    table = _table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
+    table = text_table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
     for silo in answer["silos"]:
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
     console.print(table)
@@ -379,11 +451,14 @@ def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[
 
 def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     """Published beside ours."""
+    if "confusions" in answer:
+        truth_table(answer, console)
+        return
     console.print(answer["title"])
     console.print(answer["source"])
     rows = answer["rows"]
     also = [name for name in ("floor", "fresh", "unseen") if any(row[name] is not None for row in rows)]
-    table = _table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
+    table = text_table("cell", "published", "ours", *also, "each seed", "s a run", "what it is")
     for row in rows:
         ours = _four(row["ours"]) + (f" ± {row['sd']:.2g}" if row["sd"] else "")
         each = " ".join(map(_four, row["values"])) + (f"; {row['missed']} missed" if row["missed"] else "")
@@ -413,7 +488,7 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
     """A row a class, published / ours in each cell's column."""
-    table = _table("class", *next(iter(classes.values())))
+    table = text_table("class", *next(iter(classes.values())))
     for name, cells in classes.items():
         table.add_row(name, *(f"{_three(c['published'])} / {_three(c['ours'])}" for c in cells.values()))
     console.print()
@@ -427,7 +502,7 @@ def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: Plain
     console.print("of the same runs: ours ± standard deviation (published)")
     titles = list(metrics)
     for at in range(0, len(titles), _ABREAST):
-        table = _table("cell", *titles[at : at + _ABREAST])
+        table = text_table("cell", *titles[at : at + _ABREAST])
         for cell in metrics[titles[at]]:
             sides = [metrics[title][cell] for title in titles[at : at + _ABREAST]]
             spread = [f" ± {side['sd']:.1g}" if side["sd"] else "" for side in sides]
@@ -440,7 +515,7 @@ def _also(metrics: dict[str, dict[str, dict[str, float | None]]], console: Plain
 def _ensembles(ensembles: dict[str, dict[str, float] | None], console: PlainConsole) -> None:
     """A row a cell, a column a number of its runs together."""
     names = next((list(numbers) for numbers in ensembles.values() if numbers), [])
-    table = _table("cell", *(name.replace("_", " ") for name in names))
+    table = text_table("cell", *(name.replace("_", " ") for name in names))
     for cell, numbers in ensembles.items():
         table.add_row(cell, *(_three((numbers or {}).get(name)) for name in names))
     console.print()

@@ -11,7 +11,7 @@ from models.training.engine_choice import even
 
 def identity_of(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:
     """Plain JSON. Where a run is computed is not in it, but the engine's form is, which rounds in its own way."""
-    elsewhere = {"runner", "tracking", "comparison", "method", "engine"}
+    elsewhere = {"runner", "tracking", "comparison", "diagnose", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
     begins = {one.network.starts_from for one in problem.network.singles} - {""}
     if begins:

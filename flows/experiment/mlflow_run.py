@@ -18,6 +18,7 @@ from flows.round import Problem
 from models.model import Model
 from models.networks.registry import comes_along, kind_of, to_json
 from models.state import Private, Weights
+from silos.cohort import Silos
 from silos.private import PrivateStore
 from tasks.recording.figures import write_client_table
 from tasks.recording.track import Finish, Ticket
@@ -67,7 +68,21 @@ def finish(
 ) -> Finish:
     """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics."""
     clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(rounds))
-    return Finish((clients, *pictures), _model(project, page, problem, private, model), _data(project, problem), final)
+    return Finish(
+        (clients, *pictures), _model(project, page, problem, private, model), dataset(project, problem.silos), final
+    )
+
+
+def dataset(project: Project, silos: Silos) -> dict[str, Any]:
+    """The dataset input: named, with the data version as its digest."""
+    name = project.params.data.name
+    rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
+    return {
+        "name": name,
+        "version": silos.version,
+        "source": json.dumps({"path": f"data/{name}", "dvc": silos.version}),
+        "profile": json.dumps({"clients": len(silos.clients), "rows": rows}),
+    }
 
 
 def git_commit(root: Path) -> str:
@@ -121,16 +136,4 @@ def _model(
         "shared": dict(model.shared),
         "personal": {**personal, **beside},
         "example": example,
-    }
-
-
-def _data(project: Project, problem: Problem) -> dict[str, Any]:
-    """The dataset input: named, with the data version as its digest."""
-    name, silos = project.params.data.name, problem.silos
-    rows = {split: sum(silos.rows(split).values()) for split in ("train", "validation", "test")}
-    return {
-        "name": name,
-        "version": silos.version,
-        "source": json.dumps({"path": f"data/{name}", "dvc": silos.version}),
-        "profile": json.dumps({"clients": len(silos.clients), "rows": rows}),
     }

@@ -22,6 +22,7 @@ from silos.heterogeneity import overview
 from silos.store import MANIFEST, ClientEntry, open_client, open_missing, read_manifest
 from silos.versions.digest import file_hashes, listing_digest
 from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
+from silos.versions.linked import files_of, inside, link
 
 SPLITS = ("train", "validation", "test")
 _UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
@@ -57,7 +58,7 @@ def partitions(root: Path, digest: str) -> dict[str, str]:
     """The data version of every partition in a version of data/."""
     files = listed(root, digest) or {}
     names = sorted({path.split("/", 1)[0] for path in files if "/" in path})
-    return {name: listing_digest(_inside(files, name)) for name in names}
+    return {name: listing_digest(inside(files, name)) for name in names}
 
 
 def find(root: Path, revision: str) -> str:
@@ -91,7 +92,7 @@ def diff(root: Path, before: str, after: str) -> list[dict[str, Any]]:
 
     name of the partition, client, change (added, removed, changed), and rows and label shares before and after.
     """
-    old, new = _files(root, before), _files(root, after)
+    old, new = files_of(root, before), files_of(root, after)
     names = sorted({path.split("/", 1)[0] for path in {*old, *new} if old.get(path) != new.get(path)})
     return [record for name in names for record in _partition_diff(root, name, old, new)]
 
@@ -111,7 +112,7 @@ def use(root: Path, revision: str) -> str:
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
         digest = find(root, revision)
-        files = _files(root, digest)
+        files = files_of(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
     digest = digest_in(text)
@@ -148,15 +149,6 @@ def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
         or _UNFINISHED.fullmatch(path.rpartition("/")[2])
         for path, md5 in there.items()
     )
-
-
-def _files(root: Path, digest: str) -> dict[str, str]:
-    files = listed(root, digest)
-    if files is None:
-        raise UserError(
-            f"DVC's cache does not hold version {digest}; `siloflow data use` brings a git revision back from a remote."
-        )
-    return files
 
 
 def _partition_diff(root: Path, name: str, old: dict[str, str], new: dict[str, str]) -> list[dict[str, Any]]:
@@ -210,22 +202,10 @@ def _tensors(folder: Path, entry: ClientEntry, split: str) -> dict[str, np.ndarr
 
 @contextmanager
 def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
-    """Links to DVC's objects under their names of that version."""
     with TemporaryDirectory() as temporary:
-        hashes = _inside(files, name)
-        for path, md5 in hashes.items():
-            source = object_path(root, md5)
-            if not source.is_file():
-                raise UserError(
-                    f"DVC's cache misses data/{name}/{path} of that version; `siloflow data use` brings it back."
-                )
-            (Path(temporary) / path).parent.mkdir(parents=True, exist_ok=True)
-            (Path(temporary) / path).symlink_to(source)
+        hashes = inside(files, name)
+        link(root, name, hashes, Path(temporary))
         yield _Opened(Path(temporary), hashes)
-
-
-def _inside(files: dict[str, str], name: str) -> dict[str, str]:
-    return {path.split("/", 1)[1]: md5 for path, md5 in files.items() if path.startswith(f"{name}/")}
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:

@@ -54,9 +54,9 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURA
 
 
 # Okabe and Ito's palette: told apart also by colour-blind readers
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 _MARKERS = ["o", "s", "^", "D"]  # where there are more lines than colours
-_GREY = "#666666"
+GREY = "#666666"
 _LETTERS = 40  # of a name
 _LINES = 100  # that can be read beside each other
 
@@ -68,17 +68,17 @@ def draw_comparison(
     quantity: Quantity = ACCURACY,
 ) -> None:
     """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
-    figure, (left, middle, right) = _figure(15, 4.6, 3)
-    colours = {m: _COLOURS[i % len(_COLOURS)] for i, m in enumerate(curves)}
+    figure, (left, middle, right) = new_figure(15, 4.6, 3)
+    colours = {m: COLOURS[i % len(COLOURS)] for i, m in enumerate(curves)}
     lines = []
     for method, seeds in curves.items():
         for curve in seeds:
             left.plot(*zip(*curve, strict=True), color=colours[method], alpha=0.25, linewidth=1)
         lines += left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2)
-    _title(left, quantity.title)
+    set_title(left, quantity.title)
     left.set(xlabel="round", ylabel=quantity.name)
     if curves:
-        _legend(left, lines, list(curves), loc="lower right" if quantity.higher_is_better else "upper right")
+        set_legend(left, lines, list(curves), loc="lower right" if quantity.higher_is_better else "upper right")
 
     methods = list(curves)
     for at, method in enumerate(methods):
@@ -91,53 +91,53 @@ def draw_comparison(
         middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)
         if means:
             middle.hlines(quantity.over_clients(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
-    _title(middle, "Each client (dot: mean over seeds)")
+    set_title(middle, "Each client (dot: mean over seeds)")
     middle.set(ylabel=f"test {quantity.name}")
-    middle.set_xticks(range(len(methods)), _names(methods))
+    middle.set_xticks(range(len(methods)), drawable_names(methods))
 
     paired = comparison["paired"]
-    right.axvline(0, color=_GREY, linewidth=1)
+    right.axvline(0, color=GREY, linewidth=1)
     for at, p in enumerate(paired):
         colour = colours[p["method"]]
         right.plot([quantity.axis(p["low"]), quantity.axis(p["high"])], [at, at], color=colour, linewidth=2.2)
         right.plot(quantity.axis(p["difference"]), at, "o", color=colour)
-    right.set_yticks(range(len(paired)), _names([p["method"] for p in paired]))
+    right.set_yticks(range(len(paired)), drawable_names([p["method"] for p in paired]))
     right.set_ylim(max(len(paired), 1) - 0.5, -0.5)
-    _title(right, f"Difference to {_name(paired[0]['reference'])}, 95 % interval" if paired else "")
+    set_title(right, f"Difference to {drawable_name(paired[0]['reference'])}, 95 % interval" if paired else "")
     right.set(xlabel=quantity.difference_axis)
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> None:
     """The headline and every check's entropy by round, a line at the end of each stage with who got words."""
-    figure, axes = _figure(8, 4.6, 1)
+    figure, axes = new_figure(8, 4.6, 1)
     scored = [(r["round"], r["metrics"][quantity.headline]) for r in records if quantity.headline in r["metrics"]]
-    axes.plot(*zip(*scored, strict=True), color=_COLOURS[0], linewidth=2, label=f"test {quantity.name}")
+    axes.plot(*zip(*scored, strict=True), color=COLOURS[0], linewidth=2, label=f"test {quantity.name}")
     doubts = axes.twinx()
     checks = [r for r in records if "check/entropy" in r["metrics"]]
     at = [r["round"] for r in checks]
-    for name, colour in (("entropy", _COLOURS[1]), ("ece", _COLOURS[3])):
+    for name, colour in (("entropy", COLOURS[1]), ("ece", COLOURS[3])):
         doubts.plot(at, [r["metrics"][f"check/{name}"] for r in checks], "o--", color=colour, label=name)
     for record in checks:
-        axes.axvline(record["round"], color=_GREY, linewidth=0.8, linestyle=":")
+        axes.axvline(record["round"], color=GREY, linewidth=0.8, linestyle=":")
         extended = record["metrics"].get("clients/extended", 0)
         axes.annotate(
             f"+{extended:.0f}" if extended else "end",
             (record["round"], 1),
             xycoords=("data", "axes fraction"),
             fontsize=9,
-            color=_GREY,
+            color=GREY,
             ha="right",
             va="top",
         )
-    _title(axes, "Stages: dotted lines are checks, +n gave n clients words")
+    set_title(axes, "Stages: dotted lines are checks, +n gave n clients words")
     axes.set(xlabel="round", ylabel=quantity.name)
     doubts.set(ylabel="at the check: entropy in nats, ECE")
     doubts.grid(visible=False)
     doubts.spines["right"].set_visible(True)
     lines = [*axes.get_lines()[:1], *doubts.get_lines()]
     axes.legend(lines, [line.get_label() for line in lines], frameon=False, loc="center right")
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
@@ -154,16 +154,16 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
     rounds = sorted(history)
     table = [[history[number].get(client, math.nan) for number in rounds] for client in clients]
     highest = max(g for groups in history.values() for g in groups.values())
-    colours = ListedColormap([_COLOURS[group % len(_COLOURS)] for group in range(highest + 1)])
-    figure, axes = _figure(8, min(1.4 + 0.28 * len(clients), 30), 1)
+    colours = ListedColormap([COLOURS[group % len(COLOURS)] for group in range(highest + 1)])
+    figure, axes = new_figure(8, min(1.4 + 0.28 * len(clients), 30), 1)
     sides = (rounds[0] - 0.5, rounds[-1] + 0.5, len(clients) - 0.5, -0.5)
     axes.imshow(table, colours, vmin=-0.5, vmax=highest + 0.5, aspect="auto", interpolation="nearest", extent=sides)
     axes.grid(visible=False)
     if len(clients) <= _LINES:
-        axes.set_yticks(range(len(clients)), _names(clients))
-    _title(axes, f"Who was with whom: {len(set(last.values()))} groups at the end")
+        axes.set_yticks(range(len(clients)), drawable_names(clients))
+    set_title(axes, f"Who was with whom: {len(set(last.values()))} groups at the end")
     axes.set(xlabel="round", ylabel="" if len(clients) <= _LINES else f"{len(clients)} clients")
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 Points = Sequence[tuple[float, float]]
@@ -173,22 +173,22 @@ def draw_codebook(
     path: Path, shared: Points, clients: Mapping[str, tuple[Points, Points]], domain: Mapping[str, str]
 ) -> None:
     """Features (dots) and words (crosses) in the plane in which shared words spread most; a colour for each domain."""
-    figure, axes = _figure(7.5, 6, 1)
+    figure, axes = new_figure(7.5, 6, 1)
     domains = list(dict.fromkeys(domain.values()))
     for client, (tokens, words) in clients.items():
-        colour = _COLOURS[domains.index(domain[client]) % len(_COLOURS)]
+        colour = COLOURS[domains.index(domain[client]) % len(COLOURS)]
         if len(tokens):
             axes.scatter(*zip(*tokens, strict=True), s=5, color=colour, alpha=0.35, linewidths=0)
         if len(words):
             axes.scatter(*zip(*words, strict=True), s=26, color=colour, marker="x", linewidths=1.2)
     marks = [axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2)]
-    marks += [axes.scatter([], [], s=24, color=_COLOURS[at % len(_COLOURS)]) for at in range(len(domains))]
-    marks += [axes.scatter([], [], s=26, color=_GREY, marker="x")]
-    _title(axes, "Features and words")
+    marks += [axes.scatter([], [], s=24, color=COLOURS[at % len(COLOURS)]) for at in range(len(domains))]
+    marks += [axes.scatter([], [], s=26, color=GREY, marker="x")]
+    set_title(axes, "Features and words")
     axes.set(xlabel="first direction of the shared words", ylabel="second")
     named = ["shared words", *(name or "features" for name in domains), "own words"]
-    _legend(axes, marks, named, fontsize=9)
-    _write(figure, path)
+    set_legend(axes, marks, named, fontsize=9)
+    write_figure(figure, path)
 
 
 def _mean_curve(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[float]]:
@@ -198,12 +198,12 @@ def _mean_curve(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int]
     return rounds, [statistics.fmean(t[r] for t in tables) for r in rounds]
 
 
-def _figure(width: float, height: float, columns: int) -> tuple[Any, Any]:
+def new_figure(width: float, height: float, columns: int, rows: int = 1) -> tuple[Any, Any]:
     """A figure without pyplot, whose global state threads would share."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
-    axes = figure.subplots(1, columns)
+    axes = figure.subplots(rows, columns)
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", color="#e6e6e6", linewidth=0.8)
@@ -211,20 +211,22 @@ def _figure(width: float, height: float, columns: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _title(ax: Any, text: str) -> None:
+def set_title(ax: Any, text: str) -> None:
+    """On the left, as all have it."""
     ax.set_title(text, loc="left", fontsize=11)
 
 
-def _legend(ax: Any, marks: Sequence[Any], names: Sequence[str], **options: Any) -> None:
+def set_legend(ax: Any, marks: Sequence[Any], names: Sequence[str], **options: Any) -> None:
     """Matplotlib leaves out what it is to find itself and whose name begins with _."""
-    ax.legend(marks, _names(names), frameon=False, **options)
+    ax.legend(marks, drawable_names(names), frameon=False, **options)
 
 
-def _names(names: Sequence[str]) -> list[str]:
-    return [_name(name) for name in names]
+def drawable_names(names: Sequence[str]) -> list[str]:
+    """See `drawable_name`."""
+    return [drawable_name(name) for name in names]
 
 
-def _name(name: str, letters: int = _LETTERS) -> str:
+def drawable_name(name: str, letters: int = _LETTERS) -> str:
     """A name of the user's as a picture can hold it: short, and without what the font has no letter for."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -233,7 +235,8 @@ def _name(name: str, letters: int = _LETTERS) -> str:
     return legible(short, lambda letter: bool(font.get_char_index(ord(letter))))
 
 
-def _write(figure: Any, path: Path) -> None:
+def write_figure(figure: Any, path: Path) -> None:
+    """As PNG, whole or not at all; no text in it is a formula."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -253,21 +256,21 @@ def draw_curves(
     """The running best of every seed's curve, by cell, on a logarithmic axis of rounds, and the target."""
     from matplotlib.ticker import LogFormatter
 
-    figure, axes = _figure(8, 4.6, 1)
+    figure, axes = new_figure(8, 4.6, 1)
     lines = {}
     for number, (cell, seeds) in enumerate(curves.items()):
         for curve in seeds:
             rounds = [round for round, _ in curve]
             best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))
-            (lines[cell],) = axes.plot(rounds, best, color=_COLOURS[number % len(_COLOURS)], linewidth=1.5)
+            (lines[cell],) = axes.plot(rounds, best, color=COLOURS[number % len(COLOURS)], linewidth=1.5)
     if target is not None:
-        axes.axhline(target, color=_GREY, linewidth=1, linestyle="--")
-    _title(axes, _name(title, letters=80))
+        axes.axhline(target, color=GREY, linewidth=1, linestyle="--")
+    set_title(axes, drawable_name(title, letters=80))
     axes.set(xlabel="round", ylabel=f"test {quantity.name}, running best", xscale="log")
     axes.xaxis.set(major_formatter=LogFormatter(), minor_formatter=LogFormatter())  # the usual one writes formulas
     if lines:
-        _legend(axes, list(lines.values()), list(lines))
-    _write(figure, path)
+        set_legend(axes, list(lines.values()), list(lines))
+    write_figure(figure, path)
 
 
 def draw_lines(
@@ -279,11 +282,11 @@ def draw_lines(
     title: str,
 ) -> None:
     """Each line's mean over seeds, with a dot a seed, over the axis `over`; dashed what is published, once if of several."""
-    figure, axes = _figure(9, 5.2, 1)
+    figure, axes = new_figure(9, 5.2, 1)
     drawn: dict[str, Any] = {}
     shown: list[Mapping[float, float]] = []
     for number, (name, points) in enumerate(ours.items()):
-        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
+        colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number // len(COLOURS) % len(_MARKERS)]
         there = sorted((at, values) for at, values in points.items() if values)
         means = [statistics.fmean(values) for _, values in there]
         (drawn[name],) = axes.plot(
@@ -296,10 +299,10 @@ def draw_lines(
             places, values = zip(*sorted(published[name].items()), strict=True)
             (line,) = axes.plot(places, values, color=colour, linewidth=1, linestyle="--", marker="x", markersize=4)
             drawn[f"{name}, published"] = line
-    _title(axes, _name(title, letters=80))
+    set_title(axes, drawable_name(title, letters=80))
     axes.set(xlabel=over, ylabel=unit)
-    _legend(axes, list(drawn.values()), list(drawn), loc="lower right")
-    _write(figure, path)
+    set_legend(axes, list(drawn.values()), list(drawn), loc="lower right")
+    write_figure(figure, path)
 
 
 Examples = Mapping[str, Sequence[Any | None]]
@@ -311,16 +314,16 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     clients, classes = overview["clients"], overview["classes"]
     height = min(max(3.2, 0.34 * len(clients) + 1.4), 14)
     panels = 2 + bool(examples)
-    figure, axes = _figure(4.5 * panels, height, panels)
+    figure, axes = new_figure(4.5 * panels, height, panels)
     _draw_rows(axes[0], clients)
     if classes:
         shares = [list(c["label_shares"].values()) for c in clients]
         shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
-        _title(axes[1], "Label shares")
+        set_title(axes[1], "Label shares")
         axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
         axes[1].grid(visible=False)
         if len(classes) <= 30:
-            axes[1].set_xticks(range(len(classes)), _names(classes))
+            axes[1].set_xticks(range(len(classes)), drawable_names(classes))
         figure.colorbar(shown, ax=axes[1], fraction=0.04, pad=0.02)
     else:
         _draw_targets(axes[1], clients)
@@ -328,20 +331,20 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         sheet, step = _contact_sheet(list(examples.values()))
         columns = len(next(iter(examples.values())))
         axes[-1].imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
-        _title(axes[-1], "A training row of each class" + (" (first 20 clients)" if len(clients) > 20 else ""))
-        axes[-1].set_xticks([step * (i + 0.5) for i in range(columns)], _names(classes[:columns]))
+        set_title(axes[-1], "A training row of each class" + (" (first 20 clients)" if len(clients) > 20 else ""))
+        axes[-1].set_xticks([step * (i + 0.5) for i in range(columns)], drawable_names(classes[:columns]))
         axes[-1].set(yticks=[])
         axes[-1].spines[["left", "bottom"]].set_visible(False)
         axes[-1].tick_params(length=0)
         axes[-1].grid(visible=False)
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
     """Stacked bars; above some hundred clients one filled outline a split, since a bar each takes half a minute."""
     few = len(clients) <= 200
     start = [0] * len(clients)
-    for split, colour in zip(("train", "validation", "test"), _COLOURS, strict=False):
+    for split, colour in zip(("train", "validation", "test"), COLOURS, strict=False):
         rows = [c["rows"][split] for c in clients]
         ends = [a + b for a, b in zip(start, rows, strict=True)]
         if few:
@@ -349,20 +352,20 @@ def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
         else:
             ax.fill_betweenx(range(len(clients)), start, ends, color=colour, label=split, step="mid", linewidth=0)
         start = ends
-    _title(ax, "Rows")
+    set_title(ax, "Rows")
     ax.set(ylim=(len(clients) - 0.5, -0.5))
     if len(clients) <= 60:
         roles = [f"({c['role']})" if c.get("role", "federated") != "federated" else "" for c in clients]
         names = [" ".join(filter(None, (c["name"], c["domain"], role))) for c, role in zip(clients, roles, strict=True)]
-        ax.set_yticks(range(len(clients)), _names(names))
+        ax.set_yticks(range(len(clients)), drawable_names(names))
     ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.06), handlelength=1)
 
 
 def _draw_targets(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
     """Each client's mean of y, and a standard deviation to both sides."""
     means, spreads = ([c["target"][name] for c in clients] for name in ("mean", "standard_deviation"))
-    ax.errorbar(means, range(len(clients)), xerr=spreads, fmt="o", color=_COLOURS[0], markersize=4, linewidth=1)
-    _title(ax, "y, mean ± standard deviation")
+    ax.errorbar(means, range(len(clients)), xerr=spreads, fmt="o", color=COLOURS[0], markersize=4, linewidth=1)
+    set_title(ax, "y, mean ± standard deviation")
     ax.set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
 
 

@@ -45,8 +45,12 @@ _BATCH = 900  # metrics; MLflow takes 1000 at most
 VIEW = "siloflow"
 
 
-def _view(quantity: Quantity) -> dict[str, Any]:
-    """How MLflow's page shows the runs of an experiment when its address names this view: the best first."""
+def _view(ticket: "Ticket") -> dict[str, Any]:
+    """How MLflow's page shows the runs of an experiment when its address names this view: the best first, or the newest."""
+    quantity = ticket.quantity
+    if ticket.columns:
+        columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in ticket.columns)]
+        return {"orderByKey": "attributes.`Created`", "orderByAsc": False, "selectedColumns": columns}
     return {
         "orderByKey": f"metrics.`{quantity.headline}`",
         "orderByAsc": not quantity.higher_is_better,
@@ -71,6 +75,7 @@ class Ticket:
     params: Mapping[str, Any]
     about: str = ""  # the experiment's note, shown above its runs
     quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
+    columns: tuple[str, ...] = ()  # metrics that are shown instead, of runs that are none of training
 
 
 @dataclass(frozen=True)
@@ -215,7 +220,7 @@ class Delivery:
         if number is None:
             about = {
                 "mlflow.experimentKind": "custom_model_development",
-                f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(ticket.quantity)),
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(ticket)),
                 **({"mlflow.note.content": ticket.about} if ticket.about else {}),
             }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None

@@ -66,6 +66,20 @@ def third_round(run: Path) -> bool:
     return bool(list(run.glob("fedavg-seed0/journal/000003*")))
 
 
+def test_diagnose_against_a_version_names_the_turned_silo_and_leaves_data_alone(history: Any) -> None:
+    project, first = history
+    asked = ("diagnose", "--against", "HEAD~1", "--set", ONE_TURNED)
+    found = project.type(*asked, "--json").json
+    assert {pair["client"]: pair["types"] for pair in found["pairs"] if pair["types"]} == {"c04": ["feature"]}
+    assert found["since"] == first["data_version"]
+    said = " ".join(project.type(*asked).out.split())
+    assert "c04: inputs moved, P(x), since HEAD~1" in said
+    assert git(project.path, "status", "--short") == ""
+    mistake = project.type("diagnose", "--against", "nowhere", "--set", ONE_TURNED, code=2)
+    assert mistake.err.startswith("error: nowhere is neither a git revision with a data.dvc nor the start of a hash")
+    assert mistake.out == ""
+
+
 def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_weights(history: Any) -> None:
     project, first = history
     versions = project.type("data", "log", "--json").json

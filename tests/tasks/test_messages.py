@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -21,13 +22,15 @@ from models.method_networks.codebook import COUNT, OWN, Quantised
 from models.method_networks.fediir_network import Matched
 from models.model import Model
 from models.networks.dense import MLP
+from models.shift.told.question import Question
+from models.shift.told.summaries import Layout
 from models.state import Private
 from models.streams import server_stream
 from silos.cohort import Cohort, Stack, open_stack
 from silos.private import PrivateStore
 from tasks import local_train, messages
 from tasks.measure_norms import common_norms
-from tasks.messages import FEW, LEAST_ROWS, Message, Numbers, Scores, Summed, Update, Weighed, numbers_of
+from tasks.messages import FEW, LEAST_ROWS, Message, NoisyCounts, Numbers, Scores, Summed, Update, Weighed, numbers_of
 from tasks.regroup import fit_of_law, regroup, right_rows
 from tasks.running.dealing import ForAll
 from tasks.running.step import ClientStep, step
@@ -239,8 +242,28 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     for name, own in beside.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
         told[name] = [message for cohort in cohorts for message in cohort]
-    assert told.keys() == steps(ClientStep).keys() - {"common_norms"}
+    for name, asked_shift in {"tell_shift": SHIFT, "tell_shift with noise": replace(SHIFT, rho=1.0)}.items():
+        options = {"private": round.private, "question": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
+        cohorts = on_cohorts(round.runner, steps(ClientStep)["tell_shift"], silos, 3, **options)
+        told[name] = [message for cohort in cohorts for message in cohort]
+    spent = on_cohorts(
+        round.runner,
+        steps(ClientStep)["tell_shift"],
+        silos,
+        3,
+        **{**options, "budget": 0.5, "question": replace(options["question"], rho=0.7)},
+    )
+    told["tell_shift with no budget"] = [message for cohort in spent for message in cohort]
+    assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_norms"}
     return told
+
+
+def _layout(features: int) -> Layout:
+    names = tuple(f"x{at}" for at in range(features))
+    return Layout(names, (None,) * features, np.full(features, -4.0), np.full(features, 4.0), 8, 3)
+
+
+SHIFT = Question("schema", _layout(5))
 
 
 def test_every_record_is_what_some_clients_step_answers(answers):
@@ -346,8 +369,9 @@ def large(answers: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Step to what its messages have that is as large as a row, however deep."""
     return {
         name: [
-            (type(message).__name__, field, path, array.tolist())
+            (type(message).__name__, field, path, array.numpy(force=True).tobytes())  # as lists no NaN equals another
             for message in told
+            if not isinstance(message, NoisyCounts)  # whose noise stands in for rows, and is each private folder's own
             for field, about in numbers_of(type(message)).items()
             if about.size == "several"
             for path, array in arrays(getattr(message, field))

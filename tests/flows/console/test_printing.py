@@ -83,6 +83,31 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
+    "diagnose": (
+        {
+            **{name: [EVIL] for name in ("sentences", "notes", "next", "pictures")},
+            "overview": {
+                "rows": [{"first": EVIL, "second": EVIL, "differ": [(EVIL, EVIL)], "features": [EVIL]}],
+                "more": EVIL,
+                "scale": EVIL,
+            },
+            "bytes": {"up_of_a_client": 1},
+            "data_version": EVIL,
+            "folder": EVIL,
+        },
+        13,
+    ),
+    "diagnose_against": ({"sentences": [EVIL], "data_version": EVIL, "since": EVIL}, 3),
+    "diagnose_cost": (
+        {
+            **{"clients": 3, "rows": 20, "features": 2, "classes": 2, "pairs": 3, "groups": [[0]], "laws_found": True},
+            **{"client_seconds": 0.1, "server_seconds": 1.0, "server_peak_bytes": 1},
+            "bytes_of_a_client": {"told": 1, "rows": 1},
+            "printed_rule": {"seconds": 1.0, "features": 1, "all_extrapolated": 1.0},
+            "fedwad": {"seconds": 1.0, "pairs": 1, "bytes_of_a_pair": 1, "all_extrapolated": 3600.0},
+        },
+        0,
+    ),
     "methods": (
         {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
         4,
@@ -306,6 +331,35 @@ def test_a_schedule_says_names_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(stream, encoding="ascii", write_through=True))
     say(f"compare: {EVIL}" + " done" * 50)
     assert stream.getvalue().decode() == f"compare: {ASCII}" + " done" * 50 + "\n"
+
+
+DIFFER = [("inputs", "significant"), ("rule (3 of 9)", "critical")]
+FOUND = {
+    **{name: [] for name in ("sentences", "notes", "next", "pictures")},
+    "overview": {
+        "rows": [{"first": "c00, c01", "second": "c02", "differ": DIFFER, "features": ["xx", "edges across"]}],
+        "more": "",
+        "scale": "",
+    },
+    "bytes": {"up_of_a_client": 1},
+    "data_version": "ab",
+    "folder": "runs/d",
+}
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(120, True), (80, True), (40, False)])
+def test_what_differs_stands_in_a_table_where_one_fits_and_else_one_below_another(width, is_table):
+    out = io.StringIO()
+    printing.diagnose(FOUND, PlainConsole(file=out, width=width))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    whole = [line.split() for line in lines]
+    if is_table:
+        assert ["c00,", "c01", "c02", "inputs", "significant", "xx,", "edges", "across"] in whole
+        assert ["rule", "(3", "of", "9)", "critical"] in whole
+    else:
+        assert whole[1:3] == [["c00,", "c01", "beside", "c02"], ["inputs:", "significant"]]
+        assert ["most", "in", "xx,", "edges", "across"] in whole
 
 
 def test_a_run_s_numbers_stand_on_lines_of_their_own():

@@ -162,8 +162,8 @@ DRAWN = {
 @pytest.mark.parametrize(("draw", "times"), DRAWN.values(), ids=DRAWN)
 def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path, monkeypatch):
     drawn = []
-    write = figures._write
-    monkeypatch.setattr(figures, "_write", lambda figure, path: (drawn.append(figure), write(figure, path)))
+    write = figures.write_figure
+    monkeypatch.setattr(figures, "write_figure", lambda figure, path: (drawn.append(figure), write(figure, path)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw(tmp_path / "figure.png")
@@ -179,7 +179,7 @@ def test_every_picture_that_shows_names_is_drawn_with_such_names():
 
 def test_what_is_published_of_two_lines_alike_is_drawn_once(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "_write", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(figures, "write_figure", lambda figure, _: drawn.append(figure))
     points, published = {0.0: [0.5], 1.0: [0.7]}, {0.0: 0.4, 1.0: 0.6}
     other = {0.0: 0.4, 1.0: 0.8}
     draw_lines(

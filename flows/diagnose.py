@@ -1,0 +1,56 @@
+"""The flow `diagnose`: how silos differ, from what they tell of their rows."""
+
+from typing import Any
+
+from prefect import flow
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.diagnosis.against import examined_against
+from flows.diagnosis.asked import first_question, question
+from flows.diagnosis.asking import ask
+from flows.diagnosis.findings_page import said
+from flows.diagnosis.recorded import recorded
+from flows.diagnosis.report import report
+from flows.diagnosis.version_sentences import silences
+from flows.experiment.flow_parameters import admitted
+from flows.experiment.project import Project
+from models.shift.printed.paper import Readings
+from silos.private import PrivateStore
+from tasks.diagnosis.compare_silos import Compared, compare_silos
+from tasks.diagnosis.tell_shift import summaries
+from tasks.running.runner import PrefectRunner, Runner
+
+
+@flow(name="diagnose", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
+def diagnose(against: str | None = None, overrides: list[str] | None = None) -> dict[str, Any]:
+    """Asks every silo, compares all pairs, and writes down what was found; `against`: each with itself in that version."""
+    project = Project.open(admitted(overrides or []))
+    with project.working("diagnose"), project.workers() as workers:
+        runner = PrefectRunner(workers)
+        if against is not None:
+            return examined_against(project, runner, against)
+        found, answer = examined(project, runner)
+        return recorded(project, found, answer)
+
+
+def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]]:
+    """The work of the flow, as a function: what was found, and the same as plain JSON with the words for it."""
+    params, silos = project.params.diagnose, project.silos.federated()
+    private = PrivateStore(str((project.scratch or project.root) / "private" / project.params.data.name))
+    first = first_question(silos, params)
+    told = summaries(ask(runner, silos, private, first, params).messages) if first else None
+    asked = question(silos, params, told)
+    answers = ask(runner, silos, private, asked, params)
+    readings = Readings(**params.paper.model_dump(), grid="federation")
+    found: Compared = runner.once(compare_silos, answers.messages, asked, params.verdict, readings)
+    answer = said(
+        {
+            "verdict": params.verdict,
+            "noise": params.noise.model_dump() if params.noise else None,
+            **report(found, asked),
+            "silent": dict(answers.silent),
+            "bytes": answers.bytes_up,
+            "data_version": silos.version,
+        }
+    )
+    return found, {**answer, "sentences": [*answer["sentences"], *silences(answers.silent)]}

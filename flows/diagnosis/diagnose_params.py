@@ -1,0 +1,54 @@
+"""The `diagnose` section of params.yaml: what silos are asked, and how shift is named."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from silos import bounds
+from silos.sources.source_params import Section
+
+FEW_BINS = 8
+"""Of a number where clients add noise, which grows with the bins."""
+
+
+class NoiseParams(Section):
+    """What every client adds to what it tells, as (epsilon, delta)-differential privacy of its rows.
+
+    `budget` is the epsilon of all that a client ever tells with noise; it refuses beyond it.
+    """
+
+    epsilon: float = Field(gt=0, le=bounds.REAL)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    budget: float = Field(default=8.0, gt=0, le=bounds.REAL)
+
+    @model_validator(mode="after")
+    def _within_the_budget(self) -> "NoiseParams":
+        if self.epsilon > self.budget:
+            raise ValueError(f"epsilon {self.epsilon:g} is beyond the budget {self.budget:g} of all answers; lower one")
+        return self
+
+
+class ReadingsParams(Section):
+    """Choices that the printed rule leaves: docs/diagnose.md."""
+
+    range: Literal["union", "printed"] = "union"
+    aggregate: Literal["max", "mean"] = "max"
+    points: int = Field(default=100, ge=1, le=10_000)
+    divisor: Literal["printed", "n - 1", "n"] = "printed"
+
+
+class DiagnoseParams(Section):
+    """`verdict`: by counts (guarded), by moments where counts may not be sent, or as the paper prints it."""
+
+    verdict: Literal["guarded", "moments", "paper"] = "guarded"
+    bins: Annotated[int, Field(ge=2, le=1024)] = 32
+    noise: NoiseParams | None = None
+    paper: ReadingsParams = ReadingsParams()
+
+    @model_validator(mode="after")
+    def _noise_is_on_counts(self) -> "DiagnoseParams":
+        if self.noise is not None and self.verdict == "moments":
+            raise ValueError(
+                "noise is added to counts, and the verdict moments asks for none; use guarded, or no noise"
+            )
+        return self

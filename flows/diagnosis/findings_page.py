@@ -1,0 +1,38 @@
+"""Sentences, table and notes of a diagnosis, also as one page of Markdown for its folder, MLflow and Prefect."""
+
+from typing import Any
+
+from flows.diagnosis.notes import next_steps, notes
+from flows.diagnosis.overview import overview
+from flows.diagnosis.sentences import sentences
+from tasks.recording.legible_names import as_markdown
+
+
+def said(report: dict[str, Any]) -> dict[str, Any]:
+    """The report, behind the words for it."""
+    words = {"sentences": sentences(report), "notes": notes(report), "next": next_steps(report)}
+    return {**words, "overview": overview(report), **report}
+
+
+def page(report: dict[str, Any], data: str) -> str:
+    """What a terminal shows; names are shown as they are written."""
+    lines = [f"# How the silos of {as_markdown(data)} differ", ""]
+    lines += [f"- {as_markdown(sentence)}" for sentence in report["sentences"]]
+    lines += _table(report["overview"])
+    lines += [f"- {as_markdown(note)}" for note in report["notes"]]
+    if report["next"]:
+        lines += ["", "What may be done:", "", *(f"- {as_markdown(step)}" for step in report["next"])]
+    return "\n".join([*lines, "", f"Data version {as_markdown(report['data_version'])}.", ""])
+
+
+def _table(overview: dict[str, Any]) -> list[str]:
+    if not overview["rows"]:
+        return [""]
+    lines = ["", "| silos | beside | differ in | most in |", "|---|---|---|---|"]
+    for row in overview["rows"]:
+        differ = [what if strength == "-" else f"{what}: {strength}" for what, strength in row["differ"]]
+        cells = (row["first"], row["second"], ", ".join(differ), ", ".join(row["features"]))
+        lines.append(f"| {' | '.join(map(as_markdown, cells))} |")
+    more = [f"{overview['more']}; report.json has them all.", ""] if overview["more"] else []
+    scale = [as_markdown(overview["scale"]), ""] if overview["scale"] else []
+    return [*lines, "", *more, *scale]

@@ -1,0 +1,150 @@
+"""What a reader should know of a diagnosis besides what was found, and what may be done about it."""
+
+from typing import Any
+
+from flows.diagnosis.wording import counted, joined, listed
+from models.shift.close_ups import MUCH
+from models.shift.guarded import TYPES
+from models.shift.verdict import FEWEST
+
+_LARGE = 10  # times as many rows, from which on it is said
+
+_PICTURES = {
+    "direction": "a direction is one fixed mix of all pixels",
+    "patch": "a patch is the light in one of 4 by 4 parts (row, column)",
+    "edges": "edges are how much neighbouring pixels differ",
+    "centre": "the centre is where the light lies",
+    "xx": "xx is how widely light lies across",
+    "yy": "yy is how widely light lies down",
+    "xy": "xy is how aslant light lies",
+}
+_NEXT = {
+    "feature": "inputs differ: {align}, or compare fedavg with conditional and uefl.",
+    "label": "labels differ: judge methods by each silo's own test rows, and compare fedavg with conditional and selective.",
+    "concept": "labels follow from inputs by other rules: no one model suits all; compare fedavg with ifca, cfl and ditto.",
+}
+_NEXT_IN_A_REGRESSION = {
+    **_NEXT,
+    "label": "targets differ: judge methods by each silo's own test rows.",
+    "concept": "targets follow from inputs by other rules: no one model suits all; compare fedavg with ifca and ditto.",
+}
+
+
+def notes(report: dict[str, Any]) -> list[str]:
+    """What the verdicts stand on, and where they are silent."""
+    parts = (_of_rows, _of_overlap, _of_strength, _of_features, _of_the_question)
+    return [note for part in parts for note in part(report)]
+
+
+def next_steps(report: dict[str, Any]) -> list[str]:
+    """What somebody may do about what most pairs of two groups say; not about a rule that cannot be known to differ."""
+    types = {name for line in report["between"] for name in TYPES if _is_common(line, name)}
+    ranked = joined(leading(report)[:3] or ["them"])
+    if report["asked"]["pictures"]:
+        align = "turn, centre and light the pictures of all silos alike, where it is known how"
+    elif any(line["transform"] > line["pairs"] / 2 for line in report["between"]):
+        align = f"let each silo standardise {ranked} before training"
+    else:
+        align = f"align {ranked} at the silos before training"
+    texts = _NEXT_IN_A_REGRESSION if report["asked"]["targets"] else _NEXT
+    return [texts[name].format(align=align) for name in TYPES if name in types]
+
+
+def leading(report: dict[str, Any]) -> list[str]:
+    """The features that carry most over all pairs, the first first."""
+    ranking = report["ranking"]
+    return [line["feature"] for line in ranking if line["mean"] >= MUCH * ranking[0]["mean"]]
+
+
+def _is_common(line: dict[str, Any], name: str) -> bool:
+    half = (line["pairs"] - line["undetermined"]) / 2
+    known = name != "concept" or line["not_identifiable"] <= half
+    return bool(line["types"][name] > half and known)
+
+
+def small_silos(report: dict[str, Any]) -> list[str]:
+    """Those with too few training rows for any verdict."""
+    return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
+
+
+def _of_rows(report: dict[str, Any]) -> list[str]:
+    said, small = [], small_silos(report)
+    if small and len(small) < len(report["clients"]):
+        have = "it has" if len(small) == 1 else "each has"
+        said.append(f"Of {listed(small)} nothing is said: {have} fewer than {FEWEST} training rows.")
+    unclear = [p for p in report["pairs"] if p["undetermined"] and not {*small} & {p["first"], p["second"]}]
+    if unclear:
+        said.append(f"Of {counted(len(unclear), 'pair')} nothing is said: no label has enough rows in both silos.")
+    rows = [line["rows"][0] for line in report["rest"]]
+    if len(rows) > 1 and max(rows) >= _LARGE * max(1, min(rows)):
+        said.append(f"Silos differ in size too: from {min(rows):,.0f} to {max(rows):,.0f} training rows.")
+    margins = sum(pair["margins_only"] for pair in report["pairs"])
+    if margins:
+        share = "shares" if margins == 1 else "share"
+        what = "targets" if report["asked"]["targets"] else "label shares"
+        said.append(
+            f"{counted(margins, 'pair')} {share} no label of ten rows or more: only inputs and {what} could be compared."
+        )
+    return said
+
+
+def _of_overlap(report: dict[str, Any]) -> list[str]:
+    far = [pair for pair in report["pairs"] if pair["types"] and not pair["concept_identifiable"]]
+    if not far:
+        return []
+    target = "targets" if report["asked"]["targets"] else "labels"
+    also = ", whatever is said of P(y | x)" if any("concept" in pair["types"] for pair in far) else ""
+    return [
+        f"In {counted(len(far), 'pair')} the inputs hardly overlap: whether {target} follow from them alike cannot be known "
+        f"there{also}.",
+        *(_of_angles(report) if any("feature" in pair["types"] for pair in far) else []),
+    ]
+
+
+def _of_angles(report: dict[str, Any]) -> list[str]:
+    """What is true of the project that siloflow brings along, whose digits are turned by -50 and 120 degrees."""
+    if not report["asked"]["pictures"]:
+        return []
+    return [
+        "Pictures that are turned far look so: little of one is where it was in an upright one, and in some pairs it then "
+        "seems as if labels followed another rule, though only the pictures have changed."
+    ]
+
+
+def _of_strength(report: dict[str, Any]) -> list[str]:
+    if not any(line["grades"].get("feature") == "negligible" for line in report["between"]):
+        return []
+    return [
+        "Negligible on that scale is not nothing: a mean moves by three deviations or more until it is moderate there."
+    ]
+
+
+def _of_features(report: dict[str, Any]) -> list[str]:
+    """What the numbers are that stand for a picture, of those that are named."""
+    if not report["asked"]["pictures"]:
+        return []
+    named = {name.split(" ")[0] for line in report["between"] for name in line["features"]}
+    about = [text for name, text in _PICTURES.items() if name in named]
+    return [f"A few numbers stand for each picture: {'; '.join(about)}."] if about else []
+
+
+def _of_the_question(report: dict[str, Any]) -> list[str]:
+    said, targets, noise = [], report["asked"]["targets"], report["noise"]
+    if targets:
+        cuts = joined([f"{cut:.4g}" for cut in targets])
+        said.append(f"Targets are numbers: {len(targets) + 1} groups of them, cut at {cuts}, stand for labels.")
+    if noise:
+        said.append(
+            f"Every silo added noise to what it told, so that it hides each single row (epsilon {noise['epsilon']:g}, delta "
+            f"{noise['delta']:g}). It hides small differences, too, and most of them where rows are few."
+        )
+    if report["verdict"] == "moments":
+        said.append(
+            "The verdict moments was asked for: silos told means and spreads, no counts, and less can be seen in them."
+        )
+    if report["verdict"] == "paper":
+        said.append(
+            "The verdict paper was asked for: the printed rule of Fomichev, Kholod and Kocheshkov, which looks at distances "
+            "alone. It ignores how many rows there are, so that small silos differ by chance."
+        )
+    return said

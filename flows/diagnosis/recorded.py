@@ -1,0 +1,106 @@
+"""What a diagnosis leaves: a folder with report, sentences and pictures, a run in MLflow, a page in Prefect."""
+
+import secrets
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flows.console import screen
+from flows.diagnosis.findings_page import page
+from flows.experiment import prefect_page
+from flows.experiment.mlflow_run import dataset, git_commit
+from flows.experiment.project import Project, new_experiment
+from flows.params_file import flat
+from models.shift.guarded import TYPES
+from silos.files import write_bytes
+from tasks.diagnosis.compare_silos import Compared
+from tasks.recording.json_files import write_json
+from tasks.recording.shift_figures import draw_close_ups, draw_pairs, draw_ranking
+from tasks.recording.track import Delivery, Finish, Ticket
+
+EXPERIMENT = "diagnoses"
+"""Of all in MLflow, so that one can be held beside another."""
+
+_COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
+
+
+def recorded(project: Project, found: Compared, report: dict[str, Any]) -> dict[str, Any]:
+    """The report with its folder and pictures; report.json is written last, and is there once all else is."""
+    name = new_experiment(project, "diagnose", {"data_version": report["data_version"], "verdict": report["verdict"]})
+    prefect_page.called(name)
+    folder = project.runs / name
+    pictures = _drawn(folder, found, report, _classes(project, report))
+    answer = {
+        **report,
+        "folder": str(folder.relative_to(project.root)),
+        "pictures": [picture.name for picture in pictures],
+    }
+    text = page(answer, project.params.data.name)
+    write_bytes(folder / "findings.md", text.encode())
+    write_json(folder / "report.json", answer)
+    prefect_page.shown("diagnosis", text)
+    _tell_mlflow(project, folder, answer, (folder / "report.json", folder / "findings.md", *pictures))
+    return answer
+
+
+def _drawn(folder: Path, found: Compared, report: dict[str, Any], classes: list[str]) -> list[Path]:
+    """Those for which there is something to draw."""
+    pairs, ranking, closely = (folder / f"{name}.png" for name in ("pairs", "features", "closely"))
+    made = []
+    if report["pairs"]:
+        sizes = [1] * len(found.groups) if found.of_groups else [len(group) for group in found.groups]
+        draw_pairs(pairs, report["matrices"], sizes)
+        made.append(pairs)
+    if report["ranking"]:
+        draw_ranking(ranking, report["ranking"])
+        made.append(ranking)
+    if found.close_ups:
+        draw_close_ups(closely, found.close_ups, report["matrices"]["names"], report["features"], classes)
+        made.append(closely)
+    return made
+
+
+def _classes(project: Project, report: dict[str, Any]) -> list[str]:
+    """Names of classes, or of the groups of targets that stand for them."""
+    cuts = [f"{cut:.2g}" for cut in report["asked"]["targets"]]
+    if not cuts:
+        return list(project.manifest.classes)
+    between = [f"{low} to {high}" for low, high in pairwise(cuts)]
+    return [f"below {cuts[0]}", *between, f"above {cuts[-1]}"]
+
+
+def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: tuple[Path, ...]) -> None:
+    """One run; a store that is away is no reason to fail."""
+    params = project.params.model_dump(mode="json", include={"diagnose", "data"})
+    ticket = Ticket(
+        uri=project.tracking,
+        artifacts=(project.runs / "artifacts" / EXPERIMENT).as_uri(),
+        experiment=EXPERIMENT,
+        name=folder.name,
+        tag=secrets.token_hex(8),
+        tags={
+            "verdict": report["verdict"],
+            "data_version": report["data_version"],
+            "git_commit": git_commit(project.root),
+        },
+        params=flat(params),
+        columns=_COLUMNS,
+    )
+    metrics = {"round": 0, "time_ms": int(time.time() * 1000), "metrics": _metrics(report)}
+    delivery = Delivery(folder, ticket)
+    if delivery.finish(Finish(files, data=dataset(project, project.silos), metrics=metrics)) is None:
+        screen.current().say(f"{delivery.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
+
+
+def _metrics(report: dict[str, Any]) -> dict[str, float]:
+    pairs = report["pairs"]
+    return {
+        "clients": len(report["clients"]),
+        "groups": len(report["groups"]),
+        "pairs": len(pairs),
+        "pairs/differ": sum(bool(pair["types"]) for pair in pairs),
+        **{f"pairs/{name}": sum(name in pair["types"] for pair in pairs) for name in TYPES},
+        "pairs/undetermined": sum(pair["undetermined"] for pair in pairs),
+        "bytes/up": report["bytes"]["up"],
+    }

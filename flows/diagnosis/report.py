@@ -1,0 +1,170 @@
+"""What was found, as plain JSON: pairs, groups of silos that are alike, and each silo beside the rest."""
+
+from typing import Any
+
+import numpy as np
+
+from flows.diagnosis.matrices import matrices
+from models.shift.close_ups import MUCH
+from models.shift.findings import Findings
+from models.shift.guarded import TYPES
+from models.shift.strengths import GRADES, Strengths
+from models.shift.told.question import Question
+from tasks.diagnosis.compare_silos import Compared
+from tasks.diagnosis.compare_versions import ComparedVersions
+
+SHOWN = 5  # features of a pair that are named
+
+NARROW = 0.1
+"""Overlap of a feature's values below which nobody can say whether labels follow from inputs alike."""
+
+_LARGE = 0.1  # φ below which a feature is no part of what was found
+
+
+def report(found: Compared, question: Question) -> dict[str, Any]:
+    """Of all pairs, groups and silos; names in place of numbers."""
+    clients, features = found.clients, question.layout.names
+    names = [f"group {at + 1}" for at in range(len(found.groups))] if found.of_groups else list(clients)
+    pairs = _described(found.pairs, features)
+    _add_strengths(pairs, found.strengths)
+    rest = _described(found.rest, features)
+    _add_strengths(rest, found.rest_strengths)
+    groups = [[clients[at] for at in group] for group in found.groups]
+    of = {at: number for number, group in enumerate(found.groups) for at in group}
+    if found.of_groups:
+        of = {at: at for at in range(len(groups))}
+    return {
+        "clients": list(clients),
+        "features": list(features),
+        "asked": _asked(question),
+        "groups": groups,
+        "pairs_of": "groups" if found.of_groups else "silos",
+        "between": _between(found, pairs, of),
+        "rest": [{"client": name, **line} for name, line in zip(clients, rest, strict=True)],
+        "pairs": [
+            {"first": names[a], "second": names[b], **line}
+            for a, b, line in zip(found.pairs.first.tolist(), found.pairs.second.tolist(), pairs, strict=True)
+        ],
+        "ranking": _ranking(found.pairs, features),
+        "matrices": matrices(found, names, pairs),
+    }
+
+
+def report_of_versions(found: ComparedVersions, question: Question) -> dict[str, Any]:
+    """Of each client before and after, in the order of their names."""
+    features = question.layout.names
+    pairs = _described(found.pairs, features)
+    _add_strengths(pairs, found.strengths)
+    return {
+        "clients": list(found.clients),
+        "features": list(features),
+        "pairs": [{"client": name, **line} for name, line in zip(found.clients, pairs, strict=True)],
+        "ranking": _ranking(found.pairs, features),
+    }
+
+
+def _asked(question: Question) -> dict[str, Any]:
+    """What sentences depend on, besides what was found."""
+    return {
+        "question": question.id,
+        "pictures": question.pictures is not None,
+        "counts": question.counts,
+        "targets": list(question.layout.targets),
+        "bins": question.layout.bins,
+    }
+
+
+def grades(lines: list[dict[str, Any]]) -> dict[str, str | None]:
+    """Of each type that a pair has: the grade of the middle one of these pairs, the lower one of two; None if unknown."""
+    middle: dict[str, str | None] = {}
+    for name in TYPES:
+        having = [line["strength"]["grades"][name] for line in lines if name in line["types"]]
+        known = sorted((grade for grade in having if grade is not None), key=GRADES.index)
+        if having:
+            middle[name] = known[(len(known) - 1) // 2] if known else None
+    return middle
+
+
+def _described(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any]]:
+    named, lines = found.verdicts, []
+    for at in range(len(found.first)):
+        types = [name for name, there in zip(TYPES, named.types[at].tolist(), strict=True) if there]
+        order = (
+            np.argsort(-found.parts[at], kind="stable")[:SHOWN].tolist() if {"feature", "concept"} & set(types) else []
+        )
+        least = max(_LARGE, MUCH * found.parts[at].max(initial=0.0))
+        parts = {features[i]: round(float(found.parts[at, i]), 4) for i in order if found.parts[at, i] >= least}
+        rows = found.rows[at].tolist()
+        lines.append(
+            {
+                "types": types,
+                "undetermined": bool(named.undetermined[at]),
+                "transform": bool(named.transform[at]),
+                "margins_only": bool(named.margins_only[at]),
+                "concept_identifiable": not found.overlap[at] < NARROW,
+                "features": parts,
+                "labels_differ": bool(found.labels[at]),
+                "chance": float(found.chance[at]),
+                "overlap": _number(found.overlap[at]),
+                "rows": rows,
+                "rows_ratio": max(rows) / max(1, min(rows)),
+            }
+        )
+    return lines
+
+
+def _add_strengths(lines: list[dict[str, Any]], found: Strengths) -> None:
+    """The printed rule's distances and grades, and what else says how far a pair is apart; None where unknown."""
+    for at, line in enumerate(lines):
+        distances = {name: _number(value) for name, value in zip(TYPES, found.distances[at].tolist(), strict=True)}
+        grades = {n: GRADES[g] if g >= 0 else None for n, g in zip(TYPES, found.grades[at].tolist(), strict=True)}
+        line["strength"] = {"distances": distances, "grades": grades, "in_classes": _number(found.in_classes[at])}
+        line["strength"]["wasserstein"] = _number(found.wasserstein[at])
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None
+
+
+def _between(found: Compared, pairs: list[dict[str, Any]], of: dict[int, int]) -> list[dict[str, Any]]:
+    """Of two groups: how many pairs there are, how many have each type and how strong, and the features that carry it."""
+    tables: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for a, b, line in zip(found.pairs.first.tolist(), found.pairs.second.tolist(), pairs, strict=True):
+        tables.setdefault((min(of[a], of[b]), max(of[a], of[b])), []).append(line)
+    return [
+        {
+            "groups": list(places),
+            "pairs": len(lines),
+            "types": {name: sum(name in line["types"] for line in lines) for name in TYPES},
+            "grades": grades(lines),
+            "none": sum(not line["types"] and not line["undetermined"] for line in lines),
+            "undetermined": sum(line["undetermined"] for line in lines),
+            "transform": sum(line["transform"] for line in lines),
+            "margins_only": sum(line["margins_only"] for line in lines),
+            "not_identifiable": sum(not line["concept_identifiable"] for line in lines),
+            "features": _most_named(lines),
+        }
+        for places, lines in sorted(tables.items())
+    ]
+
+
+def _most_named(lines: list[dict[str, Any]]) -> list[str]:
+    """The features that carry most of the parts over the pairs, the largest first."""
+    total: dict[str, float] = {}
+    for line in lines:
+        for name, part in line["features"].items():
+            total[name] = total.get(name, 0.0) + part
+    much = MUCH * max(total.values(), default=0.0)
+    return [name for name in sorted(total, key=lambda name: -total[name]) if total[name] >= much][:SHOWN]
+
+
+def _ranking(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Features by φ over the pairs that differ in more than their labels, the largest mean first."""
+    differ = found.verdicts.types[:, [0, 2]].any(-1)
+    if not differ.any():
+        return []
+    mean, most = found.parts[differ].mean(0), found.parts[differ].max(0)
+    return [
+        {"feature": features[i], "mean": round(float(mean[i]), 4), "largest": round(float(most[i]), 4)}
+        for i in np.argsort(-mean, kind="stable")
+    ]

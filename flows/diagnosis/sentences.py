@@ -1,0 +1,141 @@
+"""What was found, in sentences for somebody without statistics."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flows.diagnosis.notes import leading, small_silos
+from flows.diagnosis.report import grades
+from flows.diagnosis.wording import called, counted, in_words, joined, members, plural
+from models.shift.findings import DISCOVERIES
+from models.shift.verdict import FEWEST
+
+_LINES = 6  # pairs of groups that have a sentence each
+_PAIRS = 3  # pairs within one group that have
+_NAMED = 3  # features
+_AGREE = {"feature": "inputs", "label": "label shares", "concept": "rules from input to label"}
+
+
+def sentences(report: dict[str, Any]) -> list[str]:
+    """A sentence a finding, the most important first."""
+    if len(report["clients"]) == 1:
+        return ["There is one silo, and nothing to compare it with."]
+    pairs = report["pairs"]
+    seen = [pair for pair in pairs if not pair["undetermined"]]
+    differ = [pair for pair in seen if pair["types"]]
+    if pairs and not seen:
+        return [f"Nothing can be said: no two silos have {FEWEST} training rows or more each."]
+    if not differ:
+        return [f"No difference was found between the {len(report['clients']) - len(small_silos(report)):,} silos."]
+    apart = [line for line in report["between"] if line["groups"][0] != line["groups"][1] and _told(line)]
+    if not apart:
+        return [_alike(len(differ), len(seen)), *_one_by_one(report, differ, len(seen))]
+    said = [_headline(report, len(differ), len(seen))] if len(pairs) > 1 else []
+    if len(apart) > _LINES:
+        return [*said, *_in_sum(report, differ, len(seen)), *_within(report)]
+    return [*said, *_members(report), *(_capital(_of_groups(report, line)) for line in apart), *_within(report)]
+
+
+def _alike(differ: int, seen: int) -> str:
+    verb = "differs" if differ == 1 else "differ"
+    return (
+        f"The silos are much alike: {differ:,} of {counted(seen, 'pair')} {verb}, and no group of silos stands apart."
+    )
+
+
+def _headline(report: dict[str, Any], differ: int, seen: int) -> str:
+    small = set(small_silos(report))
+    groups = sum(not small.issuperset(group) for group in report["groups"])
+    of = " of groups" if report["pairs_of"] == "groups" else ""
+    verb = "differs" if differ == 1 else "differ"
+    silos = f"{len(report['clients']):,} silos"
+    found = f"{differ:,} of {counted(seen, 'pair')}{of} {verb}"
+    return f"The {silos} fall into {groups:,} groups that are alike inside; {found}."
+
+
+def _members(report: dict[str, Any]) -> list[str]:
+    return [f"{_capital('; '.join(members(report)))}."] if members(report) else []
+
+
+def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> str:
+    """How the silos of two groups differ: what most of their pairs say, what more say than by chance, and what agrees."""
+    first, second = (called(report, at) for at in line["groups"])
+    told, words, counts = _told(line), in_words(report), line["types"]
+    most = [name for name, count in counts.items() if count > told / 2]
+    some = [name for name, count in counts.items() if DISCOVERIES * told < count <= told / 2]
+    if not most:
+        how = [f"{counts[name]} of {told} {words[name]}{_strength(line, name)}" for name in some]
+        return f"{first} and {second} differ in some pairs only: {joined(how)}."
+    how = [f"{words[name]}{_strength(line, name)}{_share(counts[name], told)}" for name in most]
+    parts = [f"{first} differ{'' if plural(report, line['groups'][0]) else 's'} from {second} {joined(how)}"]
+    if line["features"]:
+        parts.append(f"most in {joined(line['features'][:_NAMED])}")
+    parts += [f"in {counts[name]} of {told} pairs also {words[name]}{_strength(line, name)}" for name in some]
+    agree = _agree(report, line)
+    parts += [f"their {joined(agree)} agree"] if agree else []
+    if line["transform"] > told / 2:
+        parts.append("a gain and an offset undo it, as of sensors that are set differently")
+    return "; ".join(parts) + "."
+
+
+def _agree(report: dict[str, Any], line: dict[str, Any]) -> list[str]:
+    """What no more pairs differ in than by chance; rules only where inputs overlap, since they cannot be known elsewhere."""
+    words = {**_AGREE, "label": "targets", "concept": "rules from input to target"}
+    words = words if report["asked"]["targets"] else _AGREE
+    unknown = {"concept"} if line["not_identifiable"] or line["margins_only"] else set()
+    few = DISCOVERIES * _told(line)
+    return [words[name] for name, count in line["types"].items() if count <= few and name not in unknown]
+
+
+def _one_by_one(report: dict[str, Any], differ: list[dict[str, Any]], seen: int) -> list[str]:
+    """Pairs of silos that are otherwise alike: each if they are few."""
+    if len(differ) > _PAIRS:
+        return _in_sum(report, differ, seen)
+    words, said = in_words(report), []
+    for pair in differ:
+        how = joined([f"{words[name]}{_strength({'grades': grades([pair])}, name)}" for name in pair["types"]])
+        most = f"; most in {joined(list(pair['features'])[:_NAMED])}" if pair["features"] else ""
+        said.append(_capital(f"{pair['first']} differs from {pair['second']} {how}{most}."))
+    return said
+
+
+def _in_sum(report: dict[str, Any], differ: list[dict[str, Any]], seen: int) -> list[str]:
+    """A sentence a type, where pairs are too many to be named."""
+    words, middle = in_words(report), grades(differ)
+    of = "groups" if report["pairs_of"] == "groups" else "silos"
+    said = []
+    for name in middle:
+        count = sum(name in pair["types"] for pair in differ)
+        strength = _strength({"grades": middle}, name)
+        said.append(f"{count:,} of {counted(seen, 'pair')} of {of} differ {words[name]}{strength}.")
+    if report["ranking"] and {"feature", "concept"} & set(middle):
+        said.append(f"Most of it is in {joined(leading(report)[:_NAMED])}.")
+    return said
+
+
+def _within(report: dict[str, Any]) -> Iterator[str]:
+    """Pairs of one group that differ after all."""
+    for line in report["between"]:
+        odd = _told(line) - line["none"]
+        if line["groups"][0] == line["groups"][1] and odd:
+            verb = "differs" if odd == 1 else "differ"
+            group = called(report, line["groups"][0])
+            yield f"Within {group}, {odd:,} of {counted(line['pairs'], 'pair')} {verb}."
+
+
+def _told(line: dict[str, Any]) -> int:
+    pairs, unclear = line["pairs"], line["undetermined"]
+    return int(pairs) - int(unclear)
+
+
+def _strength(line: dict[str, Any], name: str) -> str:
+    grade = line["grades"].get(name)
+    return f" ({grade})" if grade else ""
+
+
+def _share(count: int, told: int) -> str:
+    return "" if count == told else f" in {count} of {told} pairs"
+
+
+def _capital(sentence: str) -> str:
+    """Of our own word alone: a name is written as it is."""
+    return f"G{sentence[1:]}" if sentence.startswith("group ") else sentence

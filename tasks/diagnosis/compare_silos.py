@@ -1,0 +1,122 @@
+"""The server compares what clients told, and names the shift of every pair; it sees no row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from models.shift import by_moments, guarded
+from models.shift.close_ups import CloseUp, close_ups
+from models.shift.findings import Findings, against_the_rest, alike, discovered, findings
+from models.shift.pairs import Pairs, all_pairs
+from models.shift.printed.paper import Readings
+from models.shift.screening import chances, on_shared_bins, together
+from models.shift.strengths import Strengths, strengths
+from models.shift.told.noise import counts_sensitivity, sigma
+from models.shift.told.noisy_counts import as_precise, from_noisy, noise_share
+from models.shift.told.question import Question
+from models.shift.told.summaries import Layout, Summaries
+from models.shift.verdict import Verdicts
+from tasks.diagnosis.tell_shift import summaries
+from tasks.messages import NoisyCounts, ShiftNumbers
+from tasks.running.step import server_step
+
+MOST_PAIRS = 5000
+"""That are looked at one by one; of more, groups of clients that are alike are found first, and these compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Pairs in the order of `all_pairs`: of clients, or of groups where there are too many; groups are of places.
+
+    rest: each client and the others together; strengths: of the same pairs; close_ups: of the worst of them.
+    """
+
+    clients: tuple[str, ...]
+    pairs: Findings
+    of_groups: bool
+    groups: list[list[int]]
+    rest: Findings
+    strengths: Strengths
+    rest_strengths: Strengths
+    close_ups: tuple[CloseUp, ...]
+
+
+@server_step
+def compare_silos(
+    messages: Sequence[ShiftNumbers | NoisyCounts],
+    question: Question,
+    verdict: Literal["guarded", "moments", "paper"],
+    readings: Readings,
+) -> Compared:
+    """Of all clients that answered, by name."""
+    clients, told = told_of(messages, question)
+    look = Look(question, verdict)
+    layout, places = question.layout, np.arange(len(clients))
+    if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and question.counts:
+        told, layout = on_shared_bins(told, layout)
+        groups = alike(*all_pairs(len(clients)), discovered(chances(told)), len(clients))
+        units, of_groups = together(told, groups), True
+    else:
+        groups, units, of_groups = [], told, False
+    first, second = all_pairs(len(units.rows))
+    pairs = look.at(units, layout, first, second)
+    strong = strengths(units, layout, readings)
+    pairs = _as_printed(pairs, strong) if verdict == "paper" else pairs
+    differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
+    groups = groups or alike(first, second, differ, len(clients))
+    others = against_the_rest(told)
+    rest = look.at(others, layout, places, places + len(clients))
+    strong_rest = strengths(others, layout, readings, np.stack([places, places + len(clients)], 1))
+    rest = _as_printed(rest, strong_rest) if verdict == "paper" else rest
+    closest = close_ups(units, layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
+    return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest)
+
+
+def _as_printed(found: Findings, strong: Strengths) -> Findings:
+    """The same with the printed rule's types, which knows no tests and no number of rows."""
+    no = np.zeros(len(strong.types), bool)
+    unknown: np.ndarray = np.all(strong.grades < 0, axis=-1)
+    return replace(found, verdicts=Verdicts(strong.types, unknown, no, no))
+
+
+@dataclass(frozen=True)
+class Look:
+    """How pairs are looked at: by this verdict, and what its evidence is."""
+
+    question: Question
+    verdict: str
+
+    def at(self, told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
+        def look(pairs: Pairs) -> guarded.Evidence:
+            if self.verdict == "moments":
+                return by_moments.evidence(pairs)
+            return guarded.evidence(pairs, self._noise(pairs, layout))
+
+        if self._sigma:
+            told = as_precise(told, layout, self._sigma)
+        return findings(told, layout, first, second, self.question.pictures is not None, look)
+
+    def _noise(self, pairs: Pairs, layout: Layout) -> float | np.ndarray:
+        return noise_share(pairs.rows, layout, self._sigma) if self._sigma else 0.0
+
+    @property
+    def _sigma(self) -> float:
+        """Of the noise in a cell; 0 without noise."""
+        features = len(self.question.layout.names)
+        return sigma(counts_sensitivity(features), self.question.rho) if self.question.rho else 0.0
+
+
+def told_of(messages: Sequence[ShiftNumbers | NoisyCounts], question: Question) -> tuple[tuple[str, ...], Summaries]:
+    """The clients that answered, by name, and what they told."""
+    names = [client for message in messages for client in message.clients]
+    order = np.argsort(np.array(names), kind="stable")
+    return tuple(names[at] for at in order), _all_told(messages, question).take(order)
+
+
+def _all_told(messages: Sequence[ShiftNumbers | NoisyCounts], question: Question) -> Summaries:
+    if not question.rho:
+        return summaries(messages)
+    noisy = [m.counts.numpy() for m in messages if isinstance(m, NoisyCounts)]
+    return from_noisy(np.concatenate(noisy), question.layout)

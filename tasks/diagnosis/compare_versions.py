@@ -1,0 +1,48 @@
+"""The server compares what each client told of two versions of its rows; it sees no row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+
+from models.shift.findings import Findings
+from models.shift.printed.paper import Readings
+from models.shift.strengths import Strengths, strengths
+from models.shift.told.question import Question
+from models.shift.told.summaries import joined
+from tasks.diagnosis.compare_silos import Look, told_of
+from tasks.messages import NoisyCounts, ShiftNumbers
+from tasks.running.step import server_step
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedVersions:
+    """Of each client that told of both versions, sorted: it before, as the first of a pair, and it after."""
+
+    clients: tuple[str, ...]
+    pairs: Findings
+    strengths: Strengths
+
+
+@server_step
+def compare_versions(
+    before: Sequence[ShiftNumbers | NoisyCounts],
+    after: Sequence[ShiftNumbers | NoisyCounts],
+    question: Question,
+    verdict: Literal["guarded", "moments", "paper"],
+    readings: Readings,
+) -> ComparedVersions:
+    """Of those that answered of both, one at least."""
+    (names, earlier), (names_after, later) = told_of(before, question), told_of(after, question)
+    clients = tuple(name for name in names if name in set(names_after))
+    told = joined(
+        [summaries.take([at.index(c) for c in clients]) for at, summaries in ((names, earlier), (names_after, later))]
+    )
+    places = np.arange(len(clients))
+    pairs = Look(question, verdict).at(told, question.layout, places, places + len(clients))
+    each = [strengths(told.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
+    strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
+    if verdict == "paper":
+        pairs = replace(pairs, verdicts=replace(pairs.verdicts, types=strong.types))
+    return ComparedVersions(clients, pairs, strong)

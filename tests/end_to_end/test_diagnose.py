@@ -1,0 +1,76 @@
+"""`siloflow diagnose` as typed: the embedded project, whose digits are turned, and a table whose groups are known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+PNG = b"\x89PNG\r\n\x1a\n"
+UPRIGHT, TURNED, UPSIDE_DOWN = ["c00", "c01", "c02"], ["c03", "c04", "c05"], ["c06", "c07", "c08"]
+
+
+@pytest.fixture(scope="module")
+def digits(partitioned: Any, tmp_path_factory: pytest.TempPathFactory, server: str) -> Any:
+    """A partitioned copy of the embedded project."""
+    return partitioned[0].copy(tmp_path_factory.mktemp("diagnose") / "digits", server)
+
+
+def test_the_embedded_project_s_three_angles_are_found_and_what_large_ones_do_is_said(
+    digits: Any, assert_quiet: Any
+) -> None:
+    answer = digits.type("diagnose")
+    assert_quiet(answer.err)
+    said = " ".join(answer.out.split())
+    assert said.startswith("The 9 silos fall into 3 groups that are alike inside; 27 of 36 pairs differ.")
+    assert "c00, c01 and c02 differ from c03, c04 and c05 in their inputs, P(x)" in said
+    assert "the inputs hardly overlap: whether labels follow from them alike cannot be known there" in said
+    assert "Pictures that are turned far look so" in said
+    assert "ifca" not in said  # no pair of groups has most of its pairs differ in the rule
+    assert "look closer" in said
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+def test_json_is_the_report_on_disk_and_asked_again_silos_tell_the_same(digits: Any) -> None:
+    first, second = (digits.type("diagnose", "--json") for _ in range(2))
+    assert first.out.count("\n") == 1
+    assert first.json["groups"] == [UPRIGHT, TURNED, UPSIDE_DOWN]
+    folder = digits.path / first.json["folder"]
+    assert json.loads((folder / "report.json").read_text()) == first.json
+    for picture in first.json["pictures"]:
+        assert (folder / picture).read_bytes().startswith(PNG)
+    assert first.json["folder"] != second.json["folder"]
+    for name in ("matrices", "pairs", "ranking", "sentences"):
+        assert first.json[name] == second.json[name]
+    runs = digits.mlflow().search_runs([digits.mlflow().get_experiment_by_name("diagnoses").experiment_id])
+    assert {Path(first.json["folder"]).name, Path(second.json["folder"]).name} <= {run.info.run_name for run in runs}
+
+
+def test_groups_of_a_table_that_are_known_are_found_with_what_parts_them(
+    partitioned: Any, tmp_path: Path, server: str
+) -> None:
+    """Two silos as they are, one with moved ages, one with fewer of a label, one whose labels are the other way round."""
+    folder = partitioned[0].copy(tmp_path / "table", server)
+    rng = np.random.default_rng(0)
+    silos = {}
+    for name in ("plain", "same", "moved", "fewer", "swapped"):
+        x = rng.normal(size=(3000, 3))
+        x[:, 0] += 1.5 * (name == "moved")
+        y = rng.random(3000) < 1 / (1 + np.exp(-2 * x[:, 0]))
+        kept = ~y | (rng.random(3000) < (0.25 if name == "fewer" else 1.0))
+        silos[name] = x[kept][:1000], (y ^ (name == "swapped"))[kept][:1000].astype(int)
+    x, y = (np.concatenate(part) for part in zip(*silos.values(), strict=True))
+    client = np.concatenate([[name] * len(silos[name][1]) for name in silos])
+    np.savez(folder.path / "own.npz", x=x, y=y, client=client, features=["age", "height", "weight"])
+    asked = ["data.name=own", "data.source={kind: npz, path: own.npz}", "data.scheme=[{kind: column, column: client}]"]
+    sets = [part for one in asked for part in ("--set", one)]
+    folder.type("partition", *sets)
+    found = folder.type("diagnose", *sets, "--json").json
+    assert sorted(found["groups"]) == sorted([["plain", "same"], ["moved"], ["fewer"], ["swapped"]])
+    pairs = {frozenset((pair["first"], pair["second"])): pair for pair in found["pairs"]}
+    for name, kind in (("moved", "feature"), ("fewer", "label"), ("swapped", "concept")):
+        for other in ("plain", "same"):
+            assert pairs[frozenset((name, other))]["types"] == [kind]
+    assert found["ranking"][0]["feature"] == "age"
+    assert next(iter(pairs[frozenset(("plain", "moved"))]["features"])) == "age"

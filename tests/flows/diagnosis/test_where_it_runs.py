@@ -1,0 +1,57 @@
+"""Where a diagnosis runs does not matter: threads, processes and Dask give what one thread gives, noise included."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.diagnose import diagnose, examined
+from flows.diagnosis.against import examined_against
+from tasks.running.runner import PlainRunner
+
+NOISE = "diagnose.noise={epsilon: 8}"
+
+
+@pytest.fixture
+def twenty(world):
+    """Twenty clients in two stacks, of two laws, two of them too small; and an earlier version."""
+    own, rng = world(), np.random.default_rng(0)
+    rows = {}
+    for at in range(20):
+        count = 12 if at in (3, 17) else 150
+        y = np.arange(count) % 3
+        rows[f"c{at:02d}"] = (rng.normal(size=(count, 2)) + np.column_stack([y, at % 2 * np.ones(count)]), y)
+    features = [{"name": name, "low": -4, "high": 6} for name in "ab"]
+    before = own.write(rows, features=features)
+    own.write({**rows, "c05": (rows["c05"][0] + 1, rows["c05"][1])}, features=features)
+    return own, before
+
+
+@pytest.mark.usefixtures("prefect")
+@pytest.mark.parametrize(("kind", "overrides"), [("threads", []), ("processes", [NOISE]), ("dask", [])])
+def test_workers_find_what_one_thread_finds(kind, overrides, twenty, monkeypatch):
+    own, before = twenty
+    monkeypatch.chdir(own.folder)
+    _, alone = examined(own.open(*overrides), PlainRunner())
+    assert any(pair["types"] for pair in alone["pairs"])
+    forget(own.folder / "private")
+    where = [*overrides, f"runner.kind={kind}", "runner.workers=2"]
+    there = diagnose(overrides=where)
+    assert text({name: there[name] for name in alone}) == text(alone)
+    if kind == "threads":
+        then = examined_against(own.open(), PlainRunner(), before)
+        forget(own.folder / "private")
+        assert text(diagnose(against=before, overrides=where)) == text(then)
+
+
+def text(found):
+    return json.dumps(found, sort_keys=True)
+
+
+def forget(private: Path) -> None:
+    """All that was told; the secrets stay, from which the noise follows."""
+    books = [path for path in private.rglob("*") if path.is_file() and path.name not in ("secret", "lock")]
+    assert books
+    for book in books:
+        book.unlink()

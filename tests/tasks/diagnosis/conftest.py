@@ -1,0 +1,78 @@
+"""Questions of small silos, asked as a diagnosis asks them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.diagnosis.asked import first_question, question
+from flows.diagnosis.asking import Answers, ask
+from flows.diagnosis.diagnose_params import DiagnoseParams
+from silos.cohort import Silos
+from silos.data_params import DataParams
+from silos.private import PrivateStore
+from silos.store import write
+from tasks.diagnosis.tell_shift import summaries
+from tasks.running.runner import PlainRunner, Runner
+
+
+class Asked:
+    """What was asked of silos, and what they answered: to the first question, if there was one, and to the second."""
+
+    def __init__(self, silos: Silos, private: Path, params: DiagnoseParams, runner: Runner) -> None:
+        store = PrivateStore(str(private))
+        self.first = first_question(silos, params)
+        self.to_first: Answers | None = self.first and ask(runner, silos, store, self.first, params)
+        told = summaries(self.to_first.messages) if self.to_first else None
+        self.question = question(silos, params, told)
+        self.answers = ask(runner, silos, store, self.question, params)
+
+    @property
+    def messages(self) -> list[Any]:
+        """All, of both questions."""
+        return [*(self.to_first.messages if self.to_first else []), *self.answers.messages]
+
+
+@pytest.fixture
+def silos_of(tmp_path: Path) -> Callable[..., Silos]:
+    """Writes silos of these rows, client to (x, y), all of them to train on; x may have NaN where features allow it."""
+    number = iter(range(10_000))
+
+    def build(rows: dict[str, Any], task: str = "classification", features: Any = None, classes: int = 0) -> Silos:
+        name = f"own{next(number)}"
+        client = np.repeat(list(rows), [len(y) for _, y in rows.values()])
+        x, y = (np.concatenate([own[at] for own in rows.values()]) for at in (0, 1))
+        if classes:  # a client of its own has a row of each, so that the schema has them all
+            x, y = np.concatenate([x, np.zeros((classes, *x.shape[1:]))]), np.concatenate([y, np.arange(classes)])
+            client = np.append(client, ["zz"] * classes)
+        x = x if x.dtype == np.uint8 else x.astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=client, split=np.repeat("train", len(y)))
+        data = DataParams.model_validate(
+            {
+                "name": name,
+                "seed": 0,
+                "source": {"kind": "npz", "path": f"{name}.npz", "task": task},
+                "scheme": [{"kind": "column", "column": "client"}],
+                "split": {"validation": 0.0, "test": 0.0},
+                **({"features": features} if features else {}),
+            }
+        )
+        write(tmp_path / "data" / name, data, tmp_path)
+        silos = Silos.open(tmp_path / "data" / name, f"{tmp_path.name}-{name}")
+        return silos.select(list(rows))
+
+    return build
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[..., Asked]:
+    """Asks silos; `keeps` names what clients remember by, so that others are asked for the first time."""
+    number = iter(range(10_000))
+
+    def ask_all(silos: Silos, keeps: str = "", runner: Runner | None = None, **params: Any) -> Asked:
+        folder = tmp_path / "private" / (keeps or f"new{next(number)}")
+        return Asked(silos, folder, DiagnoseParams.model_validate(params), runner or PlainRunner())
+
+    return ask_all

@@ -1,0 +1,82 @@
+"""A diagnosis that is killed while clients answer, and asked again: nobody pays twice, and what was told stays told."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import silos
+from models.shift.told.noise import rho
+from silos.ledgers.ledger import Ledger
+
+ASK = """
+import os, pickle, signal, sys
+from pathlib import Path
+synced, seen = os.fsync, 0
+
+def kill_then(file):
+    global seen
+    seen += 1
+    if seen == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    synced(file)
+
+os.fsync = kill_then
+from silos.cohort import Cohort, Stack
+from silos.private import PrivateStore
+from tasks.diagnosis.tell_shift import tell_shift
+silos, question, budget = pickle.loads(Path(sys.argv[1]).read_bytes())
+cohort = Cohort(silos, (Stack(silos.clients, 3),))
+for message in tell_shift.fn(cohort, private=PrivateStore(sys.argv[2]), question=question, budget=budget):
+    for client, counts in zip(message.clients, message.counts, strict=True):
+        print(client, counts.numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("noise", [None, {"epsilon": 4.0, "budget": 4.0}], ids=["counts", "noise"])
+def test_after_a_kill_the_next_process_tells_the_same_and_spends_nothing_more(noise, silos_of, asked, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {name: (rng.normal(size=(60, 2)), np.arange(60) % 2) for name in "abc"}
+    features = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
+    private, clients = tmp_path / "private" / "own", silos_of(rows, features=features)
+    found = asked(clients, noise=noise)  # what is asked; the answers are of another private folder
+    writes, left = 8 if noise is None else 6, []  # of a client: see test_ledger_processes
+    for moment in (2, writes + 1, writes + 1):
+        assert process(tmp_path, private, clients, found.question, noise, moment).returncode == -signal.SIGKILL
+        left.append(kept(private, clients.clients))
+    assert len(left[0]) == 0
+    assert 0 < len(left[1]) < len(left[2]) < 3, "each is in the middle of the stack"
+    first, second = (process(tmp_path, private, clients, found.question, noise, 0).stdout for _ in range(2))
+    assert first == second
+    told = dict(line.split() for line in first.splitlines())
+    assert set(told) == {"a", "b", "c"}
+    for before in left:
+        assert before.items() <= told.items(), "what was written down before the kill is what is told after"
+    for client in told:
+        entries = Ledger(str(private), client).entries()
+        assert len(entries) == 1
+        assert (entries[0].rho > 0) == (noise is not None)
+
+
+def process(tmp_path, private, clients, question, noise, kill_at):
+    budget = rho(noise["budget"], 1e-5) if noise else None
+    (tmp_path / "asked.pickle").write_bytes(pickle.dumps((clients, question, budget)))
+    command = [sys.executable, "-c", ASK, str(tmp_path / "asked.pickle"), str(private), str(kill_at)]
+    here = {**os.environ, "PYTHONPATH": str(Path(silos.__file__).parents[1])}
+    return subprocess.run(command, env=here, capture_output=True, text=True, check=False)
+
+
+def kept(private, clients):
+    """What is written down as told: client to the bytes of its counts."""
+    held = {}
+    for client in clients:
+        for entry in Ledger(str(private), client).entries():
+            (file,) = private.rglob(f"{entry.answer}.safetensors")
+            held[client] = load_file(file)["counts"][0].tobytes().hex()
+    return held
