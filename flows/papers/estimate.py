@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.experiment.project import Project, thrown_away
 from flows.papers.sweep import Sweep
+from flows.papers.trials import seconds_of_cell
 from flows.run import probe
 from tasks.recording.track import connect, own_store
 
@@ -22,7 +23,9 @@ def estimate(sweep: Sweep) -> dict[str, Any]:
 
 
 def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
-    """Of a cell's runs."""
+    """Of a cell's runs or trials."""
+    if sweep.page.family:
+        return seconds_of_cell(sweep, cell)
     seed, choice = sweep.tries(cell)[0]
     published, counts = sweep.page.cells[cell].published, sweep.page.measure_of(cell).rounds_to is not None
     rounds = published if counts and published else sweep.rounds(cell)

@@ -8,17 +8,19 @@ from flows.console import screen
 from flows.experiment.run_folder import RunFolder
 from flows.papers.cells import by_class, paired_rows, together
 from flows.papers.sweep import Sweep
+from flows.papers.trials import tried
 from flows.run import run
 from models.assessment.quantities import QUANTITIES
 from tasks.recording.json_files import write_json
 
 
 def fill(sweep: Sweep) -> None:
-    """Every run of every cell, and then what their rows say in pairs and their seeds together."""
+    """Every run or trial of every cell, and then what their rows say in pairs and their seeds together."""
     page = sweep.page
-    path = sweep.root / "runs" / sweep.experiment / "experiment.json"
-    about = f"{page.title}. {page.source}."
-    write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
+    if not page.family:
+        path = sweep.root / "runs" / sweep.experiment / "experiment.json"
+        about = f"{page.title}. {page.source}."
+        write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
     screen.current().plan(sum(map(sweep.count, page.cells)))
     news = {cell for cell in page.cells if _fill_cell(sweep, cell)}
     for pair in sweep.pairs():
@@ -43,25 +45,31 @@ def _fill_cell(sweep: Sweep, cell: str) -> bool:
 
 
 def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
-    """A run and its record; whether it was missing."""
+    """A run or a trial, and its record; whether it was missing."""
     if sweep.record(cell, seed, choice) is not None:
         return False
     sweep.results.read_again()  # another sweep may have been at the same runs meanwhile
     if sweep.record(cell, seed, choice) is None:
-        result = run(
-            sweep.page.method_of(cell),
-            seed,
-            sweep.settings(cell, seed, choice),
-            resume=True,
-            experiment=sweep.experiment,
-            cell=sweep.place(cell, choice),
-            derived=True,
-        )
-        record = _record(sweep, cell, result)
-        if sweep.page.by_class:
-            record["by_class"] = by_class(sweep, cell, seed, choice)
+        record = tried(sweep, cell, seed) if sweep.page.family else _ran(sweep, cell, seed, choice)
         sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.asked(seed, choice), record)
     return True
+
+
+def _ran(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, Any]:
+    """A run's record."""
+    result = run(
+        sweep.page.method_of(cell),
+        seed,
+        sweep.settings(cell, seed, choice),
+        resume=True,
+        experiment=sweep.experiment,
+        cell=sweep.place(cell, choice),
+        derived=True,
+    )
+    record = _record(sweep, cell, result)
+    if sweep.page.by_class:
+        record["by_class"] = by_class(sweep, cell, seed, choice)
+    return record
 
 
 def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:

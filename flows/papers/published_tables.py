@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from flows.papers.curves import Curves, Record, Settings, filled
+from flows.papers.trial_page import Confusion, Trial, check_trials
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.files import is_there
@@ -27,7 +28,8 @@ class Measure(Record):
 class Cell(Record):
     """One number of a table; `about` is printed with it.
 
-    `floor` is what theory says that it cannot pass, `beside` is published of other metrics.
+    `floor` is what theory says that it cannot pass, `beside` is published of other metrics. Of a trial it is published in
+    `said` how often each judge said what, of so many pairs `of`; and in `distances` mean and standard deviation, by name.
     """
 
     about: str
@@ -37,6 +39,10 @@ class Cell(Record):
     measure: Measure | None = None
     beside: dict[str, float] = Field({})
     set: Settings = ()
+    trial: Trial | None = None
+    said: dict[str, dict[str, int]] = Field({})
+    of: PositiveInt | None = None
+    distances: dict[str, tuple[float, float | None]] = Field({})
 
 
 class Pair(Record):
@@ -62,7 +68,8 @@ class Table(Record):
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
     their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
-    cells, too, and drawn as a figure.
+    cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs; those of each of
+    `confusions` are also shown together.
     """
 
     title: str
@@ -84,6 +91,8 @@ class Table(Record):
     also: dict[str, str] = Field({})
     ensembles: bool = False
     runs_of: str | None = None
+    family: str | None = None
+    confusions: dict[str, Confusion] = Field({})
 
     @model_validator(mode="before")
     @classmethod
@@ -109,14 +118,16 @@ class Table(Record):
         named = {cell for pair in self.paired for cell in (pair.first, pair.second)}
         named |= {cell for values in self.by_class.values() for cell in values}
         named |= {cell for cells in self.contests for cell in cells}
+        named |= {cell for confusion in self.confusions.values() for cell in confusion.cells}
         named |= {cell for s in self.scales.values() if isinstance(s.grid, dict) for cell in s.grid}
         for cell in sorted(named - self.cells.keys()):
             raise ValueError(f"there is no cell {cell!r}; there are {', '.join(self.cells)}")
         for metric in (*self.also, *(self.measure_of(cell).metric or "" for cell in self.cells)):
             if "@" in metric and not re.fullmatch(r".+@([1-9][0-9]*|last)", metric):
                 raise ValueError(f"{metric!r}: after @ stands the number of a round, or last")
+        check_trials(self.family, {name: cell.trial for name, cell in self.cells.items()})
         for name, cell_ in self.cells.items():
-            if not (cell_.method or self.method):
+            if not (cell_.method or self.method or self.family):
                 raise ValueError(f"the cell {name} names no method, nor does the table")
         if any(scale.grid for scale in self.scales.values()) and not self.grid:
             raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
@@ -128,6 +139,12 @@ class Table(Record):
         if self.seeds_are == "data" and any(self.measure_of(cell).rounds_to is not None for cell in compared):
             raise ValueError("where seeds draw the data a pair is a difference of scores, and rounds_to counts rounds")
         return self
+
+    def trial_of(self, cell: str) -> Trial:
+        """Of a table with a family."""
+        trial = self.cells[cell].trial
+        assert trial is not None
+        return trial
 
     def method_of(self, cell: str) -> str:
         """The cell's own method, or the table's."""

@@ -32,6 +32,8 @@ class Sweep:
         self.paper, self.table, self.scale = Path(paper).stem, table, scale
         self.seeds = seeds or list(self.page.scales[scale].seeds)
         self.overrides = list(overrides)
+        if self.page.family and overrides:
+            raise UserError(f"{paper}, table {table} draws pairs of clients, which no setting changes; drop --set.")
         self.root = Path().resolve()
         results = self.root / "docs" / "results" / f"{self.paper}.json"
         self.results = Results(results, self.root / "runs" / f"{self.paper}.results.lock")

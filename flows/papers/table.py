@@ -11,6 +11,7 @@ from flows.experiment.many_runs.difference_records import difference_of_cells
 from flows.papers.curves import Curves, cell_at
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
+from flows.papers.truth_table import truth_table
 from models.assessment.paired_difference import over_draws
 from models.assessment.quantities import Quantity
 from tasks.recording.figures import draw_curves, draw_lines
@@ -19,8 +20,10 @@ MOST_CURVES = 8  # more in one figure cannot be told apart
 
 
 def table_of_records(sweep: Sweep) -> dict[str, Any]:
-    """Published beside ours for every cell; all runs must be recorded."""
+    """Published beside ours for every cell; all runs or trials must be recorded."""
     page = sweep.page
+    if page.family:
+        return truth_table(sweep)
     rows = [_row(sweep, cell) for cell in page.cells]
     return {
         "paper": sweep.paper,

@@ -21,6 +21,7 @@ EVERY = [
     for paper in names()
     for table, written in tables(paper).items()
     for scale in written["scales"]
+    if "family" not in written
 ]
 TINY = {
     "title": "t",
@@ -28,6 +29,12 @@ TINY = {
     "known_errors": "none",
     "cells": {"a": {"about": "w", "method": "fedavg"}, "b": {"about": "w", "method": "pooled"}},
     "scales": {"cpu": {"seeds": [0]}},
+}
+
+TRIALS = {
+    **{name: TINY[name] for name in ("title", "source", "known_errors", "scales")},
+    "family": "one_feature",
+    "cells": {"a": {"about": "w", "trial": {"row": "label", "rows": [50, 50], "pairs": 3}}},
 }
 
 read_once = cache(table_of)
@@ -118,6 +125,42 @@ def test_what_is_wrong_with_a_page_is_said(change, message, tmp_path):
     with pytest.raises(UserError, match="table 1") as error:
         table_of(str(page), "1", "cpu")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"family": "twins"},
+            "there is no family 'twins' of pairs; there are traps, one_feature, six_features, random",
+        ),
+        ({"row": "lable"}, "the cell a: one_feature has no row 'lable'; there are none, feature, label, concept, "),
+        ({"family": None}, "the cell a is a trial, and the table does not say on which pairs: add `family`"),
+        ({"trial": None}, "the cell a has no trial, and all cells of a family are trials: add `trial`"),
+        ({"pairs": 0}, "cells.a.trial.pairs: Input should be greater than 0"),
+        ({"confusions": {"all": {"cells": ["a", "z"]}}}, "there is no cell 'z'; there are a"),
+    ],
+)
+def test_what_is_wrong_with_a_page_of_trials_is_said(change, message, tmp_path):
+    cell = TRIALS["cells"]["a"]
+    trial = {**cell["trial"], **{key: value for key, value in change.items() if key in cell["trial"]}}
+    cells = {"a": {**cell, "trial": change.get("trial", trial)}}
+    page = {
+        **TRIALS,
+        "cells": cells,
+        **{key: value for key, value in change.items() if key in ("family", "confusions")},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"tables": {"1": page}}))
+    with pytest.raises(UserError) as error:
+        table_of(str(tmp_path / "mine.yaml"), "1", "cpu")
+    assert message in str(error.value)
+
+
+def test_a_published_count_is_of_no_more_pairs_than_there_were():
+    for table in tables("shift-types"):
+        for name, cell in read_once("shift-types", table, "cpu").cells.items():
+            for counts in cell.said.values():
+                assert sum(counts.values()) <= cell.of, (table, name)
 
 
 def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
