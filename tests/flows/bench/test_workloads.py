@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.bench import codebook_cost, regroup_cost, workloads
+from flows.bench import codebook_cost, diagnose_cost, regroup_cost, workloads
 from flows.bench.contestants import authors, plain
 from flows.bench.peers import PYTHON, interpreter
 from flows.bench.tuning import tune
@@ -189,6 +189,16 @@ def test_the_workloads_are_those_of_the_docs():
         line = next(line for line in page.splitlines() if line.startswith(f"| {name} "))
         assert f"{workload.rows:,}" in line
         assert f"{workload.clients:,}" in line
+
+
+def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
+    for name, value in {"CLIENTS": 110, "FEATURES": 10, "ROWS": 600, "CLASSES": 4, "TIMED_PAIRS": 2}.items():
+        monkeypatch.setattr(diagnose_cost, name, value)
+    found = diagnose_cost.diagnose_cost(lambda _: None)
+    assert found["laws_found"]
+    assert found["pairs"] == 110 * 109 // 2
+    assert found["bytes_of_a_client"] == {"told": 4 * (1 + 4 + 10 * (33 + 5) * 5), "rows": 4 * 600 * 11}
+    assert found["fedwad"]["pairs"] == 2
 
 
 def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkeypatch):

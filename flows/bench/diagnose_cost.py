@@ -1,0 +1,143 @@
+"""What a diagnosis of very many silos costs: at a client, on the wire and on the server; and what other ways would."""
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.shift.pairs import all_pairs
+from models.shift.printed.paper import Readings
+from models.shift.printed.paper_statistics import of_summaries
+from models.shift.printed.paper_verdict import judged_all
+from models.shift.told.question import Question
+from models.shift.told.summaries import Layout, Summaries, joined, summary
+from models.shift.transport.fedwad import Client, Server, one_point
+from tasks.diagnosis.compare_silos import compare_silos
+from tasks.messages import ShiftNumbers
+
+CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
+LAWS = 5
+TIMED_FEATURES = 5  # of the printed rule, which takes as long for each
+TIMED_PAIRS = 100  # of FedWaD
+
+
+def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
+    """Clients of five laws, and whether these were found; extrapolated is what the names say."""
+    torch.set_num_threads(1)
+    layout = Layout(
+        tuple(f"x{at}" for at in range(FEATURES)),
+        (None,) * FEATURES,
+        np.full(FEATURES, -3.0),
+        np.full(FEATURES, 3.0),
+        32,
+        CLASSES,
+    )
+    say(f"{CLIENTS:,} clients of {ROWS} rows tell counts and moments")
+    told, seconds = _told(layout)
+    message = ShiftNumbers(_names(), *(torch.from_numpy(part) for part in _parts(told)))
+    pairs = CLIENTS * (CLIENTS - 1) // 2
+    say(f"the server compares {pairs:,} pairs")
+    start = time.perf_counter()
+    found = compare_silos.fn([message], Question("bench", layout), "guarded", Readings(grid="federation"))
+    server = time.perf_counter() - start
+    say("once more, for its memory")
+    return {
+        "clients": CLIENTS,
+        "rows": ROWS,
+        "features": FEATURES,
+        "classes": CLASSES,
+        "pairs": pairs,
+        "client_seconds": median(seconds),
+        "server_seconds": server,
+        "server_peak_bytes": _peak(message, layout),
+        "bytes_of_a_client": {"told": message.bytes_up // CLIENTS, "rows": 4 * ROWS * (FEATURES + 1)},
+        "groups": [len(group) for group in found.groups],
+        "laws_found": sorted(map(sorted, found.groups)) == [list(range(at, CLIENTS, LAWS)) for at in range(LAWS)],
+        "printed_rule": _printed(told, layout, say),
+        "fedwad": _fedwad(pairs, say),
+    }
+
+
+def _told(layout: Layout) -> tuple[Summaries, list[float]]:
+    told, seconds = [], []
+    for client in range(CLIENTS):
+        x, y = _rows(client, ROWS)
+        start = time.perf_counter()
+        told.append(summary(x, y, np.arange(len(y)), layout))
+        seconds.append(time.perf_counter() - start)
+    return joined(told), seconds
+
+
+def _rows(client: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Client c is of law c mod 5: plain; three features moved; labels renamed; few of half the labels; a feature wider."""
+    draw, law = np.random.default_rng([22, client]), client % LAWS
+    centres = 0.3 * np.random.default_rng(22).normal(size=(CLASSES, FEATURES))
+    shares = np.where(np.arange(CLASSES) < CLASSES // 2, 1.0, 0.2 if law == 3 else 1.0)
+    y = draw.choice(CLASSES, rows, p=shares / shares.sum())
+    x = draw.normal(size=(rows, FEATURES)) + centres[y]
+    x[:, :3] += 0.7 * (law == 1)
+    x[:, 7] *= 1.0 + (law == 4)
+    return x, (y + (law == 2)) % CLASSES
+
+
+def _names() -> tuple[str, ...]:
+    return tuple(f"c{at:05d}" for at in range(CLIENTS))
+
+
+def _parts(told: Summaries) -> tuple[np.ndarray, ...]:
+    return told.rows, told.labels, told.counts, told.moments
+
+
+def _peak(message: ShiftNumbers, layout: Layout) -> int:
+    """The most that Python and NumPy hold beyond what was told, as tracemalloc sees it; to watch it takes time."""
+    tracemalloc.start()
+    try:
+        compare_silos.fn([message], Question("bench", layout), "guarded", Readings(grid="federation"))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _printed(told: Summaries, layout: Layout, say: Callable[[str], None]) -> dict[str, Any]:
+    """D_X, D_Y and D_{Y|X} of all pairs on 100 points, measured on some features."""
+    say(f"the printed rule of all pairs, on {TIMED_FEATURES} features")
+    statistics = of_summaries(told, layout).of(slice(0, TIMED_FEATURES))
+    start = time.perf_counter()
+    judged_all(statistics, Readings(grid="federation"))
+    seconds = time.perf_counter() - start
+    return {"features": TIMED_FEATURES, "seconds": seconds, "all_extrapolated": seconds / TIMED_FEATURES * FEATURES}
+
+
+def _fedwad(pairs: int, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Seconds of some pairs, and of all if each takes as long; None where POT is not installed."""
+    if find_spec("ot") is None:
+        return None
+    say(f"FedWaD of {TIMED_PAIRS} pairs")
+    places = np.stack(all_pairs(CLIENTS), 1)[:: max(1, pairs // TIMED_PAIRS)][:TIMED_PAIRS]
+    start = time.perf_counter()
+    sent = 0
+    for first, second in places:
+        rows = [_rows(int(client), ROWS)[0] for client in (first, second)]
+        sent += _distance(Client(rows[0]), Client(rows[1]))
+    seconds = time.perf_counter() - start
+    return {
+        "pairs": len(places),
+        "seconds": seconds,
+        "all_extrapolated": seconds / len(places) * pairs,
+        "bytes_of_a_pair": sent // len(places),
+    }
+
+
+def _distance(first: Client, second: Client) -> int:
+    """Bytes that both clients send in ten rounds, numbers as four each: points, their weights and a distance an answer."""
+    server, sent = Server(one_point(np.zeros(first.rows.shape[1]))), 0
+    while not server.finished:
+        answers = [client.answer(server.current) for client in (first, second)]
+        sent += sum(4 * (a.halfway.points.size + a.halfway.weights.size + 1) for a in answers)
+        server = server.after(*answers)
+    return sent
