@@ -307,7 +307,7 @@ def test_a_mistake_in_an_archive_is_told_before_prefect_starts(type_, monkeypatc
     source = "data.source={kind: npz, path: nan.npz}"
     code, out, err = type_(["partition", "--set", source])
     assert (code, out) == (2, "")
-    assert err.startswith("error: nan.npz: row 0 of x has a value that is not a finite float32; ")
+    assert err.startswith("error: nan.npz: row 0 of x has no value (NaN) of the feature 'x0', column 0; ")
     assert not Path(".prefect").exists()
 
 
