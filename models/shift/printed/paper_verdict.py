@@ -10,6 +10,7 @@ import numpy as np
 from scipy.spatial.distance import pdist
 
 from models.shift.guarded import TYPES
+from models.shift.pairs import all_pairs
 from models.shift.printed.paper import (
     Readings,
     concept_distance,
@@ -51,15 +52,10 @@ def judged(told: Statistics, pairs: np.ndarray, readings: Readings = Readings())
 
 def judged_all(told: Statistics, readings: Readings = Readings(grid="federation")) -> Judged:
     """Of all pairs, in the order of `all_pairs`: every client's posterior once where they have one grid."""
-    pairs = all_pairs(len(told.rows))
+    pairs = np.stack(all_pairs(len(told.rows)), -1)
     if readings.grid == "pair":
         return judged(told, pairs, readings)
     return _judged(told, pairs, readings, lambda of_feature: _all_concept_distances(of_feature, pairs, readings))
-
-
-def all_pairs(clients: int) -> np.ndarray:
-    """(pairs, 2): the first client with every later one, then the second."""
-    return np.stack(np.triu_indices(clients, 1), -1)
 
 
 def graded(distance: np.ndarray, lower_bounds: tuple[float, float, float]) -> np.ndarray:

@@ -8,7 +8,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from models.shift.told import summaries
+from silos.ledgers import differencing
 from silos.ledgers.ledger import Ledger
+from tasks import messages
 from tasks.messages import ShiftNumbers
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
@@ -222,3 +225,7 @@ def test_missing_values_are_told_of_by_class_where_ten_rows_have_one(silos_of, a
     assert told.counts[0, 1, :, 0].sum() == 0
     assert Counter(told.moments[0, 0, :2, 0].tolist()) == Counter({30.0: 2})
     assert told.moments[0, 1, 1, 0] == 30
+
+
+def test_who_tells_who_remembers_and_what_a_message_promises_mean_the_same_ten_rows():
+    assert summaries.LEAST_ROWS == differencing.LEAST_ROWS == messages.LEAST_ROWS

@@ -5,9 +5,10 @@ import pytest
 
 from models.shift.guarded import TYPES
 from models.shift.known.generators import Logistic, Normals
+from models.shift.pairs import all_pairs
 from models.shift.printed.paper import Readings, concept_distance, feature_distance, label_distance
 from models.shift.printed.paper_statistics import Statistics, statistics_of
-from models.shift.printed.paper_verdict import GRADES, all_pairs, graded, judged, judged_all
+from models.shift.printed.paper_verdict import GRADES, graded, judged, judged_all
 
 PAIR = np.array([[0, 1]])
 
@@ -56,7 +57,7 @@ def test_a_distance_that_is_moderate_or_worse_is_a_shift_of_its_type_and_no_othe
 
 
 def test_over_features_it_keeps_the_largest_which_that_is_and_the_mean_of_what_is_known(told):
-    pairs = all_pairs(9)
+    pairs = np.stack(all_pairs(9), -1)
     found = judged(told, pairs)
     by_feature = feature_distance(told, pairs), concept_distance(told, pairs)
     for kept, distances in zip((found.features, found.concepts), by_feature, strict=True):
@@ -97,7 +98,7 @@ def test_other_bounds_of_grades_give_other_verdicts():
 
 def test_all_pairs_on_one_grid_are_as_pair_after_pair_on_it(told):
     readings = Readings(grid="federation", points=37)
-    every, given = judged_all(told, readings), judged(told, all_pairs(9), readings)
+    every, given = judged_all(told, readings), judged(told, np.stack(all_pairs(9), -1), readings)
     np.testing.assert_allclose(every.concepts.largest, given.concepts.largest, atol=1e-12)
     np.testing.assert_allclose(every.concepts.mean, given.concepts.mean, atol=1e-12)
     np.testing.assert_array_equal(every.concepts.feature, given.concepts.feature)
@@ -105,6 +106,6 @@ def test_all_pairs_on_one_grid_are_as_pair_after_pair_on_it(told):
 
 
 def test_all_pairs_on_grids_of_their_own_are_those_pairs(told):
-    every, given = judged_all(told, Readings()), judged(told, all_pairs(9))
+    every, given = judged_all(told, Readings()), judged(told, np.stack(all_pairs(9), -1))
     np.testing.assert_array_equal(every.concepts.largest, given.concepts.largest)
     np.testing.assert_array_equal(every.grades, given.grades)
