@@ -6,6 +6,8 @@ kurtosis (their divisor is rows; a normal's kurtosis is 3). Those of a pair are 
 
 import numpy as np
 
+from models.shift.told.summaries import mixture
+
 ROWS, MEAN, SD, SKEWNESS, KURTOSIS = range(5)
 
 _LEAST_SD = 1e-3  # of the pair's: values that differ less are one value
@@ -25,22 +27,11 @@ def standard(moments: np.ndarray) -> np.ndarray:
 
 
 def overall(moments: np.ndarray) -> np.ndarray:
-    """Moments of all classes together, (..., 5), from those of every class, (..., classes, 5); exact, and 0 without rows."""
-    rows, mean, sd, skewness, kurtosis = np.moveaxis(_told(moments), -1, 0)
-    second = sd**2 * np.maximum(rows - 1, 0) / np.maximum(rows, 1)
-    third, fourth = skewness * second**1.5, kurtosis * second**2
-    total = rows.sum(-1)
-    share = rows / np.maximum(total, 1)[..., None]
-    centre = (share * mean).sum(-1)
-    off = mean - centre[..., None]
-    variance = (share * (second + off**2)).sum(-1)
-    cubes = (share * (third + 3 * off * second + off**3)).sum(-1)
-    fourths = (share * (fourth + 4 * off * third + 6 * off**2 * second + off**4)).sum(-1)
-    spread = np.where(variance > 0, variance, 1.0)
-    return np.stack(
-        [total, centre, np.sqrt(variance * total / np.maximum(total - 1, 1)), cubes / spread**1.5, fourths / spread**2],
-        -1,
-    )
+    """Moments of all classes together, (..., 5), from those of every class, (..., classes, 5); zeros without two rows."""
+    told = _told(moments)
+    whole = np.nan_to_num(mixture(np.where(told[..., :1] > 0, told, np.nan)))
+    whole[..., ROWS] = told[..., ROWS].sum(-1)
+    return whole
 
 
 def with_spread_in_classes(moments: np.ndarray) -> np.ndarray:
