@@ -4,7 +4,9 @@ import json
 import re
 import signal
 import time
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,17 @@ def schedule(partitioned: Any, tmp_path: Path) -> Any:
 
 
 def ask(url: str, body: dict[str, Any]) -> Any:
+    """What Prefect answers; a 503 is its word for a locked SQLite file, on which its own client asks again too."""
     asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=30) as answer:
-        return json.load(answer)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                raise
+        time.sleep(0.5)
 
 
 def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_but_no_code(schedule):
