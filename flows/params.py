@@ -12,8 +12,7 @@ from flows.experiment import user_method
 from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.names import PlainText, checked
-from silos.schemes.scheme_params import Name
+from silos.names import Name, PlainText, checked
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
 

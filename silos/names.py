@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from silos.errors import UserError
 
@@ -52,7 +52,14 @@ def file_names(clients: Sequence[str], taken: str) -> list[str]:
     return [f"{_slug(name, alone=folded[name.casefold()] == 1)}.safetensors" for name in clients]
 
 
+def _as_text(value: Any) -> Any:
+    """Whole numbers as text: class 3 is written 3 or "3"."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 PlainName = Annotated[str, AfterValidator(checked), PlainText()]
+Name = Annotated[str, BeforeValidator(_as_text), Field(min_length=1), PlainText()]
+Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
 def _slug(name: str, alone: bool) -> str:

@@ -19,7 +19,7 @@ from pydantic import (
 
 from silos import bounds
 from silos.errors import shown
-from silos.schemes.scheme_params import Name
+from silos.names import Name
 from silos.sources.source_names import LONGEST
 from silos.sources.source_params import Section
 

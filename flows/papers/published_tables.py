@@ -12,8 +12,7 @@ from flows.papers.trial_page import Confusion, Trial, check_trials
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.files import is_there
-from silos.names import checked, plain
-from silos.schemes.scheme_params import Name, Names
+from silos.names import Name, Names, checked, plain
 
 PAPERS = Path(__file__).parent
 

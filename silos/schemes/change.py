@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from silos.rows import ATTEMPTS, At, ClientRows, Partition, blocks, class_codes, labelled
+from silos.schemes.change_params import Imbalance, MergeLabels, Noise, PermuteLabels, Rotation
 from silos.schemes.rotation import rotate
-from silos.schemes.scheme_params import Imbalance, MergeLabels, Noise, PermuteLabels, Rotation
 
 
 def rotation(step: Rotation, made: Partition, at: At) -> Partition:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from silos.rows import At, Partition, some
-from silos.schemes.scheme_params import Fresh, HoldOut
+from silos.schemes.change_params import Fresh, HoldOut
 
 
 def hold_out(step: HoldOut, made: Partition, at: At) -> Partition:

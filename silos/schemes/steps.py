@@ -9,6 +9,7 @@ import numpy as np
 from silos.data_params import SplitParams
 from silos.rows import SPLITS, At, ClientRows, Partition, Rows, blocks, labelled, natural
 from silos.schemes.change import imbalance, merge_labels, noise, permute_labels, rotation
+from silos.schemes.change_params import Fresh, HoldOut, Imbalance, MergeLabels, Noise, PermuteLabels, Rotation
 from silos.schemes.deal import Owners, column, equal, quantity
 from silos.schemes.labels import balanced, classes_per_cluster, dirichlet, shards
 from silos.schemes.roles import fresh, hold_out
@@ -20,14 +21,7 @@ from silos.schemes.scheme_params import (
     Column,
     Dirichlet,
     Equal,
-    Fresh,
-    HoldOut,
-    Imbalance,
-    MergeLabels,
-    Noise,
-    PermuteLabels,
     Quantity,
-    Rotation,
     Shards,
     check_scheme,
 )

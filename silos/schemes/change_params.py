@@ -1,0 +1,86 @@
+"""Steps of `data.scheme` that make clients differ, that thin classes, and that say who takes part: one record a step."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from silos import bounds
+from silos.names import Name, Names
+from silos.sources.source_params import Section
+
+
+def _several(value: Any) -> Any:
+    """One value as a list of one: a union of both would name each of its members in an error."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+class ByCluster(Section):
+    """A step that treats contiguous blocks of clients differently, over all clients or within each domain."""
+
+    within: Literal["domain"] | None = None
+
+
+class Rotation(ByCluster):
+    """Feature shift: contiguous blocks of clients see their images turned by one angle each (degrees).
+
+    `centre` is the middle of the image, or the point (width / 2, height / 2) in pixel numbers, half a pixel
+    further, about which code turns that calls OpenCV in the usual way.
+    """
+
+    kind: Literal["rotation"]
+    angles: tuple[Annotated[float, Field(ge=-bounds.TURN, le=bounds.TURN)], ...] = Field(min_length=1)
+    centre: Literal["middle", "opencv"] = "middle"
+
+
+class Noise(ByCluster):
+    """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255)."""
+
+    kind: Literal["noise"]
+    sd: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=bounds.REAL)], ...], BeforeValidator(_several), Field(min_length=1)
+    ]
+
+
+class PermuteLabels(ByCluster):
+    """Concept shift: each block of clients names the classes in another order; the first keeps theirs."""
+
+    kind: Literal["permute_labels"]
+    clusters: int = Field(ge=2, le=bounds.CLIENTS)
+
+
+class MergeLabels(ByCluster):
+    """Concept shift or coarser classes: new: [old, ...] for all clients, or a list of such maps, one a block."""
+
+    kind: Literal["merge_labels"]
+    into: Annotated[tuple[dict[Name, Names], ...], BeforeValidator(_several), Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_a_class_once(self) -> "MergeLabels":
+        for each in self.into:
+            named = [old for olds in each.values() for old in olds]
+            for old in named:
+                if named.count(old) > 1:
+                    raise ValueError(f"class {old!r} is merged twice; name it once")
+        return self
+
+
+class Imbalance(Section):
+    """Class imbalance: of the training rows of some classes, every client keeps one in `ratio`."""
+
+    kind: Literal["imbalance"]
+    classes: Names
+    ratio: float = Field(ge=1, le=bounds.REAL)
+
+
+class HoldOut(Section):
+    """Leave-domain-out: the clients of these domains get the role `unseen`."""
+
+    kind: Literal["hold_out"]
+    domains: Names
+
+
+class Fresh(Section):
+    """The last `per_domain` clients of each domain get the role `fresh`: a known law, but never trained on."""
+
+    kind: Literal["fresh"]
+    per_domain: int = Field(ge=1, le=bounds.CLIENTS)
