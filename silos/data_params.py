@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from silos import bounds
 from silos.names import PlainName
 from silos.schema import Features
-from silos.schemes.scheme_params import Step, check_scheme
+from silos.schemes.scheme_params import Step, assignment_at
 from silos.sources.source_params import Section, Source
 
 
@@ -54,7 +54,7 @@ class DataParams(Section):
     @field_validator("scheme")
     @classmethod
     def _begins_with_an_assignment(cls, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        check_scheme(steps)
+        assignment_at(steps)
         return steps
 
     def recipe(self) -> dict[str, Any]:

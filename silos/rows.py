@@ -67,6 +67,11 @@ class ClientRows:
     role: Role = "federated"
     missing: np.ndarray | None = None
 
+    def take(self, chosen: np.ndarray) -> "ClientRows":
+        """The client with the rows of these numbers only, or where this mask is true."""
+        columns = {name: getattr(self, name) for name in ("split", "missing") if getattr(self, name) is not None}
+        return replace(self, x=self.x[chosen], y=self.y[chosen], **{name: c[chosen] for name, c in columns.items()})
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -126,6 +131,23 @@ def numbered(index: int, count: int) -> str:
 def blocks(clients: int, parts: int) -> list[int]:
     """The block of each client when they are cut into contiguous blocks whose sizes differ by one at most."""
     return [position * parts // clients for position in range(clients)]
+
+
+def in_blocks(
+    clients: list[ClientRows], parts: int, what: str, within: str | None, at: At
+) -> list[tuple[ClientRows, int]]:
+    """Each client with its block, counted over all clients or, `within` a domain, over those of its domain."""
+    groups: dict[str, list[int]] = {}
+    for position, client in enumerate(clients):
+        groups.setdefault(client.domain if within else "", []).append(position)
+    numbers = [0] * len(clients)
+    for domain, members in groups.items():
+        if len(members) < parts:
+            inside = f" of the domain {domain!r}" if within else ""
+            raise at.error(f"has {parts} {what} for {len(members)} clients{inside}; give at most one a client.")
+        for position, block in zip(members, blocks(len(members), parts), strict=True):
+            numbers[position] = block
+    return list(zip(clients, numbers, strict=True))
 
 
 def labelled(domain: str, label: str) -> str:

@@ -1,52 +1,42 @@
-"""Steps that make clients differ: what they see, what they call it, how much of it they have.
+"""Steps that make clients differ: noise in what they see, what they call it, how much of it they have.
 
 A step acts on all rows of a client alike, so that its test rows follow its own law; `imbalance` alone is for
-training rows only. Rows that no client owns keep the law of the source, with merged labels.
+training rows only. Rows that no client owns keep the law of the source, with merged labels, and with noise where
+that is asked for.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from silos.rows import ATTEMPTS, At, ClientRows, Partition, blocks, class_codes, labelled
-from silos.schemes.change_params import Imbalance, MergeLabels, Noise, PermuteLabels, Rotation
-from silos.schemes.rotation import rotate
-
-
-def rotation(step: Rotation, made: Partition, at: At) -> Partition:
-    """The images of contiguous blocks of clients turned by one angle each; the angle names the domain."""
-    shape = made.clients[0].x.shape[1:]
-    if len(shape) not in (2, 3):
-        raise at.error(
-            f"turns images, and the rows of the source have the shape {shape}, not (height, width) or (height, "
-            "width, channels); drop the step or change the source."
-        )
-    clients = []
-    for client, block in _in_blocks(made.clients, len(step.angles), "angles", step.within, at):
-        angle = step.angles[block] + 0.0  # no domain "rot-0"
-        turned = rotate(client.x, angle, step.centre)
-        clients.append(replace(client, x=turned, domain=labelled(client.domain, f"rot{angle:g}")))
-    return replace(made, clients=clients)
+from silos.rows import ATTEMPTS, At, ClientRows, Partition, Rows, class_codes, in_blocks, labelled
+from silos.schemes.change_params import Imbalance, MergeLabels, Noise, PermuteLabels
 
 
 def noise(step: Noise, made: Partition, at: At) -> Partition:
-    """Gaussian noise added to every value that is not missing, N(0, sd^2); pixels are of 255, and are rounded and clipped.
+    """Gaussian noise added to every value that is not missing, N(mean, sd^2); pixels are of 255.
 
-    One sd for all clients, or one for each contiguous block of them.
+    They are rounded and clipped; without `clip` they become float32 of 255ths, as clients train on them, and stay so.
+    One sd for all clients, or one for each contiguous block of them. Common rows stay clean unless `common_rows`.
     """
     clients = []
-    for client, block in _in_blocks(made.clients, len(step.sd), "sd", step.within, at):
-        x = client.x + step.sd[block] * at.stream(client.name).standard_normal(client.x.shape)
-        if client.x.dtype == np.uint8:
-            x = np.floor(x + 0.5).clip(0, 255)
-        if client.missing is not None:
-            x = np.where(client.missing, client.x, x)
-        clients.append(
-            replace(
-                client, x=x.astype(client.x.dtype), domain=labelled(client.domain, f"noise{step.sd[block] + 0.0:g}")
+    for client, block in in_blocks(made.clients, len(step.sd), "sd", step.within, at):
+        law = f"noise{step.sd[block] + 0.0:g}" + (f"{step.mean:+g}" if step.mean else "")
+        x = _noisy(client, _drawn(step, step.sd[block], client, at.stream(client.name)), step.clip)
+        clients.append(replace(client, x=x, domain=labelled(client.domain, law)))
+    common = made.common
+    if step.common_rows:
+        if common is None:
+            raise at.error(
+                "has common_rows, and there are none; set data.split.test_rows or validation_rows to common, or drop "
+                "common_rows."
             )
-        )
-    return replace(made, clients=clients)
+        # two names, so that no client's name gives the same stream
+        drawn = _drawn(step, step.sd[0], common, at.stream("common", "rows"))
+        common = replace(common, x=_noisy(common, drawn, step.clip))
+    elif common is not None and not step.clip:
+        common = replace(common, x=_noisy(common, np.zeros(1), step.clip))
+    return replace(made, clients=clients, common=common)
 
 
 def permute_labels(step: PermuteLabels, made: Partition, at: At) -> Partition:
@@ -58,10 +48,10 @@ def permute_labels(step: PermuteLabels, made: Partition, at: At) -> Partition:
     if len(made.classes) < 2:
         raise at.error(f"needs two classes or more, and the source has {len(made.classes)}; change the source.")
     # before anything is drawn: it refuses more clusters than clients
-    in_blocks = _in_blocks(made.clients, step.clusters, "clusters", step.within, at)
+    with_block = in_blocks(made.clients, step.clusters, "clusters", step.within, at)
     permutations = _permutations(step.clusters, len(made.classes), at)
     clients = []
-    for client, block in in_blocks:
+    for client, block in with_block:
         clients.append(replace(client, y=permutations[block][client.y], domain=labelled(client.domain, f"perm{block}")))
     return replace(made, clients=clients)
 
@@ -87,7 +77,7 @@ def merge_labels(step: MergeLabels, made: Partition, at: At) -> Partition:
     classes = list(dict.fromkeys(name for names in renamed for name in names))
     codes = [np.array([classes.index(name) for name in names], np.int64) for names in renamed]
     clients = []
-    for client, block in _in_blocks(made.clients, len(step.into), "maps", step.within, at):
+    for client, block in in_blocks(made.clients, len(step.into), "maps", step.within, at):
         domain = labelled(client.domain, f"merge{block}") if len(step.into) > 1 else client.domain
         clients.append(replace(client, y=codes[block][client.y], domain=domain))
     common = None if made.common is None else replace(made.common, y=codes[0][made.common.y])
@@ -105,27 +95,25 @@ def imbalance(step: Imbalance, made: Partition, at: At) -> Partition:
     for client in made.clients:
         kept = _thinned(client, codes, step.ratio, at.stream(client.name))
         left_out += int((~kept).sum())
-        assert client.split is not None
-        missing = None if client.missing is None else client.missing[kept]
-        clients.append(replace(client, x=client.x[kept], y=client.y[kept], split=client.split[kept], missing=missing))
+        clients.append(client.take(kept))
     return replace(made, clients=clients, left_out=left_out)
 
 
-def _in_blocks(
-    clients: list[ClientRows], parts: int, what: str, within: str | None, at: At
-) -> list[tuple[ClientRows, int]]:
-    """Each client with its block, counted over all clients or, `within` a domain, over those of its domain."""
-    groups: dict[str, list[int]] = {}
-    for position, client in enumerate(clients):
-        groups.setdefault(client.domain if within else "", []).append(position)
-    numbers = [0] * len(clients)
-    for domain, members in groups.items():
-        if len(members) < parts:
-            inside = f" of the domain {domain!r}" if within else ""
-            raise at.error(f"has {parts} {what} for {len(members)} clients{inside}; give at most one a client.")
-        for position, block in zip(members, blocks(len(members), parts), strict=True):
-            numbers[position] = block
-    return list(zip(clients, numbers, strict=True))
+def _drawn(step: Noise, sd: float, rows: ClientRows | Rows, rng: np.random.RandomState) -> np.ndarray:
+    """Noise for these rows: (rows, *shape) float64."""
+    drawn = sd * rng.standard_normal(rows.x.shape)
+    # adding a mean of 0 would make -0.0 of rows and noise 0.0: other bytes than before there was a mean
+    return drawn + step.mean if step.mean else drawn
+
+
+def _noisy(rows: ClientRows | Rows, drawn: np.ndarray, clip: bool) -> np.ndarray:
+    """x of rows with `drawn` added where no value is missing: pixels as pixels, or unless `clip` as float32 of 255ths."""
+    x = rows.x + drawn
+    if rows.x.dtype == np.uint8:
+        x = np.floor(x + 0.5).clip(0, 255) if clip else x / 255
+    if rows.missing is not None:
+        x = np.where(rows.missing, rows.x, x)
+    return x.astype(rows.x.dtype if clip else np.float32)
 
 
 def _permutations(count: int, classes: int, at: At) -> list[np.ndarray]:

@@ -32,13 +32,44 @@ class Rotation(ByCluster):
     centre: Literal["middle", "opencv"] = "middle"
 
 
+class PermutePixels(ByCluster):
+    """Feature shift: contiguous blocks of clients see the pixels of their images in one drawn order each.
+
+    `clusters` is the number of blocks; left out, every client is one.
+    """
+
+    kind: Literal["permute_pixels"]
+    clusters: int | None = Field(default=None, ge=1, le=bounds.CLIENTS)
+
+    @model_validator(mode="after")
+    def _has_clusters_within_domains(self) -> "PermutePixels":
+        if self.within and self.clusters is None:
+            raise ValueError("it has within and no clusters; say how many orders a domain has, or drop within")
+        return self
+
+
 class Noise(ByCluster):
-    """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255)."""
+    """Feature shift: Gaussian noise, one standard deviation for all clients or one a block (pixels: of 255).
+
+    `mean` is the noise's, of the same units. With `common_rows` the rows that no client owns are noisy as well. Without
+    `clip` pixels become numbers of which 0 to 1 was the range, and are neither rounded nor clipped.
+    """
 
     kind: Literal["noise"]
     sd: Annotated[
         tuple[Annotated[float, Field(ge=0, le=bounds.REAL)], ...], BeforeValidator(_several), Field(min_length=1)
     ]
+    mean: float = Field(default=0.0, ge=-bounds.REAL, le=bounds.REAL)
+    common_rows: bool = False
+    clip: bool = True
+
+    @model_validator(mode="after")
+    def _has_one_law_for_common_rows(self) -> "Noise":
+        if self.common_rows and len(self.sd) > 1:
+            raise ValueError(
+                f"it has {len(self.sd)} sd, and common rows have one law; give one sd, or drop common_rows"
+            )
+        return self
 
 
 class PermuteLabels(ByCluster):
@@ -70,6 +101,24 @@ class Imbalance(Section):
     kind: Literal["imbalance"]
     classes: Names
     ratio: float = Field(ge=1, le=bounds.REAL)
+
+
+class Subsample(Section):
+    """Class imbalance of all clients together: of the training rows of each of these classes one in `ratio`, exactly.
+
+    The one step that may also stand before the step that makes clients: then the rows that they are made of are thinned.
+    """
+
+    kind: Literal["subsample"]
+    classes: Names
+    ratio: float = Field(ge=1, le=bounds.REAL)
+
+    @model_validator(mode="after")
+    def _names_a_class_once(self) -> "Subsample":
+        for name in self.classes:
+            if self.classes.count(name) > 1:
+                raise ValueError(f"class {name!r} is there twice; name it once")
+        return self
 
 
 class HoldOut(Section):

@@ -7,7 +7,17 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from silos import bounds
 from silos.errors import UserError, shown
 from silos.names import Names, PlainText
-from silos.schemes.change_params import Fresh, HoldOut, Imbalance, MergeLabels, Noise, PermuteLabels, Rotation
+from silos.schemes.change_params import (
+    Fresh,
+    HoldOut,
+    Imbalance,
+    MergeLabels,
+    Noise,
+    PermuteLabels,
+    PermutePixels,
+    Rotation,
+    Subsample,
+)
 from silos.sources.source_params import Section
 
 
@@ -95,22 +105,31 @@ class ClassesPerCluster(Dealing):
 
 
 Assignment = Column | Equal | Quantity | Dirichlet | Shards | Balanced | ClassesPerCluster
-Change = Rotation | Noise | PermuteLabels | MergeLabels | Imbalance | HoldOut | Fresh
+Change = Rotation | PermutePixels | Noise | PermuteLabels | MergeLabels | Imbalance | Subsample | HoldOut | Fresh
 Step = Annotated[Assignment | Change, Field(discriminator="kind")]
 
 
-def check_scheme(steps: tuple[Assignment | Change, ...]) -> None:
-    """Raises UserError unless exactly one step makes clients and it comes first."""
+def assignment_at(steps: tuple[Assignment | Change, ...]) -> int:
+    """The position of the one step that makes clients; UserError unless it comes first, or after `subsample` only."""
+    place = next((at for at, step in enumerate(steps) if not isinstance(step, Subsample)), len(steps))
     kinds = [step.kind for step in steps]
-    if not steps or not isinstance(steps[0], Assignment):
-        fault = f"begins with `{kinds[0]}`" if kinds else "is empty"
+    if place == len(steps) or not isinstance(steps[place], Assignment):
+        fault = f"begins with {', '.join(f'`{kind}`' for kind in kinds[: place + 1])}" if kinds else "is empty"
+        before = ", and only `subsample` before it" if place else ""
         raise UserError(
             f"params.yaml: data.scheme {fault}, and must begin with a step that makes clients; "
-            "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first."
+            "put `equal`, `column`, `dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first"
+            f"{before}."
         )
-    for index, step in enumerate(steps[1:], start=1):
+    if place and isinstance(steps[place], Column):
+        raise UserError(
+            "params.yaml: data.scheme[0] is `subsample` before `column`, whose clients might lose all rows unseen; put it "
+            "after `column`, where it thins the same rows."
+        )
+    for index, step in enumerate(steps[place + 1 :], start=place + 1):
         if isinstance(step, Assignment):
             raise UserError(
-                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[0]}` has already made the "
+                f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[place]}` has already made the "
                 "clients; keep only one of them."
             )
+    return place

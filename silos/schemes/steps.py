@@ -8,10 +8,21 @@ import numpy as np
 
 from silos.data_params import SplitParams
 from silos.rows import SPLITS, At, ClientRows, Partition, Rows, blocks, labelled, natural
-from silos.schemes.change import imbalance, merge_labels, noise, permute_labels, rotation
-from silos.schemes.change_params import Fresh, HoldOut, Imbalance, MergeLabels, Noise, PermuteLabels, Rotation
+from silos.schemes.change import imbalance, merge_labels, noise, permute_labels
+from silos.schemes.change_params import (
+    Fresh,
+    HoldOut,
+    Imbalance,
+    MergeLabels,
+    Noise,
+    PermuteLabels,
+    PermutePixels,
+    Rotation,
+    Subsample,
+)
 from silos.schemes.deal import Owners, column, equal, quantity
 from silos.schemes.labels import balanced, classes_per_cluster, dirichlet, shards
+from silos.schemes.pixels import permute_pixels, rotation
 from silos.schemes.roles import fresh, hold_out
 from silos.schemes.scheme_params import (
     Assignment,
@@ -23,9 +34,10 @@ from silos.schemes.scheme_params import (
     Equal,
     Quantity,
     Shards,
-    check_scheme,
+    assignment_at,
 )
 from silos.schemes.splits import split_rows, take_common, without_effect
+from silos.schemes.subsample import subsample, subsample_source
 
 _DEALS: dict[type, Callable[[Any, Rows, At], Owners]] = {
     Column: column,
@@ -38,10 +50,12 @@ _DEALS: dict[type, Callable[[Any, Rows, At], Owners]] = {
 }
 _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
     Rotation: rotation,
+    PermutePixels: permute_pixels,
     Noise: noise,
     PermuteLabels: permute_labels,
     MergeLabels: merge_labels,
     Imbalance: imbalance,
+    Subsample: subsample,
     HoldOut: hold_out,
     Fresh: fresh,
 }
@@ -50,22 +64,31 @@ _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
 def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Partition:
     """The clients that a scheme makes of `rows`, sorted by name (numbers in it by value), each split in three.
 
-    Common rows are taken first, then the first step deals the others; its clients are split before they are
-    made to differ, so that their test rows are of the law of their training rows.
+    Common rows are taken first, then the step that makes clients deals the others, of which steps before it keep some;
+    its clients are split before they are made to differ, so that their test rows are of the law of their training rows.
     """
-    check_scheme(tuple(steps))
+    place = assignment_at(tuple(steps))
     notes = without_effect(rows, split)
     rows, common = take_common(rows, split, seed)
-    at = At(seed, 0, steps[0].kind)
-    owners = _deal(steps[0], rows, at)
-    clients = [_split(client, split, seed) for client in _owned(rows, owners, at)]
-    left_out = int((owners.owner < 0).sum())
+    dealt = _thinned(rows, steps[:place], split, seed)
+    at = At(seed, place, steps[place].kind)
+    owners = _deal(steps[place], dealt, at)
+    clients = [_split(client, split, seed) for client in _owned(dealt, owners, at)]
+    left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
     said = (*notes, *owners.notes)
     made = Partition(clients, list(rows.classes), common, left_out, rows.task, said, rows.features)
-    for index, step in enumerate(steps[1:], start=1):
+    for index, step in enumerate(steps[place + 1 :], start=place + 1):
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
     lost = [f"The scheme leaves out {made.left_out} rows of the source."] if made.left_out else []
     return replace(made, notes=(*made.notes, *lost))
+
+
+def _thinned(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Rows:
+    """The rows that steps before the one that makes clients keep."""
+    for index, step in enumerate(steps):
+        assert isinstance(step, Subsample)
+        rows = subsample_source(step, rows, split, At(seed, index, step.kind))
+    return rows
 
 
 def _deal(step: Any, rows: Rows, at: At) -> Owners:

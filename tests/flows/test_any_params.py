@@ -26,6 +26,7 @@ from flows.console.session import Session
 from flows.experiment.project import Project
 from flows.method import names
 from flows.partition import make
+from silos.schemes.change_params import Subsample
 from silos.schemes.scheme_params import Assignment, Change
 from silos.sources.source_params import Synthetic
 
@@ -50,9 +51,9 @@ FITTING = COUNT | SIZE
 MEANT = """
     sgd adam mlp cnn residual focal cross_entropy squared_error npz digits synthetic folder linear logistic my.npz .
     broken.py own.py nothing.py own fedavg uefl column client domain equal dirichlet quantity shards balanced
-    classes_per_cluster rotation noise permute_labels merge_labels imbalance hold_out fresh auto common paper
-    authors c00 c01 0 1 ² ٣ 1_0 0x1 1e3 true null [/b] [bold] -- '' fingerprint loadings covariance_xy cluster_id
-    pooled vmap sequential cuda dask processes best code local ensemble bilinear planes
+    classes_per_cluster rotation permute_pixels noise permute_labels merge_labels imbalance subsample hold_out
+    fresh auto common paper authors c00 c01 0 1 ² ٣ 1_0 0x1 1e3 true null [/b] [bold] -- '' fingerprint loadings
+    covariance_xy cluster_id pooled vmap sequential cuda dask processes best code local ensemble bilinear planes
 """
 WORDS = st.one_of(
     st.sampled_from(MEANT.split()),
@@ -189,6 +190,8 @@ BY_NAME = {
         COUNT, st.just([["0"], ["1"]]), st.lists(st.lists(st.integers(0, 10), max_size=2), max_size=3)
     ),
     "angles": st.lists(SIZE, max_size=2),
+    "clip": st.booleans(),
+    "common_rows": st.booleans(),
     "sd": st.one_of(SIZE, st.lists(SIZE, max_size=2)),
     "into": st.just({"both": ["0", "1"]}) | st.dictionaries(WORDS, st.lists(st.integers(0, 1), max_size=2), max_size=2),
     "classes": st.lists(st.integers(0, 1), min_size=1, max_size=2) | st.lists(WORDS, max_size=2),
@@ -213,7 +216,8 @@ def section(record: type[BaseModel]) -> st.SearchStrategy:
 
 SOURCES = st.one_of(section(Synthetic), st.just({"kind": "npz", "path": "my.npz"}))
 STEPS_THAT_FIT = st.builds(
-    lambda first, more: [first, *more],
+    lambda before, first, more: [*before, first, *more],
+    st.lists(section(Subsample), max_size=1) | st.just([]),
     st.one_of(*map(section, get_args(Assignment))),
     st.lists(st.one_of(*map(section, get_args(Change))), max_size=2),
 )

@@ -22,6 +22,7 @@ SCHEMES = [
     [{"kind": "column", "column": "client"}, {"kind": "permute_labels", "clusters": 2}],
     [{"kind": "quantity", "clients": 4, "beta": 1.0}],
     [{"kind": "dirichlet", "clients": 4, "alpha": 1.0}, {"kind": "imbalance", "classes": [1], "ratio": 4}],
+    [{"kind": "column", "column": "client"}, {"kind": "subsample", "classes": [1], "ratio": 4}],
     [{"kind": "shards", "clients": 4, "shards_per_client": 2}, {"kind": "merge_labels", "into": {"all": [0, 1]}}],
     [{"kind": "balanced", "clients": 4, "percent": 30, "groups": [[0], [1, 2]]}],
     [{"kind": "classes_per_cluster", "clients": 4, "clusters": [[0], [1]]}],

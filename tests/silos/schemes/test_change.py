@@ -1,14 +1,14 @@
-"""Steps that make clients differ: the angle, the noise, the names and the counts are those asked for."""
+"""Steps that make clients differ: the noise, the names and the counts are those asked for."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from scipy import stats
 
 from silos.errors import UserError
 from silos.rows import Rows
-from silos.schemes.rotation import rotate
 
 EQUAL = {"kind": "equal", "clients": 6}
 
@@ -16,41 +16,6 @@ EQUAL = {"kind": "equal", "clients": 6}
 def images(n: int, dtype: str = "uint8", **columns: np.ndarray) -> Rows:
     x = np.random.default_rng(0).integers(0, 256, (n, 4, 4)).astype(dtype)
     return Rows(x=x, y=np.arange(n) % 3, classes=["0", "1", "2"], **columns)
-
-
-# --- rotation ---
-
-
-@settings(deadline=None)
-@given(
-    clients=st.integers(1, 9),
-    angles=st.lists(st.floats(-360, 360), min_size=1, max_size=9),
-    centre=st.sampled_from(["middle", "opencv"]),
-)
-def test_contiguous_blocks_of_clients_are_turned_by_one_angle_each(make, clients, angles, centre):
-    angles = angles[:clients]
-    deal = {"kind": "equal", "clients": clients}
-    plain = make(images(20), deal, test=0.3).clients
-    turned = make(images(20), deal, {"kind": "rotation", "angles": angles, "centre": centre}, test=0.3).clients
-    block = [i * len(angles) // clients for i in range(clients)]
-    assert max(block.count(b) for b in block) - min(block.count(b) for b in block) <= 1
-    of_client = [angles[b] for b in block]
-    for before, after, angle in zip(plain, turned, of_client, strict=True):
-        np.testing.assert_array_equal(after.x, rotate(before.x, angle, centre))
-        np.testing.assert_array_equal(after.y, before.y)
-        np.testing.assert_array_equal(after.split, before.split)
-        assert after.domain == f"rot{angle + 0.0:g}"
-
-
-def test_the_default_angles_make_three_domains_of_three_clients(make):
-    made = make(images(45), {"kind": "equal", "clients": 9}, {"kind": "rotation", "angles": [0, -50, 120]})
-    assert [c.domain for c in made.clients] == ["rot0"] * 3 + ["rot-50"] * 3 + ["rot120"] * 3
-
-
-def test_rotation_joins_its_name_to_a_domain_of_the_source(make):
-    rows = images(2, client=np.array(["a", "b"]), domain=np.array(["photo", "sketch"]))
-    turned = make(rows, {"kind": "column", "column": "client"}, {"kind": "rotation", "angles": [22.5, -0.0]})
-    assert [c.domain for c in turned.clients] == ["photo-rot22.5", "sketch-rot0"]
 
 
 def test_within_domains_two_steps_are_crossed(make):
@@ -66,16 +31,6 @@ def test_within_domains_two_steps_are_crossed(make):
     steps[2] = {"kind": "noise", "sd": [1, 2, 3, 4, 5], "within": "domain"}
     with pytest.raises(UserError, match="5 sd for 4 clients of the domain 'rot0'"):
         make(images(24), *steps)
-
-
-def test_rotation_of_what_is_no_image_is_a_sentence(numbered, make):
-    with pytest.raises(UserError, match=r"data.scheme\[1\].*turns images.*\(1,\)"):
-        make(numbered(6), EQUAL, {"kind": "rotation", "angles": [1]})
-
-
-def test_more_angles_than_clients_is_a_sentence(make):
-    with pytest.raises(UserError, match="3 angles for 2 clients"):
-        make(images(4), {"kind": "equal", "clients": 2}, {"kind": "rotation", "angles": [0, 1, 2]})
 
 
 # --- noise ---
@@ -105,6 +60,86 @@ def test_noisy_pixels_stay_pixels_and_clients_have_noise_of_their_own(make):
     noisy = make(rows, EQUAL, {"kind": "noise", "sd": 40}).clients
     assert all(client.x.min() < 200 and client.x.max() == 255 for client in noisy)
     assert (noisy[0].x != noisy[1].x).any()
+
+
+@settings(deadline=None)
+@given(
+    sd=st.floats(0, 300),
+    mean=st.floats(-300, 300),
+    clip=st.booleans(),
+    dtype=st.sampled_from(["uint8", "float32"]),
+    seed=st.integers(0, 99),
+)
+def test_noise_has_the_mean_and_is_cut_off_only_where_it_is_clipped(make, sd, mean, clip, dtype, seed):
+    """Against the same draws without a mean, of numbers, which nothing rounds."""
+    rows = images(30, dtype)
+    plain = Rows(x=rows.x.astype(np.float32), y=rows.y, classes=rows.classes)
+    step = {"kind": "noise", "sd": sd}
+    noisy = make(rows, EQUAL, step | {"mean": mean, "clip": clip}, test=0.3, seed=seed).clients
+    for one, other in zip(noisy, make(plain, EQUAL, step, test=0.3, seed=seed).clients, strict=True):
+        wanted = other.x + mean
+        if dtype == "float32":
+            np.testing.assert_allclose(one.x, wanted, atol=1e-3)
+        elif clip:
+            assert (np.abs(one.x - wanted.clip(0, 255)) <= 0.501).all()
+        else:
+            np.testing.assert_allclose(one.x, wanted / 255, atol=1e-5)
+        assert one.x.dtype == ("uint8" if clip and dtype == "uint8" else "float32")
+        assert one.domain == f"noise{sd:g}{f'{mean:+g}' if mean else ''}"
+
+
+def test_pixels_without_clipping_and_noise_are_the_numbers_that_clients_train_on(make):
+    x = np.arange(256, dtype=np.uint8).reshape(16, 4, 4)
+    rows = Rows(x=x, y=np.arange(16) % 3, classes=["0", "1", "2"])
+    deal = {"kind": "equal", "clients": 2}
+    split = {"test": 0.25, "test_rows": "common"}
+    for step in ({"sd": 0, "clip": False}, {"sd": 0, "clip": False, "common_rows": True}):
+        made, plain = make(rows, deal, {"kind": "noise", **step}, **split), make(rows, deal, **split)
+        for one, other in zip([*made.clients, made.common], [*plain.clients, plain.common], strict=True):
+            assert one.x.dtype == np.float32
+            np.testing.assert_array_equal(one.x, np.divide(other.x, np.float32(255), dtype=np.float32))
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_common_rows_are_noisy_where_that_is_asked_for_and_clean_elsewhere(make, clip):
+    x = np.full((900, 5, 5), 100, np.uint8)
+    rows = Rows(x=x, y=np.arange(900) % 3, classes=["0", "1", "2"])
+    scale = 1 if clip else 255
+    split = {"test": 0.4, "validation": 0.1, "test_rows": "common", "validation_rows": "common"}
+    for asked in (True, False):
+        step = {"kind": "noise", "sd": 20, "mean": 10, "clip": clip, "common_rows": asked}
+        made = make(rows, EQUAL, step, **split)
+        assert {client.domain for client in made.clients} == {"noise20+10"}
+        for split_name in ("test", "validation"):
+            error = made.common.x[made.common.split == split_name].astype(float) * scale - 100
+            assert error.mean() == pytest.approx(10 * asked, abs=1.5)
+            assert error.std() == pytest.approx(20 * asked, abs=1.0)
+
+
+def test_common_rows_have_noise_of_their_own_also_beside_a_client_of_their_name(make):
+    client = np.repeat(["common", "rows", "common rows"], 20)
+    rows = Rows(x=np.zeros((60, 9), np.float32), y=np.zeros(60, np.int64), classes=["0"], client=client)
+    step = {"kind": "noise", "sd": 1, "common_rows": True}
+    made = make(rows, {"kind": "column", "column": "client"}, step, test=0.5, test_rows="common")
+    values = np.concatenate([one.x.ravel() for one in (*made.clients, made.common)])
+    assert len(np.unique(values)) == len(values)
+
+
+def test_noise_leaves_missing_values_of_common_rows_alone(make):
+    missing = np.arange(80).reshape(40, 2) % 3 == 0
+    rows = Rows(x=np.zeros((40, 2), np.float32), y=np.zeros(40, np.int64), classes=["0"], missing=missing)
+    step = {"kind": "noise", "sd": 1, "mean": 5, "common_rows": True}
+    made = make(rows, EQUAL, step, test=0.5, test_rows="common")
+    for one in (*made.clients, made.common):
+        np.testing.assert_array_equal(one.x == 0, one.missing)
+
+
+def test_noisy_common_rows_that_are_not_there_or_would_have_several_laws_are_a_sentence(make):
+    step = {"kind": "noise", "sd": [1, 2], "common_rows": True}
+    with pytest.raises(ValidationError, match="it has 2 sd, and common rows have one law; give one sd"):
+        make(images(12), EQUAL, step, test=0.5, test_rows="common")
+    with pytest.raises(UserError, match=r"data.scheme\[1\].*has common_rows, and there are none; set data.split"):
+        make(images(12), EQUAL, step | {"sd": 1}, test=0.5)
 
 
 # --- labels ---

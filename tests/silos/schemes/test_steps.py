@@ -31,11 +31,13 @@ ASSIGNMENTS = st.one_of(
     step("classes_per_cluster", clients=CLIENTS, clusters=st.lists(CLASSES, min_size=1, max_size=3)),
     step("column", column=st.sampled_from(["client", "domain"])),
 )
+SUBSAMPLE = step("subsample", classes=st.just(["0", "2"]), ratio=st.floats(1, 20))
 CHANGES = st.one_of(
-    step("noise", sd=st.floats(0, 0), within=WITHIN),
+    step("noise", sd=st.floats(0, 0), within=WITHIN, clip=st.booleans()),
     step("permute_labels", clusters=st.just(2), within=WITHIN),
     step("merge_labels", into=st.just({"low": ["0", "1"]})),
     step("imbalance", classes=st.just(["2"]), ratio=st.floats(1, 20)),
+    SUBSAMPLE,
     step("fresh", per_domain=st.integers(1, 2)),
     step("hold_out", domains=st.just(["b"])),
 )
@@ -51,6 +53,7 @@ SPLITS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=400)
 @given(
+    before=st.lists(SUBSAMPLE, max_size=1),
     first=ASSIGNMENTS,
     then=st.lists(CHANGES, max_size=3),
     split=SPLITS,
@@ -58,13 +61,13 @@ SPLITS = st.fixed_dictionaries(
     n=st.integers(1, 90),
     seed=st.integers(0, 2**64),
 )
-def test_every_row_is_in_one_place_or_left_out(numbered, make, first, then, split, source, n, seed):
+def test_every_row_is_in_one_place_or_left_out(numbered, make, before, first, then, split, source, n, seed):
     marks = {"train test": ["train", "train", "test"], "all three": ["train", "test", "train", "validation"]}
     own = None if source is None else np.array([marks[source][i % len(marks[source])] for i in range(n)])
     domain = np.array(["a" if number < n / 2 else "b" for number in range(n)])
     rows = numbered(n, client=np.array([f"h{number % 5}" for number in range(n)]), domain=domain, split=own)
     try:
-        made = make(rows, first, *then, seed=seed, **split)
+        made = make(rows, *before, first, *then, seed=seed, **split)
     except UserError:
         assume(False)
     owned = np.concatenate([client.x[:, 0] for client in made.clients]).astype(int).tolist()
@@ -83,7 +86,7 @@ def test_every_row_is_in_one_place_or_left_out(numbered, make, first, then, spli
         assert asked == (split[f"{name}_rows"] == "common")
         if asked:
             assert not any((client.split == name).any() for client in made.clients)
-    again = make(rows, first, *then, seed=seed, **split)
+    again = make(rows, *before, first, *then, seed=seed, **split)
     for one, other in zip(made.clients, again.clients, strict=True):
         assert (one.name, one.domain, one.role) == (other.name, other.domain, other.role)
         np.testing.assert_array_equal(one.x, other.x)
