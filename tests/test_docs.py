@@ -37,7 +37,7 @@ from models.training import engine
 from models.training.objectives import CrossEntropy
 from silos.cohort import Silos
 from silos.schema import schema_of
-from silos.store import open_missing, write
+from silos.store import open_client, open_missing, write
 from tasks import messages
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -233,6 +233,36 @@ def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_fil
     share = np.concatenate(masks).mean(axis=0)
     assert 0.05 < share[0] < 0.15
     assert share[1] == 0
+
+
+def test_the_people_of_the_docs_are_clients_with_a_quarter_of_rows_to_test_and_one_rare_activity(folder):
+    """On a file of the same arrays: the real one is not the project's."""
+    page = CHECKOUT / "docs" / "bring-your-data.md"
+    rng, y, names = np.random.default_rng(0), np.arange(1200) % 6, [f"feature {at}" for at in range(561)]
+    x = rng.normal(size=(1200, 265)).astype(np.float16)
+    activities = np.array(["WALKING", "UPSTAIRS", "DOWNSTAIRS", "SITTING", "STANDING", "LAYING"])
+    held = {"x_time": x, "y": y.astype(np.uint8), "client": np.repeat(np.arange(1, 31, dtype=np.uint8), 40)}
+    np.savez(folder / "har.npz", **held, class_names=activities, feature_names=names)
+    typed(folder, sys.executable, "-c", block_with(page, "python", "har.npz"))
+    said = yaml.safe_load(block_with(page, "yaml", "activities.npz"))["data"]
+    params = read(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()])
+    manifest = write(folder / "data" / "activities", params.data, folder)
+    assert [entry.name for entry in manifest.clients] == [str(number) for number in range(1, 31)]
+    assert {entry.rows["test"] for entry in manifest.clients} == {10}
+    assert [feature.name for feature in schema_of(manifest).features] == names[:265]
+    walking = manifest.classes.index("WALKING")
+    tested, trained = (
+        np.concatenate([open_client(folder / "data" / "activities", entry, split)[1] for entry in manifest.clients])
+        for split in ("test", "train")
+    )
+    assert (trained == walking).sum() == round((200 - (tested == walking).sum()) / 10)
+    assert len(tested) + len(trained) + manifest.left_out == 1200
+
+
+@pytest.mark.parametrize("text", ["clip: false", "kind: subsample"])
+def test_the_partitions_of_the_page_of_schemes_are_read(folder, text):
+    said = yaml.safe_load(block_with(CHECKOUT / "docs" / "sources-and-schemes.md", "yaml", text))["data"]
+    assert read(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()]).data.scheme
 
 
 def typed(folder: Path, *command: str) -> str:
