@@ -128,6 +128,7 @@ def test_a_subsample_is_drawn_anew_for_another_seed_and_class_by_class(numbered,
     both, other = kept(["0", "1"], 5, 0), kept(["0", "1"], 5, 1)
     assert both["0"] != other["0"]
     assert both["1"] != other["1"]
+    assert {n // 4 for n in both["0"]} != {n // 4 for n in both["1"]}  # classes in turn: not the same places of each
     assert kept(["1", "0"], 5, 0) == both
     assert kept(["1"], 5, 0)["1"] == both["1"]
     assert kept(["0", "1"], 20, 0)["0"] < both["0"]  # a larger ratio keeps some of the same rows
