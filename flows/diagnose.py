@@ -28,9 +28,8 @@ def diagnose(against: str | None = None, overrides: list[str] | None = None) -> 
     with project.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)
         if against is not None:
-            return examined_against(project, runner, against)
-        found, answer = examined(project, runner)
-        return recorded(project, found, answer)
+            return recorded(project, *examined_against(project, runner, against))
+        return recorded(project, *examined(project, runner))
 
 
 def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]]:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from flows.diagnosis.notes import next_steps, notes
-from flows.diagnosis.overview import overview
+from flows.diagnosis.notes import next_steps, notes, notes_of_versions
+from flows.diagnosis.overview import overview, overview_of_versions
 from flows.diagnosis.sentences import sentences
+from flows.diagnosis.version_sentences import sentences_of_versions
 from tasks.recording.legible_names import as_markdown
 
 
@@ -14,9 +15,16 @@ def said(report: dict[str, Any]) -> dict[str, Any]:
     return {**words, "overview": overview(report), **report}
 
 
+def said_of_versions(report: dict[str, Any]) -> dict[str, Any]:
+    """The same of silos beside themselves in an earlier version, which is `against`."""
+    words = {"sentences": sentences_of_versions(report), "notes": notes_of_versions(report), "next": next_steps(report)}
+    return {**words, "overview": overview_of_versions(report), **report}
+
+
 def page(report: dict[str, Any], data: str) -> str:
     """What a terminal shows; names are shown as they are written."""
-    lines = [f"# How the silos of {as_markdown(data)} differ", ""]
+    since = f" from what they were in {as_markdown(report['against'])}" if "against" in report else ""
+    lines = [f"# How the silos of {as_markdown(data)} differ{since}", ""]
     lines += [f"- {as_markdown(sentence)}" for sentence in report["sentences"]]
     lines += _table(report["overview"])
     lines += [f"- {as_markdown(note)}" for note in report["notes"]]

@@ -28,12 +28,22 @@ _NEXT_IN_A_REGRESSION = {
     "label": "targets differ: judge methods by each silo's own test rows.",
     "concept": "targets follow from inputs by other rules: no one model suits all; compare fedavg with ifca and ditto.",
 }
+_NEXT_SINCE_A_VERSION = {
+    "feature": "inputs moved: {align}, or train anew with the rows that there are now.",
+    "label": "what is to be predicted is as frequent as it was no more: judge the model anew by these silos' test rows.",
+    "concept": "the rule moved: rows from before teach the old one; train anew without them at these silos.",
+}
 
 
 def notes(report: dict[str, Any]) -> list[str]:
     """What the verdicts stand on, and where they are silent."""
     parts = (_of_rows, _of_overlap, _of_strength, _of_features, _of_the_question)
     return [note for part in parts for note in part(report)]
+
+
+def notes_of_versions(report: dict[str, Any]) -> list[str]:
+    """The same of silos beside themselves then; of rows and overlap each silo's sentence says what there is to say."""
+    return [note for part in (_of_strength, _of_features, _of_the_question) for note in part(report)]
 
 
 def next_steps(report: dict[str, Any]) -> list[str]:
@@ -46,14 +56,19 @@ def next_steps(report: dict[str, Any]) -> list[str]:
         align = f"let each silo standardise {ranked} before training"
     else:
         align = f"align {ranked} at the silos before training"
-    texts = _NEXT_IN_A_REGRESSION if report["asked"]["targets"] else _NEXT
-    return [texts[name].format(align=align) for name in TYPES if name in types]
+    return [_texts(report)[name].format(align=align) for name in TYPES if name in types]
 
 
 def leading(report: dict[str, Any]) -> list[str]:
     """The features that carry most over all pairs, the first first."""
     ranking = report["ranking"]
     return [line["feature"] for line in ranking if line["mean"] >= MUCH * ranking[0]["mean"]]
+
+
+def _texts(report: dict[str, Any]) -> dict[str, str]:
+    if "against" in report:
+        return _NEXT_SINCE_A_VERSION
+    return _NEXT_IN_A_REGRESSION if report["asked"]["targets"] else _NEXT
 
 
 def _is_common(line: dict[str, Any], name: str) -> bool:

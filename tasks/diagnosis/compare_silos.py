@@ -42,6 +42,11 @@ class Compared:
     rest_strengths: Strengths
     close_ups: tuple[CloseUp, ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what pairs are of, by their places."""
+        return tuple(f"group {at + 1}" for at in range(len(self.groups))) if self.of_groups else self.clients
+
 
 @server_step
 def compare_silos(

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from models.shift.close_ups import CloseUp, close_ups
 from models.shift.findings import Findings
 from models.shift.printed.paper import Readings
 from models.shift.strengths import Strengths, strengths
@@ -23,6 +24,12 @@ class ComparedVersions:
     clients: tuple[str, ...]
     pairs: Findings
     strengths: Strengths
+    close_ups: tuple[CloseUp, ...]  # of the clients that moved most
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what pairs are of, by their places: each client then, and behind them each now."""
+        return tuple(f"{client} {when}" for when in ("then", "now") for client in self.clients)
 
 
 @server_step
@@ -45,4 +52,5 @@ def compare_versions(
     strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
     if verdict == "paper":
         pairs = replace(pairs, verdicts=replace(pairs.verdicts, types=strong.types))
-    return ComparedVersions(clients, pairs, strong)
+    closest = close_ups(told, question.layout, pairs, [[at] for at in range(len(told.rows))])
+    return ComparedVersions(clients, pairs, strong, closest)

@@ -25,7 +25,7 @@ def three():
 
 
 def against(opened, revision, *overrides):
-    return examined_against(opened.open(*overrides), PlainRunner(), revision)
+    return examined_against(opened.open(*overrides), PlainRunner(), revision)[1]
 
 
 def of(found, client):
