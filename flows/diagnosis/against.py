@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flows.console import screen
 from flows.diagnosis.asked import first_question, question
 from flows.diagnosis.asking import ask, nobody
 from flows.diagnosis.findings_page import said_of_versions
@@ -46,7 +47,9 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
     if len(silent) == len(both):
         raise UserError(nobody(silent))
     readings = Readings(**params.paper.model_dump(), grid="federation")
-    found: ComparedVersions = runner.once(compare_versions, old.messages, new.messages, asked, params.verdict, readings)
+    found: ComparedVersions = runner.once(
+        compare_versions, old.messages, new.messages, asked, params.verdict, readings, screen.current().say
+    )
     return found, said_of_versions(
         {
             "verdict": params.verdict,

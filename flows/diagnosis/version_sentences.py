@@ -53,7 +53,8 @@ def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
         what = "targets" if targets else "label shares"
         text += f"; no label has ten rows both then and now, so that only inputs and {what} could be compared"
     elif not pair["concept_identifiable"]:
-        text += f"; inputs then and now hardly overlap, and whether {'targets' if targets else 'labels'} follow from them alike cannot be known"
+        what = "targets" if targets else "labels"
+        text += f"; inputs then and now hardly overlap, and whether {what} follow from them alike cannot be known"
     return text + "."
 
 

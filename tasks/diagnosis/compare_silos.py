@@ -1,6 +1,6 @@
 """The server compares what clients told, and names the shift of every pair; it sees no row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ from models.shift.told.noisy_counts import as_precise, from_noisy, noise_share
 from models.shift.told.question import Question
 from models.shift.told.summaries import Layout, Summaries
 from models.shift.verdict import Verdicts
+from tasks.diagnosis.pace import Pace
 from tasks.diagnosis.tell_shift import summaries
 from tasks.messages import NoisyCounts, ShiftNumbers
 from tasks.running.step import server_step
@@ -54,14 +55,18 @@ def compare_silos(
     question: Question,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
+    say: Callable[[str], None],
 ) -> Compared:
-    """Of all clients that answered, by name."""
+    """Of all clients that answered, by name; `say` hears how far it is, where it takes long."""
     clients, told = told_of(messages, question)
-    look = Look(question, verdict)
+    look = Look(question, verdict, Pace(say))
     layout, places = question.layout, np.arange(len(clients))
-    if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and question.counts:
+    count = len(clients) * (len(clients) - 1) // 2
+    if count > MOST_PAIRS and question.counts:
         told, layout = on_shared_bins(told, layout)
-        groups = alike(*all_pairs(len(clients)), discovered(chances(told)), len(clients))
+        groups = alike(
+            *all_pairs(len(clients)), discovered(chances(told, look.pace.of("differences", count))), len(clients)
+        )
         units, of_groups = together(told, groups), True
     else:
         groups, units, of_groups = [], told, False
@@ -92,6 +97,7 @@ class Look:
 
     question: Question
     verdict: str
+    pace: Pace
 
     def at(self, told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
         def look(pairs: Pairs) -> guarded.Evidence:
@@ -101,7 +107,15 @@ class Look:
 
         if self._sigma:
             told = as_precise(told, layout, self._sigma)
-        return findings(told, layout, first, second, self.question.pictures is not None, look)
+        return findings(
+            told,
+            layout,
+            first,
+            second,
+            self.question.pictures is not None,
+            look,
+            self.pace.of("types of shift", len(first)),
+        )
 
     def _noise(self, pairs: Pairs, layout: Layout) -> float | np.ndarray:
         return noise_share(pairs.rows, layout, self._sigma) if self._sigma else 0.0

@@ -1,6 +1,6 @@
 """The server compares what each client told of two versions of its rows; it sees no row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -13,6 +13,7 @@ from models.shift.strengths import Strengths, strengths
 from models.shift.told.question import Question
 from models.shift.told.summaries import joined
 from tasks.diagnosis.compare_silos import Look, told_of
+from tasks.diagnosis.pace import Pace
 from tasks.messages import NoisyCounts, ShiftNumbers
 from tasks.running.step import server_step
 
@@ -39,15 +40,16 @@ def compare_versions(
     question: Question,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
+    say: Callable[[str], None],
 ) -> ComparedVersions:
-    """Of those that answered of both, one at least."""
+    """Of those that answered of both, one at least; `say` hears how far it is, where it takes long."""
     (names, earlier), (names_after, later) = told_of(before, question), told_of(after, question)
     clients = tuple(name for name in names if name in set(names_after))
     told = joined(
         [summaries.take([at.index(c) for c in clients]) for at, summaries in ((names, earlier), (names_after, later))]
     )
     places = np.arange(len(clients))
-    pairs = Look(question, verdict).at(told, question.layout, places, places + len(clients))
+    pairs = Look(question, verdict, Pace(say)).at(told, question.layout, places, places + len(clients))
     each = [strengths(told.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
     strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
     if verdict == "paper":

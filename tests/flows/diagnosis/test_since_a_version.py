@@ -1,4 +1,4 @@
-"""What is found against an earlier version can be found again as any diagnosis: on the screen, on disk, in MLflow, in Prefect."""
+"""What is found against an earlier version can be found again, as any diagnosis can."""
 
 import io
 import json
@@ -19,7 +19,7 @@ PICTURES = ["features.png", "closely.png"]
 
 @pytest.fixture
 def moved(world, prefect, monkeypatch):
-    """Three silos of which the inputs of the second have moved in one feature since the version `before`: what is answered."""
+    """What is said of three silos of which the inputs of the second have moved in one feature since the version `before`."""
     own, rng = world(), np.random.default_rng(0)
     there = {name: (rng.normal(size=(400, 2)), np.arange(400) % 2) for name in ("east", "north", "west")}
     features = [{"name": name, "low": -5, "high": 5} for name in ("heart", "lung")]
