@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flows.diagnosis.unclear_pairs import of_some, too_alike
 from flows.diagnosis.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
@@ -82,14 +83,26 @@ def small_silos(report: dict[str, Any]) -> list[str]:
     return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
 
 
+def _silent_silos(report: dict[str, Any], small: list[str]) -> list[str]:
+    """Those that may tell nothing though their rows are not too few; where all are, the first sentence says it."""
+    silent = [line["client"] for line in report["rest"] if not line["tells"][0] and line["client"] not in small]
+    return silent if len(silent) + len(small) < len(report["clients"]) else []
+
+
 def _of_rows(report: dict[str, Any]) -> list[str]:
     said, small = [], small_silos(report)
     if small and len(small) < len(report["clients"]):
         have = "it has" if len(small) == 1 else "each has"
         said.append(f"Of {listed(small)} nothing is said: {have} fewer than {FEWEST} training rows.")
-    unclear = [p for p in report["pairs"] if p["undetermined"] and not {*small} & {p["first"], p["second"]}]
-    if unclear:
-        said.append(f"Of {counted(len(unclear), 'pair')} nothing is said: no label has enough rows in both silos.")
+    silent = _silent_silos(report, small)
+    if silent:
+        said.append(
+            f"Of {listed(silent)} nothing is said: {'it' if len(silent) == 1 else 'each'} has {too_alike(report)}."
+        )
+    alone = {*small, *silent}
+    unclear = [p for p in report["pairs"] if p["undetermined"] and not alone & {p["first"], p["second"]}]
+    if len(unclear) < len(report["pairs"]):  # otherwise the first sentence says it
+        said += of_some(unclear, report)
     rows = [line["rows"][0] for line in report["rest"]]
     if len(rows) > 1 and max(rows) >= _LARGE * max(1, min(rows)):
         said.append(f"Silos differ in size too: from {min(rows):,.0f} to {max(rows):,.0f} training rows.")

@@ -10,6 +10,13 @@ _SCALE = (
     "strength: negligible, moderate, significant or critical on the scale of Fomichev, Kholod and Kocheshkov, of the middle "
     "pair. Whether silos differ at all is tested, and does not rest on it."
 )
+_UNCLEAR = {
+    "rows": "too few rows",
+    "untold": "tells nothing",
+    "apart": "no label in common",
+    "rough": "too few rows of a label",
+    "constant": "nothing varies",
+}
 _MOST = 30  # rows
 _FEATURES = 3  # of a row
 
@@ -58,7 +65,7 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
 def _of_one(report: dict[str, Any], line: dict[str, Any], beside: str) -> dict[str, Any]:
     strong, words = grades([line]), short(report)
     differ = [(words[name], strong[name] or "-") for name in TYPES if name in line["types"]]
-    what = "too few rows" if line["undetermined"] else "nothing"
+    what = _UNCLEAR[line["why"]] if line["undetermined"] else "nothing"
     return _row(line["client"], beside, differ, what, list(line["features"]))
 
 

@@ -10,6 +10,7 @@ from models.shift.findings import Findings
 from models.shift.guarded import TYPES
 from models.shift.strengths import GRADES, Strengths
 from models.shift.told.question import Question
+from models.shift.unclear import WHY
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 
@@ -101,6 +102,8 @@ def _described(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any
             {
                 "types": types,
                 "undetermined": bool(named.undetermined[at]),
+                "why": WHY[found.why[at]] if named.undetermined[at] else None,
+                "tells": found.tells[at].tolist(),
                 "transform": bool(named.transform[at]),
                 "margins_only": bool(named.margins_only[at]),
                 "concept_identifiable": not found.overlap[at] < NARROW,

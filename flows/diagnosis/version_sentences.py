@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flows.diagnosis.unclear_pairs import clause
 from flows.diagnosis.wording import counted, joined
+from models.shift.unclear import WHY
 
 _MOVED = {
     "feature": "inputs moved, P(x)",
@@ -22,14 +24,14 @@ def sentences_of_versions(report: dict[str, Any]) -> list[str]:
     """Of each silo beside itself in an earlier version: the headline, each that moved, and who is not compared."""
     pairs, since = report["pairs"], report["against"]
     moved = [pair for pair in pairs if pair["types"]]
-    unclear = [pair["client"] for pair in pairs if pair["undetermined"]]
+    unclear = [pair for pair in pairs if pair["undetermined"]]
     seen = len(pairs) - len(unclear)
     said = [f"Of {counted(seen, 'silo')} that could be compared, {len(moved) or 'none'} moved since {since}."]
     said += [_of_silo(report, pair) for pair in moved[:_SAID]]
     if len(moved) > _SAID:
         said.append(f"{len(moved) - _SAID} more moved; --json has them all.")
-    if unclear:
-        said.append(f"{_named(unclear)}: nothing can be said of so few training rows, then or now.")
+    by_reason = [(why, [pair["client"] for pair in unclear if pair["why"] == why]) for why in WHY]
+    said += [_unclear(report, why, clients) for why, clients in by_reason if clients]
     said += [f"{_named(report['came'])}: not there in {since}."] if report["came"] else []
     said += [f"{_named(report['left'])}: there in {since}, and no more."] if report["left"] else []
     return said + silences(report["silent"])
@@ -56,6 +58,12 @@ def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
         what = "targets" if targets else "labels"
         text += f"; inputs then and now hardly overlap, and whether {what} follow from them alike cannot be known"
     return text + "."
+
+
+def _unclear(report: dict[str, Any], why: str, clients: list[str]) -> str:
+    if why == "rows":
+        return f"{_named(clients)}: nothing can be said of so few training rows, then or now."
+    return f"{_named(clients)}: nothing can be said, then or now: {clause(why, report, 'both versions')}."
 
 
 def _named(clients: list[str]) -> str:

@@ -16,7 +16,7 @@ from models.shift.strengths import Strengths, strengths
 from models.shift.told.noise import counts_sensitivity, sigma
 from models.shift.told.noisy_counts import as_precise, from_noisy, noise_share
 from models.shift.told.question import Question
-from models.shift.told.summaries import Layout, Summaries
+from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries
 from models.shift.verdict import Verdicts
 from tasks.diagnosis.pace import Pace
 from tasks.diagnosis.tell_shift import summaries
@@ -105,17 +105,11 @@ class Look:
                 return by_moments.evidence(pairs)
             return guarded.evidence(pairs, self._noise(pairs, layout))
 
+        least = by_moments.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
+        say = self.pace.of("types of shift", len(first))
         if self._sigma:
             told = as_precise(told, layout, self._sigma)
-        return findings(
-            told,
-            layout,
-            first,
-            second,
-            self.question.pictures is not None,
-            look,
-            self.pace.of("types of shift", len(first)),
-        )
+        return findings(told, layout, first, second, self.question.pictures is not None, look, least, say)
 
     def _noise(self, pairs: Pairs, layout: Layout) -> float | np.ndarray:
         return noise_share(pairs.rows, layout, self._sigma) if self._sigma else 0.0
