@@ -61,7 +61,7 @@ def findings(
     parts = []
     for at in range(0, max(len(first), 1), step):
         pairs = side_by_side(told, layout, first[at : at + step], second[at : at + step])
-        parts.append(_of(pairs, look(pairs), lossy, least))
+        parts.append(_of(pairs, look(pairs), lossy, least, bool(layout.targets)))
         if say:
             say(min(at + step, len(first)))
     columns = [np.concatenate(column) for column in zip(*(columns for _, columns in parts), strict=True)]
@@ -126,7 +126,7 @@ def _of(
     pairs: Pairs, found: Evidence, lossy: bool, least: int, numbers: bool
 ) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
     """The verdicts, and what Findings has besides."""
-    named = verdicts(found, pairs.rows, Alignment(pairs, lossy))
+    named = verdicts(found, pairs.rows, Alignment(pairs, lossy), numbers)
     concept = named.types[:, 2:]
     parts = np.where(concept, found.effects["interaction"], np.minimum(found.effects["at_mean"], found.effects["bins"]))
     parts = np.where(found.tested[:, None], parts, found.effects["bins"])
