@@ -84,6 +84,7 @@ def against_the_rest(told: Summaries) -> Summaries:
         _labels_of_others(told, rows),
         told.counts.sum(0) - told.counts,
         without_each(told.moments),
+        None if told.noise is None else told.noise.sum(0) - told.noise,
     )
     return joined([told, rest])
 
@@ -130,7 +131,7 @@ def _of(
     concept = named.types[:, 2:]
     parts = np.where(concept, found.effects["interaction"], np.minimum(found.effects["at_mean"], found.effects["bins"]))
     parts = np.where(found.tested[:, None], parts, found.effects["bins"])
-    cells = pairs.counts.sum(-1)
+    cells = np.maximum(pairs.counts.sum(-1), 0)  # under noise there may be less than none
     total = cells.sum(-1, keepdims=True)
     shares = np.divide(cells, total, out=np.zeros_like(cells), where=total > 0)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)

@@ -10,6 +10,7 @@ from models.shift.close_ups import CloseUp, close_ups
 from models.shift.findings import Findings
 from models.shift.printed.paper import Readings
 from models.shift.strengths import Strengths, strengths
+from models.shift.told.noisy_counts import drawable
 from models.shift.told.question import Question
 from models.shift.told.summaries import joined
 from tasks.diagnosis.compare_silos import Look, told_of
@@ -48,11 +49,11 @@ def compare_versions(
     told = joined(
         [summaries.take([at.index(c) for c in clients]) for at, summaries in ((names, earlier), (names_after, later))]
     )
-    places = np.arange(len(clients))
+    shown, places = drawable(told), np.arange(len(clients))
     pairs = Look(question, verdict, Pace(say)).at(told, question.layout, places, places + len(clients))
-    each = [strengths(told.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
+    each = [strengths(shown.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
     strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
     if verdict == "paper":
         pairs = replace(pairs, verdicts=replace(pairs.verdicts, types=strong.types))
-    closest = close_ups(told, question.layout, pairs, [[at] for at in range(len(told.rows))])
+    closest = close_ups(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
     return ComparedVersions(clients, pairs, strong, closest)

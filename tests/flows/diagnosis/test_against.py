@@ -248,3 +248,18 @@ def test_a_long_comparison_says_how_far_it_is_and_a_short_one_says_nothing(world
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 0)
     examined(own.open(), PlainRunner())
     assert told.said[0] == "differences: 2 of 3 pairs compared"
+
+
+def test_of_very_many_silos_the_groups_are_found_under_noise_too(world, monkeypatch):
+    own = world()
+    sizes = {"a": 500, "b": 4000, "c": 900, "d": 500, "e": 4000, "f": 900}
+    moved = {"d", "e", "f"}
+    own.write(
+        {name: (rows(at, n)[0] + (name in moved), rows(at, n)[1]) for at, (name, n) in enumerate(sizes.items())},
+        features=NAMED,
+    )
+    monkeypatch.setattr(compare_silos, "MOST_PAIRS", 0)
+    _, found = examined(own.open("diagnose.noise={epsilon: 2}"), PlainRunner())
+    assert found["pairs_of"] == "groups"
+    assert found["groups"] == [["a", "b", "c"], ["d", "e", "f"]]
+    assert found["pairs"][0]["types"] == ["feature"]
