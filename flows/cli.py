@@ -160,7 +160,7 @@ def diagnose(
     with _session(json, timings) as session:
         session.project(overrides, None if against is None else lambda project: _can_compare(project, against))
         found = session.flow("diagnose", "diagnose", against=against, overrides=overrides or [])
-        session.answer(found, "diagnose" if against is None else "diagnose_against")
+        session.answer(found, "diagnose")
 
 
 @app.command()

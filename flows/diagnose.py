@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.console import screen
 from flows.diagnosis.against import examined_against
 from flows.diagnosis.asked import first_question, question
 from flows.diagnosis.asking import ask
@@ -28,9 +29,8 @@ def diagnose(against: str | None = None, overrides: list[str] | None = None) -> 
     with project.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)
         if against is not None:
-            return examined_against(project, runner, against)
-        found, answer = examined(project, runner)
-        return recorded(project, found, answer)
+            return recorded(project, *examined_against(project, runner, against))
+        return recorded(project, *examined(project, runner))
 
 
 def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]]:
@@ -42,7 +42,9 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
     asked = question(silos, params, told)
     answers = ask(runner, silos, private, asked, params)
     readings = Readings(**params.paper.model_dump(), grid="federation")
-    found: Compared = runner.once(compare_silos, answers.messages, asked, params.verdict, readings)
+    found: Compared = runner.once(
+        compare_silos, answers.messages, asked, params.verdict, readings, screen.current().say
+    )
     answer = said(
         {
             "verdict": params.verdict,

@@ -110,7 +110,8 @@ def show(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def diagnose(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Sentences first, then one table, and where to look."""
+    """Sentences first, then one table, and where to look; `since`: the version that each silo is held beside."""
+    since = answer.get("since")
     for sentence in answer["sentences"]:
         console.print(sentence)
     rows = answer["overview"]["rows"]
@@ -131,7 +132,7 @@ def diagnose(answer: dict[str, Any], console: PlainConsole) -> None:
     for step in answer["next"]:
         console.print(f"next: {step}")
     console.print()
-    console.print(f"data version  {answer['data_version']}")
+    console.print(f"data version  {answer['data_version']}" + (f", since {since}" if since else ""))
     console.print(f"told          {answer['bytes']['up_of_a_client']:,} bytes of each silo, no row")
     console.print(f"files         {answer['folder']}")
     if answer["pictures"]:
@@ -157,13 +158,6 @@ def _one_below_another(rows: list[dict[str, Any]], console: PlainConsole) -> Non
             console.print(f"  {what}: {strength}" if strength != "-" else f"  {what}")
         if row["features"]:
             console.print(f"  most in {', '.join(row['features'])}")
-
-
-def diagnose_against(answer: dict[str, Any], console: PlainConsole) -> None:
-    """Sentences, and which versions they are of."""
-    for sentence in answer["sentences"]:
-        console.print(sentence)
-    console.print(f"data version    {answer['data_version']}, since {answer['since']}")
 
 
 def methods(answer: dict[str, Any], console: PlainConsole) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flows.console import screen
 from flows.diagnosis.asked import first_question, question
 from flows.diagnosis.asking import ask, nobody
+from flows.diagnosis.findings_page import said_of_versions
 from flows.diagnosis.report import report_of_versions
-from flows.diagnosis.version_sentences import sentences_of_versions
 from flows.experiment.project import Project, thrown_away
 from models.shift.printed.paper import Readings
 from silos.cohort import Silos
@@ -17,13 +18,16 @@ from silos.schema import Schema, schema_of
 from silos.versions import history
 from silos.versions.digest import listing_digest
 from silos.versions.linked import files_of, inside, link
-from tasks.diagnosis.compare_versions import compare_versions
+from tasks.diagnosis.compare_versions import ComparedVersions, compare_versions
 from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import Runner
 
 
-def examined_against(project: Project, runner: Runner, revision: str) -> dict[str, Any]:
-    """What was found, as plain JSON; UserError as of `earlier`, and where no silo was there then."""
+def examined_against(project: Project, runner: Runner, revision: str) -> tuple[ComparedVersions, dict[str, Any]]:
+    """What was found, and the same as plain JSON with the words for it.
+
+    UserError as of `earlier`, and where no silo was there then.
+    """
     params, data = project.params.diagnose, project.params.data.name
     private = PrivateStore(str((project.scratch or project.root) / "private" / data))
     with earlier(project, revision) as before:
@@ -43,21 +47,23 @@ def examined_against(project: Project, runner: Runner, revision: str) -> dict[st
     if len(silent) == len(both):
         raise UserError(nobody(silent))
     readings = Readings(**params.paper.model_dump(), grid="federation")
-    found = runner.once(compare_versions, old.messages, new.messages, asked, params.verdict, readings)
-    answer = {
-        **report_of_versions(found, asked),
-        "came": sorted({*now.clients} - {*both}),
-        "left": sorted({*then.clients} - {*both}),
-        "silent": silent,
-    }
-    return {
-        "sentences": sentences_of_versions(answer, shown(revision)),
-        "verdict": params.verdict,
-        **answer,
-        "bytes": new.bytes_up,
-        "since": before.version,
-        "data_version": now.version,
-    }
+    found: ComparedVersions = runner.once(
+        compare_versions, old.messages, new.messages, asked, params.verdict, readings, screen.current().say
+    )
+    return found, said_of_versions(
+        {
+            "verdict": params.verdict,
+            "noise": params.noise.model_dump() if params.noise else None,
+            **report_of_versions(found, asked),
+            "came": sorted({*now.clients} - {*both}),
+            "left": sorted({*then.clients} - {*both}),
+            "silent": silent,
+            "bytes": new.bytes_up,
+            "against": shown(revision),
+            "since": before.version,
+            "data_version": now.version,
+        }
+    )
 
 
 @contextmanager

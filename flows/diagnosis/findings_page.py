@@ -2,21 +2,36 @@
 
 from typing import Any
 
-from flows.diagnosis.notes import next_steps, notes
-from flows.diagnosis.overview import overview
+from flows.diagnosis.notes import next_steps, notes, notes_of_versions
+from flows.diagnosis.overview import overview, overview_of_versions
 from flows.diagnosis.sentences import sentences
+from flows.diagnosis.unclear_pairs import note_of
+from flows.diagnosis.version_sentences import sentences_of_versions
 from tasks.recording.legible_names import as_markdown
 
 
 def said(report: dict[str, Any]) -> dict[str, Any]:
-    """The report, behind the words for it."""
+    """The report, behind the words for it; a line of which nothing is said gets a note that says why."""
+    for line in report["pairs"]:
+        line["note"] = note_of(line, (line["first"], line["second"]), report)
+    for line in report["rest"]:
+        line["note"] = note_of(line, (line["client"], "the others together"), report)
     words = {"sentences": sentences(report), "notes": notes(report), "next": next_steps(report)}
     return {**words, "overview": overview(report), **report}
 
 
+def said_of_versions(report: dict[str, Any]) -> dict[str, Any]:
+    """The same of silos beside themselves in an earlier version, which is `against`."""
+    for line in report["pairs"]:
+        line["note"] = note_of(line, (f"{line['client']} then", f"{line['client']} now"), report)
+    words = {"sentences": sentences_of_versions(report), "notes": notes_of_versions(report), "next": next_steps(report)}
+    return {**words, "overview": overview_of_versions(report), **report}
+
+
 def page(report: dict[str, Any], data: str) -> str:
     """What a terminal shows; names are shown as they are written."""
-    lines = [f"# How the silos of {as_markdown(data)} differ", ""]
+    since = f" from what they were in {as_markdown(report['against'])}" if "against" in report else ""
+    lines = [f"# How the silos of {as_markdown(data)} differ{since}", ""]
     lines += [f"- {as_markdown(sentence)}" for sentence in report["sentences"]]
     lines += _table(report["overview"])
     lines += [f"- {as_markdown(note)}" for note in report["notes"]]

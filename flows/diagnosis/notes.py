@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flows.diagnosis.unclear_pairs import of_some, too_alike
 from flows.diagnosis.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
@@ -28,12 +29,22 @@ _NEXT_IN_A_REGRESSION = {
     "label": "targets differ: judge methods by each silo's own test rows.",
     "concept": "targets follow from inputs by other rules: no one model suits all; compare fedavg with ifca and ditto.",
 }
+_NEXT_SINCE_A_VERSION = {
+    "feature": "inputs moved: {align}, or train anew with the rows that there are now.",
+    "label": "what is to be predicted is as frequent as it was no more: judge the model anew by these silos' test rows.",
+    "concept": "the rule moved: rows from before teach the old one; train anew without them at these silos.",
+}
 
 
 def notes(report: dict[str, Any]) -> list[str]:
     """What the verdicts stand on, and where they are silent."""
     parts = (_of_rows, _of_overlap, _of_strength, _of_features, _of_the_question)
     return [note for part in parts for note in part(report)]
+
+
+def notes_of_versions(report: dict[str, Any]) -> list[str]:
+    """The same of silos beside themselves then; of rows and overlap each silo's sentence says what there is to say."""
+    return [note for part in (_of_strength, _of_features, _of_the_question) for note in part(report)]
 
 
 def next_steps(report: dict[str, Any]) -> list[str]:
@@ -46,14 +57,19 @@ def next_steps(report: dict[str, Any]) -> list[str]:
         align = f"let each silo standardise {ranked} before training"
     else:
         align = f"align {ranked} at the silos before training"
-    texts = _NEXT_IN_A_REGRESSION if report["asked"]["targets"] else _NEXT
-    return [texts[name].format(align=align) for name in TYPES if name in types]
+    return [_texts(report)[name].format(align=align) for name in TYPES if name in types]
 
 
 def leading(report: dict[str, Any]) -> list[str]:
     """The features that carry most over all pairs, the first first."""
     ranking = report["ranking"]
     return [line["feature"] for line in ranking if line["mean"] >= MUCH * ranking[0]["mean"]]
+
+
+def _texts(report: dict[str, Any]) -> dict[str, str]:
+    if "against" in report:
+        return _NEXT_SINCE_A_VERSION
+    return _NEXT_IN_A_REGRESSION if report["asked"]["targets"] else _NEXT
 
 
 def _is_common(line: dict[str, Any], name: str) -> bool:
@@ -67,14 +83,26 @@ def small_silos(report: dict[str, Any]) -> list[str]:
     return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
 
 
+def _silent_silos(report: dict[str, Any], small: list[str]) -> list[str]:
+    """Those that may tell nothing though their rows are not too few; where all are, the first sentence says it."""
+    silent = [line["client"] for line in report["rest"] if not line["tells"][0] and line["client"] not in small]
+    return silent if len(silent) + len(small) < len(report["clients"]) else []
+
+
 def _of_rows(report: dict[str, Any]) -> list[str]:
     said, small = [], small_silos(report)
     if small and len(small) < len(report["clients"]):
         have = "it has" if len(small) == 1 else "each has"
         said.append(f"Of {listed(small)} nothing is said: {have} fewer than {FEWEST} training rows.")
-    unclear = [p for p in report["pairs"] if p["undetermined"] and not {*small} & {p["first"], p["second"]}]
-    if unclear:
-        said.append(f"Of {counted(len(unclear), 'pair')} nothing is said: no label has enough rows in both silos.")
+    silent = _silent_silos(report, small)
+    if silent:
+        said.append(
+            f"Of {listed(silent)} nothing is said: {'it' if len(silent) == 1 else 'each'} has {too_alike(report)}."
+        )
+    alone = {*small, *silent}
+    unclear = [p for p in report["pairs"] if p["undetermined"] and not alone & {p["first"], p["second"]}]
+    if len(unclear) < len(report["pairs"]):  # otherwise the first sentence says it
+        said += of_some(unclear, report)
     rows = [line["rows"][0] for line in report["rest"]]
     if len(rows) > 1 and max(rows) >= _LARGE * max(1, min(rows)):
         said.append(f"Silos differ in size too: from {min(rows):,.0f} to {max(rows):,.0f} training rows.")

@@ -15,6 +15,7 @@ from flows.params_file import flat
 from models.shift.guarded import TYPES
 from silos.files import write_bytes
 from tasks.diagnosis.compare_silos import Compared
+from tasks.diagnosis.compare_versions import ComparedVersions
 from tasks.recording.json_files import write_json
 from tasks.recording.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 from tasks.recording.track import Delivery, Finish, Ticket
@@ -25,9 +26,9 @@ EXPERIMENT = "diagnoses"
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
 
 
-def recorded(project: Project, found: Compared, report: dict[str, Any]) -> dict[str, Any]:
+def recorded(project: Project, found: Compared | ComparedVersions, report: dict[str, Any]) -> dict[str, Any]:
     """The report with its folder and pictures; report.json is written last, and is there once all else is."""
-    name = new_experiment(project, "diagnose", {"data_version": report["data_version"], "verdict": report["verdict"]})
+    name = new_experiment(project, "diagnose", _about(report))
     prefect_page.called(name)
     folder = project.runs / name
     pictures = _drawn(folder, found, report, _classes(project, report))
@@ -44,11 +45,16 @@ def recorded(project: Project, found: Compared, report: dict[str, Any]) -> dict[
     return answer
 
 
-def _drawn(folder: Path, found: Compared, report: dict[str, Any], classes: list[str]) -> list[Path]:
+def _about(report: dict[str, Any]) -> dict[str, str]:
+    """What tells it from other diagnoses; `since`: the version that each silo is held beside, if it is beside itself."""
+    return {name: report[name] for name in ("data_version", "since", "verdict") if name in report}
+
+
+def _drawn(folder: Path, found: Compared | ComparedVersions, report: dict[str, Any], classes: list[str]) -> list[Path]:
     """Those for which there is something to draw."""
     pairs, ranking, closely = (folder / f"{name}.png" for name in ("pairs", "features", "closely"))
     made = []
-    if report["pairs"]:
+    if isinstance(found, Compared) and report["pairs"]:
         sizes = [1] * len(found.groups) if found.of_groups else [len(group) for group in found.groups]
         draw_pairs(pairs, report["matrices"], sizes)
         made.append(pairs)
@@ -56,7 +62,7 @@ def _drawn(folder: Path, found: Compared, report: dict[str, Any], classes: list[
         draw_ranking(ranking, report["ranking"])
         made.append(ranking)
     if found.close_ups:
-        draw_close_ups(closely, found.close_ups, report["matrices"]["names"], report["features"], classes)
+        draw_close_ups(closely, found.close_ups, found.names, report["features"], classes)
         made.append(closely)
     return made
 
@@ -79,11 +85,7 @@ def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: 
         experiment=EXPERIMENT,
         name=folder.name,
         tag=secrets.token_hex(8),
-        tags={
-            "verdict": report["verdict"],
-            "data_version": report["data_version"],
-            "git_commit": git_commit(project.root),
-        },
+        tags={**_about(report), "git_commit": git_commit(project.root)},
         params=flat(params),
         columns=_COLUMNS,
     )
@@ -97,7 +99,7 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
     pairs = report["pairs"]
     return {
         "clients": len(report["clients"]),
-        "groups": len(report["groups"]),
+        **({"groups": len(report["groups"])} if "groups" in report else {}),
         "pairs": len(pairs),
         "pairs/differ": sum(bool(pair["types"]) for pair in pairs),
         **{f"pairs/{name}": sum(name in pair["types"] for pair in pairs) for name in TYPES},

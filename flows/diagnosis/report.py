@@ -10,6 +10,7 @@ from models.shift.findings import Findings
 from models.shift.guarded import TYPES
 from models.shift.strengths import GRADES, Strengths
 from models.shift.told.question import Question
+from models.shift.unclear import WHY
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 
@@ -24,7 +25,7 @@ _LARGE = 0.1  # φ below which a feature is no part of what was found
 def report(found: Compared, question: Question) -> dict[str, Any]:
     """Of all pairs, groups and silos; names in place of numbers."""
     clients, features = found.clients, question.layout.names
-    names = [f"group {at + 1}" for at in range(len(found.groups))] if found.of_groups else list(clients)
+    names = found.names
     pairs = _described(found.pairs, features)
     _add_strengths(pairs, found.strengths)
     rest = _described(found.rest, features)
@@ -39,7 +40,7 @@ def report(found: Compared, question: Question) -> dict[str, Any]:
         "asked": _asked(question),
         "groups": groups,
         "pairs_of": "groups" if found.of_groups else "silos",
-        "between": _between(found, pairs, of),
+        "between": _between(found.pairs, pairs, of),
         "rest": [{"client": name, **line} for name, line in zip(clients, rest, strict=True)],
         "pairs": [
             {"first": names[a], "second": names[b], **line}
@@ -51,13 +52,15 @@ def report(found: Compared, question: Question) -> dict[str, Any]:
 
 
 def report_of_versions(found: ComparedVersions, question: Question) -> dict[str, Any]:
-    """Of each client before and after, in the order of their names."""
+    """Of each client before and after, in the order of their names; `between` has a line for each of them."""
     features = question.layout.names
     pairs = _described(found.pairs, features)
     _add_strengths(pairs, found.strengths)
     return {
         "clients": list(found.clients),
         "features": list(features),
+        "asked": _asked(question),
+        "between": _between(found.pairs, pairs, {at: at for at in range(2 * len(pairs))}),
         "pairs": [{"client": name, **line} for name, line in zip(found.clients, pairs, strict=True)],
         "ranking": _ranking(found.pairs, features),
     }
@@ -99,6 +102,8 @@ def _described(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any
             {
                 "types": types,
                 "undetermined": bool(named.undetermined[at]),
+                "why": WHY[found.why[at]] if named.undetermined[at] else None,
+                "tells": found.tells[at].tolist(),
                 "transform": bool(named.transform[at]),
                 "margins_only": bool(named.margins_only[at]),
                 "concept_identifiable": not found.overlap[at] < NARROW,
@@ -126,10 +131,10 @@ def _number(value: float) -> float | None:
     return round(float(value), 4) if np.isfinite(value) else None
 
 
-def _between(found: Compared, pairs: list[dict[str, Any]], of: dict[int, int]) -> list[dict[str, Any]]:
+def _between(found: Findings, pairs: list[dict[str, Any]], of: dict[int, int]) -> list[dict[str, Any]]:
     """Of two groups: how many pairs there are, how many have each type and how strong, and the features that carry it."""
     tables: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for a, b, line in zip(found.pairs.first.tolist(), found.pairs.second.tolist(), pairs, strict=True):
+    for a, b, line in zip(found.first.tolist(), found.second.tolist(), pairs, strict=True):
         tables.setdefault((min(of[a], of[b]), max(of[a], of[b])), []).append(line)
     return [
         {

@@ -5,9 +5,9 @@ from typing import Any
 
 from flows.diagnosis.notes import leading, small_silos
 from flows.diagnosis.report import grades
+from flows.diagnosis.unclear_pairs import in_all
 from flows.diagnosis.wording import called, counted, in_words, joined, members, plural
 from models.shift.findings import DISCOVERIES
-from models.shift.verdict import FEWEST
 
 _LINES = 6  # pairs of groups that have a sentence each
 _PAIRS = 3  # pairs within one group that have
@@ -23,7 +23,7 @@ def sentences(report: dict[str, Any]) -> list[str]:
     seen = [pair for pair in pairs if not pair["undetermined"]]
     differ = [pair for pair in seen if pair["types"]]
     if pairs and not seen:
-        return [f"Nothing can be said: no two silos have {FEWEST} training rows or more each."]
+        return [in_all(report)]
     if not differ:
         return [f"No difference was found between the {len(report['clients']) - len(small_silos(report)):,} silos."]
     apart = [line for line in report["between"] if line["groups"][0] != line["groups"][1] and _told(line)]

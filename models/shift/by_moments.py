@@ -5,7 +5,7 @@ import numpy as np
 from models.shift import moment_tests as test
 from models.shift import tables
 from models.shift.class_moments import ROWS, standard
-from models.shift.guarded import Evidence, Sized, covered, found, harmonic, priors
+from models.shift.guarded import Evidence, Sized, covered, found, harmonic, noise_of_labels, priors
 from models.shift.pairs import Pairs
 
 LEAST_ROWS = 100
@@ -26,6 +26,6 @@ def evidence(pairs: Pairs) -> Evidence:
         "interaction": Sized(test.homogeneous(within), inner),
         "at_mean": Sized(test.of_values_at_prior(within, mean), inner),
         "at_even": Sized(test.of_values_at_prior(within, even), inner),
-        "labels": Sized(tables.pearson(pairs.labels), harmonic(pairs.labels.sum(-1))),
+        "labels": Sized(tables.pearson(pairs.labels, noise_of_labels(pairs.noise)), harmonic(pairs.labels.sum(-1))),
     }
-    return found(tested, pairs.moments.shape[1], covered(pairs.labels, kept))
+    return found(tested, pairs.moments.shape[1], covered(pairs, kept))

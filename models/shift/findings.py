@@ -9,6 +9,7 @@ from models.shift.alignment import Alignment
 from models.shift.guarded import Evidence, evidence
 from models.shift.pairs import Pairs, side_by_side
 from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, joined, without_each
+from models.shift.unclear import tells, why
 from models.shift.verdict import Verdicts, among, verdicts
 
 DISCOVERIES = 0.05
@@ -23,7 +24,8 @@ class Findings:
 
     chance: of labels and features as different where nothing differs, for all hypotheses of the pair together; parts: φ of
     what the verdict names, by feature: of the odds ratios under concept shift, else of P(X) under one prior; overlap: what
-    shares of rows lie in the same bins, of the worst feature, NaN where no counts were told.
+    shares of rows lie in the same bins, of the worst feature, NaN where no counts were told; tells: (pairs, 2) bool, whether
+    a client told more than its number of rows; why: a place in unclear.WHY, of what stands in the way where nothing is said.
     """
 
     first: np.ndarray
@@ -34,6 +36,8 @@ class Findings:
     labels: np.ndarray
     parts: np.ndarray
     overlap: np.ndarray
+    tells: np.ndarray
+    why: np.ndarray
 
 
 Look = Callable[[Pairs], Evidence]
@@ -46,14 +50,18 @@ def findings(
     second: np.ndarray,
     lossy: bool = False,
     look: Look = evidence,
+    least: int = LEAST_ROWS,
     say: Callable[[int], None] | None = None,
 ) -> Findings:
-    """Of the pairs of places first[i] and second[i]; `look` finds the evidence, and `say` hears how many pairs are done."""
+    """Of the pairs of places first[i] and second[i]; `say` hears how many pairs are done.
+
+    `look` finds the evidence, of classes of `least` rows on both sides.
+    """
     step = max(1, _AT_ONCE // max(16 * told.counts[0].size, 1))
     parts = []
     for at in range(0, max(len(first), 1), step):
         pairs = side_by_side(told, layout, first[at : at + step], second[at : at + step])
-        parts.append(_of(pairs, look(pairs), lossy))
+        parts.append(_of(pairs, look(pairs), lossy, least, bool(layout.targets)))
         if say:
             say(min(at + step, len(first)))
     columns = [np.concatenate(column) for column in zip(*(columns for _, columns in parts), strict=True)]
@@ -76,6 +84,7 @@ def against_the_rest(told: Summaries) -> Summaries:
         _labels_of_others(told, rows),
         told.counts.sum(0) - told.counts,
         without_each(told.moments),
+        None if told.noise is None else told.noise.sum(0) - told.noise,
     )
     return joined([told, rest])
 
@@ -114,14 +123,16 @@ def _chance(found: Evidence) -> np.ndarray:
     return np.minimum(2 * np.minimum(found.chances["labels"], least), 1.0)
 
 
-def _of(pairs: Pairs, found: Evidence, lossy: bool) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
+def _of(
+    pairs: Pairs, found: Evidence, lossy: bool, least: int, numbers: bool
+) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
     """The verdicts, and what Findings has besides."""
-    named = verdicts(found, pairs.rows, Alignment(pairs, lossy))
+    named = verdicts(found, pairs.rows, Alignment(pairs, lossy), numbers)
     concept = named.types[:, 2:]
     parts = np.where(concept, found.effects["interaction"], np.minimum(found.effects["at_mean"], found.effects["bins"]))
     parts = np.where(found.tested[:, None], parts, found.effects["bins"])
-    cells = pairs.counts.sum(-1)
+    cells = np.maximum(pairs.counts.sum(-1), 0)  # under noise there may be less than none
     total = cells.sum(-1, keepdims=True)
     shares = np.divide(cells, total, out=np.zeros_like(cells), where=total > 0)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
-    return named, (pairs.rows, _chance(found), found.labels, parts, overlap)
+    return named, (pairs.rows, _chance(found), found.labels, parts, overlap, tells(pairs), why(pairs, least))

@@ -38,29 +38,26 @@ class Evidence:
     covered: np.ndarray  # (pairs,) whether every class that one of them tells is told by both
 
 
-def evidence(pairs: Pairs, noise: float | np.ndarray = 0.0) -> Evidence:
-    """Of counts, by chi-square tests. Odds ratios, which take most of the time, are looked at only of pairs that differ.
-
-    noise: of each pair, the variance of the noise that was added to a cell over the rows in a cell on average; by so much
-    statistics are too large.
-    """
-    kept = kept_classes(pairs.counts)
+def evidence(pairs: Pairs) -> Evidence:
+    """Of counts, by chi-square tests. Odds ratios, which take most of the time, are looked at only of pairs that differ."""
+    noise = pairs.noise
+    kept = kept_classes(pairs.counts, noise)
     within = pairs.counts[..., :-1] * kept[:, :, None, None, :]
+    inside = None if noise is None else noise[..., :-1] * kept[:, :, None, None, :]
     mean, even = priors(pairs.labels, kept)
     inner = _per_pair(within)
     tested = {
-        "labels": Sized(test.pearson(pairs.labels), harmonic(pairs.labels.sum(-1))),
-        "bins": Sized(test.of_bins(pairs.counts), _per_pair(pairs.counts)),
-        "bins_in_classes": Sized(test.of_bins_in_classes(within), inner),
-        "classes_in_bins": Sized(test.of_classes_in_bins(within), inner),
-        "at_mean": Sized(test.of_bins_at_prior(within, mean), inner),
-        "at_even": Sized(test.of_bins_at_prior(within, even), inner),
+        "labels": Sized(test.pearson(pairs.labels, noise_of_labels(noise)), harmonic(pairs.labels.sum(-1))),
+        "bins": Sized(test.of_bins(pairs.counts, noise), _per_pair(pairs.counts)),
+        "bins_in_classes": Sized(test.of_bins_in_classes(within, inside), inner),
+        "classes_in_bins": Sized(test.of_classes_in_bins(within, inside), inner),
+        "at_mean": Sized(test.of_bins_at_prior(within, mean, inside), inner),
+        "at_even": Sized(test.of_bins_at_prior(within, even, inside), inner),
     }
     features = pairs.counts.shape[1]
-    quieter = {name: one.quieter(noise / features if name == "labels" else noise) for name, one in tested.items()}
-    differ = quieter["labels"].rejected(1) | quieter["bins_in_classes"].rejected(features).any(-1)
-    interaction = Sized(_where(differ, within), inner).quieter(noise)
-    return found(quieter | {"interaction": interaction}, features, covered(pairs.labels, kept))
+    differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
+    interaction = Sized(_where(differ, within, inside), inner)
+    return found(tested | {"interaction": interaction}, features, covered(pairs, kept))
 
 
 class Sized(NamedTuple):
@@ -72,12 +69,6 @@ class Sized(NamedTuple):
     def rejected(self, hypotheses: int) -> np.ndarray:
         """Whether it is improbable, one of so many, and the effect is not small."""
         return (test.chance(self.tested) * hypotheses < ALPHA) & (test.effect(*self) >= LEAST_EFFECT)
-
-    def quieter(self, noise: float | np.ndarray) -> "Sized":
-        """With the statistic that there would be without noise, which adds this share of it."""
-        statistic, free = self.tested
-        share = np.reshape(noise, (-1,) + (1,) * (statistic.ndim - 1))
-        return Sized((statistic / (1 + share), free), self.size)
 
 
 def found(tested: Mapping[str, Sized], features: int, covered: np.ndarray) -> Evidence:
@@ -99,18 +90,24 @@ def found(tested: Mapping[str, Sized], features: int, covered: np.ndarray) -> Ev
     )
 
 
-def _where(differ: np.ndarray, within: np.ndarray) -> test.Tested:
+def _where(differ: np.ndarray, within: np.ndarray, noise: np.ndarray | None) -> test.Tested:
     """Of odds ratios; of pairs that do not differ nothing is tested."""
     statistic, free = np.zeros(within.shape[:2]), np.zeros(within.shape[:2], np.int64)
     if differ.any():
-        statistic[differ], free[differ] = test.homogeneous(within[differ])
+        statistic[differ], free[differ] = test.homogeneous(within[differ], None if noise is None else noise[differ])
     return statistic, free
 
 
-def covered(labels: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def covered(pairs: Pairs, kept: np.ndarray) -> np.ndarray:
     """Whether no class is compared in its share alone: (pairs,); kept: (pairs, features, classes)."""
-    there = (labels[..., :-1] >= LEAST_ROWS).any(-2)
+    noise = noise_of_labels(pairs.noise)
+    there = (pairs.labels >= _least(noise))[..., :-1].any(-2)
     return ~np.any(there & ~kept.any(1), axis=-1)
+
+
+def noise_of_labels(noise: np.ndarray | None) -> np.ndarray | None:
+    """Of labels, which are the mean over features of what each tells of them: (pairs, 2, classes + 1)."""
+    return None if noise is None else noise.sum((1, 3)) / noise.shape[1] ** 2
 
 
 def harmonic(rows: np.ndarray) -> np.ndarray:
@@ -119,20 +116,26 @@ def harmonic(rows: np.ndarray) -> np.ndarray:
     return np.divide(rows.prod(-1), total, out=np.zeros(total.shape), where=total > 0)
 
 
-def kept_classes(counts: np.ndarray) -> np.ndarray:
-    """Which classes both have enough rows of, by feature: (pairs, features, classes) bool; counts as `Pairs` has them."""
-    return (counts[..., :-1].sum(-2) >= LEAST_ROWS).all(2)
+def kept_classes(counts: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
+    """Which classes both have enough rows of, by feature: (pairs, features, classes) bool; both as `Pairs` has them."""
+    least = _least(None if noise is None else noise.sum(-2))
+    return (counts.sum(-2) >= least)[..., :-1].all(2)
 
 
 def priors(labels: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean of both clients' shares of kept classes, and equal shares of these: (pairs, features, classes) each."""
-    told = labels[..., :-1]
+    told = np.maximum(labels[..., :-1], 0.0)
     total = told.sum(-1, keepdims=True)
     own = np.divide(told, total, out=np.zeros_like(told), where=total > 0)
     mean = own.mean(-2)[:, None] * kept
     whole = mean.sum(-1, keepdims=True)
     mean = np.divide(mean, whole, out=np.zeros_like(mean), where=whole > 0)
     return mean, kept / np.maximum(kept.sum(-1, keepdims=True), 1)
+
+
+def _least(noise: np.ndarray | None) -> int | np.ndarray:
+    """Rows of a class for it to be there, which noise of this variance does not amount to."""
+    return LEAST_ROWS if noise is None else np.maximum(LEAST_ROWS, test.AUDIBLE * np.sqrt(noise))
 
 
 def _per_pair(counts: np.ndarray) -> np.ndarray:

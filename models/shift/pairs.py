@@ -12,7 +12,7 @@ class Pairs(NamedTuple):
     """Pairs of clients, each array with a leading axis of them; of two, client A comes first.
 
     counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2);
-    moments: (pairs, features, 2, classes + 1, 5); numeric: (features,) bool.
+    moments: (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (`Summaries`).
     """
 
     counts: np.ndarray
@@ -20,6 +20,7 @@ class Pairs(NamedTuple):
     rows: np.ndarray
     moments: np.ndarray
     numeric: np.ndarray
+    noise: np.ndarray | None = None
 
 
 def side_by_side(told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray, most: int = 10) -> Pairs:
@@ -28,12 +29,17 @@ def side_by_side(told: Summaries, layout: Layout, first: np.ndarray, second: np.
     counts = np.moveaxis(told.counts[both], 1, 2)
     withheld = counts.sum(-2, keepdims=True) == 0
     counts = np.where(withheld.any(2, keepdims=True) & _told_by_both(told.labels[both])[:, None, None, None], 0, counts)
+    columns = counts.shape[-1]
+    if told.noise is not None:
+        counts = np.concatenate([counts, np.moveaxis(told.noise[both], 1, 2)], -1)
+    table = _comparable(counts, layout, most, slice(columns))
     return Pairs(
-        _comparable(counts, layout, most),
+        table[..., :columns],
         labels(told.labels[both], told.rows[both]),
         told.rows[both],
         np.moveaxis(told.moments[both], 1, 2),
         layout.numeric,
+        None if told.noise is None else table[..., columns:],
     )
 
 
@@ -67,10 +73,10 @@ def _told_by_both(told: np.ndarray) -> np.ndarray:
     return np.concatenate([both, np.zeros((len(both), 1), bool)], -1)
 
 
-def _comparable(counts: np.ndarray, layout: Layout, most: int) -> np.ndarray:
+def _comparable(counts: np.ndarray, layout: Layout, most: int, deciding: slice) -> np.ndarray:
     """Fine bins of numbers joined, unless they are for all; rare categories with the other values; the missing last.
 
-    Nothing where no counts were told.
+    Nothing where no counts were told. Columns that are not `deciding` are put together as these are.
     """
     if not counts.shape[-2]:
         return counts
@@ -82,11 +88,11 @@ def _comparable(counts: np.ndarray, layout: Layout, most: int) -> np.ndarray:
     if layout.joined:
         table[:, numeric, :, : layout.bins] = counts[:, numeric][..., : layout.bins, :]
     elif numeric.any():
-        table[:, numeric, :, :most] = merged(counts[:, numeric][..., : layout.bins, :], most)
+        table[:, numeric, :, :most] = merged(counts[:, numeric][..., : layout.bins, :], most, deciding)
     for at in np.flatnonzero(~numeric):
         size = len(layout.categories[at] or ())
         mine = counts[:, at, :, : size + 1].copy()
-        rare = mine[..., :size, :].sum((1, 3)) < LEAST_ROWS
+        rare = mine[..., :size, deciding].sum((1, 3)) < LEAST_ROWS
         moved = np.where(rare[:, None, :, None], mine[..., :size, :], 0)
         mine[..., :size, :] -= moved
         mine[..., size, :] += moved.sum(-2)

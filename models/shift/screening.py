@@ -20,19 +20,25 @@ def on_shared_bins(told: Summaries, layout: Layout, most: int = 10) -> tuple[Sum
     place = joined_bins(told.counts[:, numeric][..., : layout.bins, :].sum((0, -1)), most)
     into = (place[..., None] == np.arange(most)).astype(float)
     coarse = replace(layout, bins=most, joined=True)
-    counts = np.zeros((*told.counts.shape[:2], coarse.cells, told.counts.shape[-1]))
-    counts[..., -1, :] = told.counts[..., -1, :]
-    counts[:, numeric, :most] = np.einsum("cfbm,fbk->cfkm", told.counts[:, numeric][..., : layout.bins, :], into)
-    for at in np.flatnonzero(~numeric):
-        size = len(layout.categories[at] or ()) + 1
-        counts[:, at, :size] = told.counts[:, at, :size]
-    return replace(told, counts=counts), coarse
+
+    def shared(table: np.ndarray) -> np.ndarray:
+        counts = np.zeros((*table.shape[:2], coarse.cells, table.shape[-1]))
+        counts[..., -1, :] = table[..., -1, :]
+        counts[:, numeric, :most] = np.einsum("cfbm,fbk->cfkm", table[:, numeric][..., : layout.bins, :], into)
+        for at in np.flatnonzero(~numeric):
+            size = len(layout.categories[at] or ()) + 1
+            counts[:, at, :size] = table[:, at, :size]
+        return counts
+
+    noise = None if told.noise is None else shared(told.noise)
+    return replace(told, counts=shared(told.counts), noise=noise), coarse
 
 
 def chances(told: Summaries, say: Callable[[int], None] | None = None) -> np.ndarray:
     """Of every pair, in the order of `all_pairs`, how probable such differences of P(Y) or P(X | Y) are by chance alone.
 
-    counts on shared bins; memory grows with the clients, not with the pairs. `say` hears how many pairs are done.
+    counts on shared bins, without noise; memory grows with the clients, not with the pairs. `say` hears how many pairs are
+    done.
     """
     cells = np.ascontiguousarray(
         np.moveaxis(told.counts[..., :-1], -1, -2), np.float32
@@ -65,6 +71,7 @@ def together(told: Summaries, groups: list[list[int]]) -> Summaries:
         np.stack([_labels_of_all(part) for part in parts]),
         np.stack([part.counts.sum(0) for part in parts]),
         np.stack([mixture(np.moveaxis(part.moments, 0, -2)) for part in parts]),
+        None if told.noise is None else np.stack([told.noise[group].sum(0) for group in groups]),
     )
 
 

@@ -36,8 +36,11 @@ class Second(Protocol):
         ...
 
 
-def verdicts(found: Evidence, rows: np.ndarray, look: Second) -> Verdicts:
-    """rows: (pairs, 2)."""
+def verdicts(found: Evidence, rows: np.ndarray, look: Second, numbers: bool = False) -> Verdicts:
+    """rows: (pairs, 2); numbers: classes are groups of targets.
+
+    Targets that all move by an amount leave odds ratios as they are, and P(X): what changed is P(Y | X), and no other.
+    """
     undetermined: np.ndarray = np.any(rows < FEWEST, axis=-1)
     undetermined |= (
         ~found.tested & ~found.labels & ~found.bins.any(-1)
@@ -54,7 +57,10 @@ def verdicts(found: Evidence, rows: np.ndarray, look: Second) -> Verdicts:
     simple = none | label | feature
     mixed, moved = ~simple & ~concept, found.at_priors.any(-1)
     last = ~simple & concept
-    types = np.stack([feature | mixed | (last & moved), label | (~simple & found.labels), last], -1)
+    shifted = mixed & ~found.bins.any(-1) & found.classes_in_bins.any(-1) & numbers
+    types = np.stack(
+        [feature | (mixed & ~shifted) | (last & moved), label | (~simple & found.labels), last | shifted], -1
+    )
     transform = np.zeros(len(types), bool)
     places = np.flatnonzero(last & moved & ~undetermined)
     if len(places):

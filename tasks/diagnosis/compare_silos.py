@@ -1,6 +1,6 @@
 """The server compares what clients told, and names the shift of every pair; it sees no row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,15 +9,16 @@ import numpy as np
 from models.shift import by_moments, guarded
 from models.shift.close_ups import CloseUp, close_ups
 from models.shift.findings import Findings, against_the_rest, alike, discovered, findings
-from models.shift.pairs import Pairs, all_pairs
+from models.shift.pairs import all_pairs
 from models.shift.printed.paper import Readings
 from models.shift.screening import chances, on_shared_bins, together
 from models.shift.strengths import Strengths, strengths
 from models.shift.told.noise import counts_sensitivity, sigma
-from models.shift.told.noisy_counts import as_precise, from_noisy, noise_share
+from models.shift.told.noisy_counts import as_precise, drawable, from_noisy
 from models.shift.told.question import Question
-from models.shift.told.summaries import Layout, Summaries
+from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries
 from models.shift.verdict import Verdicts
+from tasks.diagnosis.pace import Pace
 from tasks.diagnosis.tell_shift import summaries
 from tasks.messages import NoisyCounts, ShiftNumbers
 from tasks.running.step import server_step
@@ -42,6 +43,11 @@ class Compared:
     rest_strengths: Strengths
     close_ups: tuple[CloseUp, ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what pairs are of, by their places."""
+        return tuple(f"group {at + 1}" for at in range(len(self.groups))) if self.of_groups else self.clients
+
 
 @server_step
 def compare_silos(
@@ -49,28 +55,29 @@ def compare_silos(
     question: Question,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
+    say: Callable[[str], None],
 ) -> Compared:
-    """Of all clients that answered, by name."""
+    """Of all clients that answered, by name; `say` hears how far it is, where it takes long."""
     clients, told = told_of(messages, question)
-    look = Look(question, verdict)
+    look = Look(question, verdict, Pace(say))
     layout, places = question.layout, np.arange(len(clients))
     if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and question.counts:
         told, layout = on_shared_bins(told, layout)
-        groups = alike(*all_pairs(len(clients)), discovered(chances(told)), len(clients))
+        groups = alike(*all_pairs(len(clients)), discovered(look.chances(told, layout)), len(clients))
         units, of_groups = together(told, groups), True
     else:
         groups, units, of_groups = [], told, False
     first, second = all_pairs(len(units.rows))
     pairs = look.at(units, layout, first, second)
-    strong = strengths(units, layout, readings)
+    strong = strengths(drawable(units), layout, readings)
     pairs = _as_printed(pairs, strong) if verdict == "paper" else pairs
     differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
     groups = groups or alike(first, second, differ, len(clients))
     others = against_the_rest(told)
     rest = look.at(others, layout, places, places + len(clients))
-    strong_rest = strengths(others, layout, readings, np.stack([places, places + len(clients)], 1))
+    strong_rest = strengths(drawable(others), layout, readings, np.stack([places, places + len(clients)], 1))
     rest = _as_printed(rest, strong_rest) if verdict == "paper" else rest
-    closest = close_ups(units, layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
+    closest = close_ups(drawable(units), layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
     return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest)
 
 
@@ -87,25 +94,22 @@ class Look:
 
     question: Question
     verdict: str
+    pace: Pace
 
     def at(self, told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
-        def look(pairs: Pairs) -> guarded.Evidence:
-            if self.verdict == "moments":
-                return by_moments.evidence(pairs)
-            return guarded.evidence(pairs, self._noise(pairs, layout))
+        look = by_moments.evidence if self.verdict == "moments" else guarded.evidence
+        least = by_moments.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
+        say = self.pace.of("types of shift", len(first))
+        if told.noise is not None:
+            told = as_precise(told, layout)
+        return findings(told, layout, first, second, self.question.pictures is not None, look, least, say)
 
-        if self._sigma:
-            told = as_precise(told, layout, self._sigma)
-        return findings(told, layout, first, second, self.question.pictures is not None, look)
-
-    def _noise(self, pairs: Pairs, layout: Layout) -> float | np.ndarray:
-        return noise_share(pairs.rows, layout, self._sigma) if self._sigma else 0.0
-
-    @property
-    def _sigma(self) -> float:
-        """Of the noise in a cell; 0 without noise."""
-        features = len(self.question.layout.names)
-        return sigma(counts_sensitivity(features), self.question.rho) if self.question.rho else 0.0
+    def chances(self, told: Summaries, layout: Layout) -> np.ndarray:
+        """Of all pairs, in the order of `all_pairs`; closed forms do not hold under noise."""
+        first, second = all_pairs(len(told.rows))
+        if told.noise is not None:
+            return self.at(told, layout, first, second).chance
+        return chances(told, self.pace.of("differences", len(first)))
 
 
 def told_of(messages: Sequence[ShiftNumbers | NoisyCounts], question: Question) -> tuple[tuple[str, ...], Summaries]:
@@ -119,4 +123,5 @@ def _all_told(messages: Sequence[ShiftNumbers | NoisyCounts], question: Question
     if not question.rho:
         return summaries(messages)
     noisy = [m.counts.numpy() for m in messages if isinstance(m, NoisyCounts)]
-    return from_noisy(np.concatenate(noisy), question.layout)
+    size = sigma(counts_sensitivity(len(question.layout.names)), question.rho)
+    return from_noisy(np.concatenate(noisy), question.layout, size)

@@ -1,17 +1,20 @@
 """The server compares what each client told of two versions of its rows; it sees no row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
 
+from models.shift.close_ups import CloseUp, close_ups
 from models.shift.findings import Findings
 from models.shift.printed.paper import Readings
 from models.shift.strengths import Strengths, strengths
+from models.shift.told.noisy_counts import drawable
 from models.shift.told.question import Question
 from models.shift.told.summaries import joined
 from tasks.diagnosis.compare_silos import Look, told_of
+from tasks.diagnosis.pace import Pace
 from tasks.messages import NoisyCounts, ShiftNumbers
 from tasks.running.step import server_step
 
@@ -23,6 +26,12 @@ class ComparedVersions:
     clients: tuple[str, ...]
     pairs: Findings
     strengths: Strengths
+    close_ups: tuple[CloseUp, ...]  # of the clients that moved most
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what pairs are of, by their places: each client then, and behind them each now."""
+        return tuple(f"{client} {when}" for when in ("then", "now") for client in self.clients)
 
 
 @server_step
@@ -32,17 +41,19 @@ def compare_versions(
     question: Question,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
+    say: Callable[[str], None],
 ) -> ComparedVersions:
-    """Of those that answered of both, one at least."""
+    """Of those that answered of both, one at least; `say` hears how far it is, where it takes long."""
     (names, earlier), (names_after, later) = told_of(before, question), told_of(after, question)
     clients = tuple(name for name in names if name in set(names_after))
     told = joined(
         [summaries.take([at.index(c) for c in clients]) for at, summaries in ((names, earlier), (names_after, later))]
     )
-    places = np.arange(len(clients))
-    pairs = Look(question, verdict).at(told, question.layout, places, places + len(clients))
-    each = [strengths(told.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
+    shown, places = drawable(told), np.arange(len(clients))
+    pairs = Look(question, verdict, Pace(say)).at(told, question.layout, places, places + len(clients))
+    each = [strengths(shown.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
     strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
     if verdict == "paper":
         pairs = replace(pairs, verdicts=replace(pairs.verdicts, types=strong.types))
-    return ComparedVersions(clients, pairs, strong)
+    closest = close_ups(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
+    return ComparedVersions(clients, pairs, strong, closest)

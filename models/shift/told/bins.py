@@ -8,12 +8,13 @@ def edges(low: float, high: float, bins: int) -> np.ndarray:
     return np.linspace(low, high, bins + 1)[1:-1]
 
 
-def merged(tables: np.ndarray, most: int = 10) -> np.ndarray:
+def merged(tables: np.ndarray, most: int = 10, deciding: slice = slice(None)) -> np.ndarray:
     """Neighbouring bins joined from the left until they hold a share 1 / most of the pair's rows; (..., 2, most, classes).
 
-    tables: (..., 2, bins, classes). Bins that are not needed are empty.
+    tables: (..., 2, bins, classes), of which the classes `deciding` say how many rows there are. Bins that are not needed
+    are empty.
     """
-    into = joined_bins(tables.sum((-3, -1)), most)[..., None] == np.arange(most)
+    into = joined_bins(tables[..., deciding].sum((-3, -1)), most)[..., None] == np.arange(most)
     return np.einsum("...cbm,...bk->...ckm", tables, into.astype(tables.dtype))
 
 

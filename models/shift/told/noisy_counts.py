@@ -8,43 +8,37 @@ from models.shift.told.bins import edges
 from models.shift.told.summaries import Layout, Summaries
 
 FEWEST = 30
-"""Noisy rows of a class below which it counts as absent."""
+"""Noisy rows of a class below which it has no moments."""
 
 
-def from_noisy(counts: np.ndarray, layout: Layout) -> Summaries:
+def from_noisy(counts: np.ndarray, layout: Layout, sigma: float) -> Summaries:
     """Rows, labels and moments as far as counts tell them; counts: (clients, features, cells, classes), noisy.
 
-    Cells that no value can be in are none, and there are no fewer rows than none. Each feature has its own noise, so that
-    the labels are their mean. Moments are those of the bins' middles.
+    Cells that no value can be in are none. Others are what they came as, and so are labels, which are the mean over
+    features, as each has its own noise. To call none what noise made less than none would add rows, more of a client's share
+    where it has few, so that clients of two sizes would seem to differ; to leave out rare classes would leave out more that
+    noise made rare than others. Moments are those of the bins' middles.
     """
-    known = np.where(layout.possible[:, :, None], np.maximum(counts, 0.0), 0.0)
-    labels = np.maximum(np.where(layout.possible[:, :, None], counts, 0.0).sum(2).mean(1), 0.0)
-    alone = labels >= FEWEST
-    known = known * alone[:, None, None]
-    other = np.zeros((*known.shape[:-1], 1))
-    told = np.concatenate([known, other], -1)
-    return Summaries(labels.sum(-1), np.where(alone, labels, np.nan), told, _of_middles(told, layout))
+    there = np.where(layout.possible[:, :, None], counts, 0.0)
+    labels = there.sum(2).mean(1)
+    other = np.zeros((*there.shape[:-1], 1))
+    told = np.concatenate([there, other], -1)
+    noise = np.concatenate([np.broadcast_to(sigma**2 * layout.possible[:, :, None], there.shape), other], -1)
+    return Summaries(np.maximum(labels.sum(-1), 0.0), labels, told, _of_middles(told, layout), noise)
 
 
-def noise_share(rows: np.ndarray, layout: Layout, sigma: float) -> np.ndarray:
-    """Of each pair: the noise's variance in a difference of shares over the sample's, by which X² is too large.
-
-    rows: (pairs, 2). Of as many rows on both sides it is the noise's variance in a cell over a cell's mean rows; of others
-    the side with fewer says most.
-    """
-    cells = layout.possible.sum(1).mean() * layout.classes
-    there = np.maximum(rows, 1.0)
-    return sigma**2 * cells * there.prod(-1) / there.sum(-1) * (1 / there**2).sum(-1)
+def drawable(told: Summaries) -> Summaries:
+    """With no fewer rows in a cell or class than none: for what is shown, and not tested."""
+    if told.noise is None:
+        return told
+    return replace(told, labels=np.maximum(told.labels, 0.0), counts=np.maximum(told.counts, 0.0))
 
 
-def as_precise(told: Summaries, layout: Layout, sigma: float) -> Summaries:
-    """With so many rows in moments as would give means and deviations of that variance without noise.
-
-    Cells that are small beside the noise are clipped at none, which leaves a third of its variance.
-    """
+def as_precise(told: Summaries, layout: Layout) -> Summaries:
+    """With so many rows in moments as would give means and deviations of that variance without noise."""
+    assert told.noise is not None
     rows, mean, spread, _, kurtosis = np.moveaxis(told.moments, -1, 0)
-    counts = told.counts * _valued(layout)[:, :, None]
-    variance = sigma**2 * np.where(counts > 2 * sigma, 1.0, 1 / 2 - 1 / (2 * np.pi)) * _valued(layout)[:, :, None]
+    variance = told.noise * _valued(layout)[:, :, None]
     apart = (_middles(layout)[:, :, None] - mean[:, :, None]) ** 2
     square = np.where(spread > 0, spread, np.nan) ** 2
     of_mean = (variance * apart).sum(2) / (rows * square)
@@ -52,20 +46,27 @@ def as_precise(told: Summaries, layout: Layout, sigma: float) -> Summaries:
         rows * square**2 * np.maximum(kurtosis - 1, 0.2)
     )
     share = np.nan_to_num(np.maximum(of_mean, of_spread))
-    return replace(told, moments=np.concatenate([(rows / (1 + share))[..., None], told.moments[..., 1:]], -1))
+    precise = np.maximum(rows / (1 + share), 2.0)  # a deviation is of two rows or more
+    return replace(told, moments=np.concatenate([precise[..., None], told.moments[..., 1:]], -1))
 
 
 def _of_middles(counts: np.ndarray, layout: Layout) -> np.ndarray:
-    """(clients, features, classes + 1, 5), NaN without rows."""
+    """(clients, features, classes + 1, 5), NaN of few rows, and where noise is more than what varies.
+
+    No kurtosis is less than that of two values.
+    """
     middles = _middles(layout)
     weights = counts * _valued(layout)[:, :, None]
     rows = weights.sum(2)
     mean = (weights * middles[:, :, None]).sum(2) / np.maximum(rows, 1)
     apart = middles[:, :, None] - mean[:, :, None]
     m2, m3, m4 = ((weights * apart**power).sum(2) / np.maximum(rows, 1) for power in (2, 3, 4))
+    m2 = np.maximum(m2, 0.0)
     safe = np.where(m2 > 0, m2, 1.0)
-    told = np.stack([rows, mean, np.sqrt(m2 * rows / np.maximum(rows - 1, 1)), m3 / safe**1.5, m4 / safe**2], -1)
-    return np.where((rows >= FEWEST)[..., None], told, np.nan)
+    skewness = m3 / safe**1.5
+    kurtosis = np.maximum(m4 / safe**2, 1 + skewness**2)
+    told = np.stack([rows, mean, np.sqrt(m2 * rows / np.maximum(rows - 1, 1)), skewness, kurtosis], -1)
+    return np.where(((rows >= FEWEST) & ((m2 > 0) | (counts >= 0).all(2)))[..., None], told, np.nan)
 
 
 def _middles(layout: Layout) -> np.ndarray:

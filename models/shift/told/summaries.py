@@ -90,22 +90,26 @@ class Summaries:
 
     rows: (clients,) all training rows; labels: (clients, classes) rows of a class, NaN where it is not told alone;
     counts: (clients, features, cells, classes + 1); moments: (clients, features, classes + 1, 5), as MOMENTS, the deviation
-    with n - 1, NaN where nothing is told.
+    with n - 1, NaN where nothing is told. noise: as counts, the variance of what was added to each; None where nothing was,
+    and with it counts are what they came as, which may be negative.
     """
 
     rows: np.ndarray
     labels: np.ndarray
     counts: np.ndarray
     moments: np.ndarray
+    noise: np.ndarray | None = None
 
     def take(self, clients: Sequence[int] | np.ndarray) -> "Summaries":
         """Of these places only."""
-        return Summaries(*(getattr(self, field.name)[clients] for field in fields(self)))
+        there = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return Summaries(**{name: getattr(self, name)[clients] for name in there})
 
 
 def joined(parts: Sequence[Summaries]) -> Summaries:
     """One after another along the clients."""
-    return Summaries(*(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(Summaries)))
+    there = (field.name for field in fields(Summaries) if getattr(parts[0], field.name) is not None)
+    return Summaries(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in there})
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,11 +93,11 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             },
             "bytes": {"up_of_a_client": 1},
             "data_version": EVIL,
+            "since": EVIL,
             "folder": EVIL,
         },
-        13,
+        14,
     ),
-    "diagnose_against": ({"sentences": [EVIL], "data_version": EVIL, "since": EVIL}, 3),
     "diagnose_cost": (
         {
             **{"clients": 3, "rows": 20, "features": 2, "classes": 2, "pairs": 3, "groups": [[0]], "laws_found": True},

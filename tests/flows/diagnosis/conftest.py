@@ -78,6 +78,8 @@ def pair(first: str, second: str, *types: str, features: dict[str, float] | None
         "second": second,
         "types": list(types),
         "undetermined": False,
+        "why": None,
+        "tells": [True, True],
         "transform": False,
         "margins_only": False,
         "concept_identifiable": True,

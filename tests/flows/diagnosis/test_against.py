@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
+from models.shift import findings
 from silos.errors import UserError
 from silos.ledgers.ledger import Ledger
+from tasks.diagnosis import compare_silos, pace
 from tasks.running.runner import PlainRunner
 
 NAMED = [{"name": "heart", "low": -5, "high": 5}, {"name": "lung", "low": -5, "high": 5}]
@@ -25,7 +28,7 @@ def three():
 
 
 def against(opened, revision, *overrides):
-    return examined_against(opened.open(*overrides), PlainRunner(), revision)
+    return examined_against(opened.open(*overrides), PlainRunner(), revision)[1]
 
 
 def of(found, client):
@@ -226,3 +229,37 @@ def test_a_file_of_the_old_version_that_is_damaged_in_dvcs_cache_is_a_sentence(w
     old.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
     with pytest.raises(UserError, match=r"is not what data version .* says.*DVC's cache"):
         against(own, before)
+
+
+def test_a_long_comparison_says_how_far_it_is_and_a_short_one_says_nothing(world, told, monkeypatch):
+    own, there = world(), three()
+    before = own.write(there, features=NAMED)
+    own.write({**there, "north": rows(7)}, features=NAMED)
+    against(own, before)
+    assert told.said == []
+    monkeypatch.setattr(pace, "_EVERY", 0.0)
+    monkeypatch.setattr(findings, "_AT_ONCE", 1)
+    against(own, before)
+    compared = [f"types of shift: {done} of 3 pairs compared" for done in (1, 2)]
+    assert told.said == compared
+    examined(own.open(), PlainRunner())
+    assert told.said == compared * 3, "also of each pair of silos, and of each silo beside the rest"
+    told.said.clear()
+    monkeypatch.setattr(compare_silos, "MOST_PAIRS", 0)
+    examined(own.open(), PlainRunner())
+    assert told.said[0] == "differences: 2 of 3 pairs compared"
+
+
+def test_of_very_many_silos_the_groups_are_found_under_noise_too(world, monkeypatch):
+    own = world()
+    sizes = {"a": 500, "b": 4000, "c": 900, "d": 500, "e": 4000, "f": 900}
+    moved = {"d", "e", "f"}
+    own.write(
+        {name: (rows(at, n)[0] + (name in moved), rows(at, n)[1]) for at, (name, n) in enumerate(sizes.items())},
+        features=NAMED,
+    )
+    monkeypatch.setattr(compare_silos, "MOST_PAIRS", 0)
+    _, found = examined(own.open("diagnose.noise={epsilon: 2}"), PlainRunner())
+    assert found["pairs_of"] == "groups"
+    assert found["groups"] == [["a", "b", "c"], ["d", "e", "f"]]
+    assert found["pairs"][0]["types"] == ["feature"]

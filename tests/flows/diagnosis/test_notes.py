@@ -65,9 +65,11 @@ def test_small_silos_and_sizes_are_told(a_report, a_pair, a_line):
 
 
 def test_pairs_of_large_silos_of_which_nothing_is_said_are_counted(a_report, a_pair, a_line):
-    pairs = [a_pair("a", "b", undetermined=True), a_pair("a", "c"), a_pair("b", "c")]
+    pairs = [a_pair("a", "b", undetermined=True, why="apart"), a_pair("a", "c"), a_pair("b", "c")]
     (said,) = notes(a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3)]))
-    assert said == "Of 1 pair nothing is said: no label has enough rows in both silos."
+    assert said == (
+        "Of 1 pair nothing is said: no label has 10 different rows in both silos, and nothing else was seen to differ."
+    )
 
 
 def test_what_was_asked_for_other_than_by_default_is_told(a_report, a_pair, a_line):

@@ -18,7 +18,7 @@ def test_a_row_is_two_groups_with_all_that_differs(a_report, a_pair, a_line):
 def test_silos_of_one_group_stand_against_the_rest(a_report, a_pair, a_line):
     rest = [
         {"client": "a"} | a_pair("a", "", "label", features={}),
-        {"client": "b"} | a_pair("b", "", undetermined=True),
+        {"client": "b"} | a_pair("b", "", undetermined=True, why="rows"),
         {"client": "c"} | a_pair("c", ""),
     ]
     found = overview(a_report([["a", "b", "c"]], [a_pair("a", "b")], [a_line((0, 0), 3)], rest=rest))

@@ -78,14 +78,14 @@ def test_very_many_groups_are_summed_up(a_report, a_pair, a_line):
 
 
 def test_silos_that_are_alike_and_too_small_ones_are_not_mixed_up(a_report, a_pair, a_line):
-    small = {"undetermined": True, "rows": [100, 5]}
+    small = {"undetermined": True, "why": "rows", "rows": [100, 5]}
     pairs = [a_pair("a", "b"), a_pair("a", "c", **small), a_pair("b", "c", **small)]
     lines = [a_line((0, 0), 1), a_line((0, 1), 2, {"undetermined": 2, "none": 0})]
     rest = [{"client": name} | a_pair(name, "", rows=[rows, 100]) for name, rows in (("a", 100), ("b", 100), ("c", 5))]
     assert sentences(a_report([["a", "b"], ["c"]], pairs, lines, rest=rest)) == [
         "No difference was found between the 2 silos."
     ]
-    nobody = a_report([["a"], ["b"]], [a_pair("a", "b", undetermined=True)], [])
+    nobody = a_report([["a"], ["b"]], [a_pair("a", "b", undetermined=True, why="rows")], [])
     assert sentences(nobody) == ["Nothing can be said: no two silos have 20 training rows or more each."]
     assert sentences(a_report([["a"]], [], [])) == ["There is one silo, and nothing to compare it with."]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from models.shift import guarded
 from models.shift.findings import findings
@@ -300,3 +301,27 @@ def test_rows_under_ten_of_a_class_tell_no_more_than_their_number(tell):
         here, other = (getattr(told.summaries, name) for told in both)
         np.testing.assert_array_equal(here, other)
     assert replace(both[0].layout, bins=8).cells == 9
+
+
+@pytest.mark.parametrize("slope", [1.0, -2.0])
+@pytest.mark.parametrize("also", ["nothing else", "inputs too"])
+def test_targets_that_are_all_too_high_by_an_amount_follow_another_rule_and_their_inputs_are_not_to_blame(
+    slope, also, tell
+):
+    """y = slope · x + an amount: P(X) is equal, P(Y) and P(Y | X) are not, P(X | Y) neither; unless inputs moved as well."""
+    rng = np.random.default_rng(4)
+
+    def client(amount, moved=0.0):
+        x = rng.normal(size=(800, 2)) + moved
+        return x, slope * x[:, 0] + rng.normal(0, 0.5, 800) + amount
+
+    high = client(abs(slope), moved=1.0 if also == "inputs too" else 0.0)
+    clients = [client(0.0), client(0.0), high]
+    y = np.concatenate([target for _, target in clients])
+    cuts = tuple((y.mean() + y.std() * norm.ppf([0.2, 0.4, 0.6, 0.8])).tolist())
+    told = tell(clients, classes=5, targets=cuts)
+    assert told.types(0, 1) == NONE
+    if also == "inputs too":
+        assert told.types(0, 2)[0]
+    else:
+        assert told.types(0, 2) == [False, True, True]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2_contingency, kstest
+from scipy.stats import binomtest, chi2_contingency, kstest
 
 from models.shift import tables
 
@@ -107,3 +107,44 @@ def test_what_cannot_be_tested_is_certain():
     for table in (empty, one_bin):
         for test in (tables.of_bins, tables.of_bins_in_classes, tables.homogeneous):
             assert tables.chance(test(table))[0] == 1
+
+
+@few
+@given(seeds)
+def test_with_noise_of_no_variance_every_part_is_what_it_is_without(seed):
+    table = drawn(seed)[None]
+    for test in (tables.of_bins, tables.of_bins_in_classes, tables.of_classes_in_bins):
+        found = test(table, np.zeros_like(table))
+        assert found[0][0] == pytest.approx(test(table)[0][0])
+        assert found[1][0] == test(table)[1][0]
+    full = table + 5.0
+    found = tables.homogeneous(full, np.zeros_like(full))
+    assert found[0][0] == pytest.approx(tables.homogeneous(full)[0][0], rel=1e-3, abs=1e-3)
+    assert found[1][0] == tables.homogeneous(full)[1][0]
+
+
+@pytest.mark.parametrize("rows", [(2000, 2000), (1500, 20_000)])
+def test_under_noise_every_part_is_rejected_as_often_as_asked_whatever_the_sizes(rows):
+    """Bins hold very different shares of the rows, and the noise is larger than the smallest of the smaller client."""
+    random = np.random.default_rng(5)
+    law = np.outer([0.02, 0.08, 0.15, 0.2, 0.25, 0.3], [0.2, 0.3, 0.5]) * np.exp(random.normal(0, 0.4, (6, 3)))
+    law /= law.sum()
+    truth = np.stack([random.multinomial(n, law.ravel(), 800).reshape(800, 6, 3) for n in rows], 1)
+    sigma = 11.0
+    assert (law * rows[0]).min() < sigma
+    counts = truth + np.rint(random.normal(0, sigma, truth.shape))
+    noise = np.full(counts.shape, sigma**2)
+    prior = np.broadcast_to(law.sum(0), (800, 3))
+    tested = {
+        "labels": tables.pearson(counts.sum(-2), noise.sum(-2)),
+        "bins": tables.of_bins(counts, noise),
+        "bins in classes": tables.of_bins_in_classes(counts, noise),
+        "classes in bins": tables.of_classes_in_bins(counts, noise),
+        "odds": tables.homogeneous(counts, noise),
+        "at a prior": tables.of_bins_at_prior(counts, prior, noise),
+    }
+    for name, found in tested.items():
+        rejected = int((tables.chance(found) < 0.05).sum())
+        assert binomtest(rejected, 800, 0.05).pvalue > 1e-3, f"{name}: {rejected} of 800"
+    factor = tables.pearson(counts.sum(-1))[0].mean() / tested["bins"][0].mean()
+    assert factor > 1.5, "the noise is no matter of rounding"

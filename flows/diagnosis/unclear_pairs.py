@@ -1,0 +1,76 @@
+"""Why nothing can be said of some pairs, in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.diagnosis.wording import counted, joined
+from models.shift import by_moments
+from models.shift.told import noisy_counts
+from models.shift.told.summaries import LEAST_ROWS
+from models.shift.unclear import WHY
+from models.shift.verdict import FEWEST
+
+
+def note_of(line: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
+    """Of one pair, by the names of both; None where something is said. report: what was `asked`, and with which `noise`."""
+    why = line["why"]
+    if why is None:
+        return None
+    if why == "rows":
+        small = [name for name, rows in zip(names, line["rows"], strict=True) if rows < FEWEST]
+        return f"Nothing is said: {joined(small)} {_has(small)} fewer than {FEWEST} training rows."
+    if why == "untold":
+        silent = [name for name, tells in zip(names, line["tells"], strict=True) if not tells]
+        return f"Nothing is said: {joined(silent)} {_has(silent)} {too_alike(report)}."
+    return f"Nothing is said: {clause(why, report, ' and '.join(names))}."
+
+
+def clause(why: str, report: Mapping[str, Any], both: str) -> str:
+    """Why nothing is said of a pair, or of several; `both`: what its two sides are called."""
+    label = "group of targets" if report["asked"]["targets"] else "label"
+    return {
+        "rows": f"a silo has fewer than {FEWEST} training rows",
+        "untold": f"a silo has {too_alike(report)}",
+        "apart": f"no {label} has {_least(report)} in {both}, and nothing else was seen to differ",
+        "rough": f"no {label} has {by_moments.LEAST_ROWS} rows in {both}, as the verdict moments needs",
+        "constant": f"no feature varies within a {label} that {both} tell",
+    }[why]
+
+
+def too_alike(report: Mapping[str, Any]) -> str:
+    """What a silo has that may tell nothing but its number of rows."""
+    if report["noise"]:
+        return f"no label of {noisy_counts.FEWEST} rows, which noise would not drown"
+    return f"fewer than {LEAST_ROWS} different training rows, and may tell nothing of so few"
+
+
+def in_all(report: Mapping[str, Any]) -> str:
+    """The sentence where nothing is said of any pair."""
+    reasons = [pair["why"] for pair in report["pairs"]]
+    if set(reasons) == {"rows"}:
+        return f"Nothing can be said: no two silos have {FEWEST} training rows or more each."
+    return f"Nothing can be said: {'; '.join(_counted(reasons, report))}."
+
+
+def of_some(pairs: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[str]:
+    """A sentence a reason, of these pairs."""
+    reasons = [pair["why"] for pair in pairs]
+    return [
+        f"Of {counted(reasons.count(why), 'pair')} nothing is said: {clause(why, report, 'both silos')}."
+        for why in WHY
+        if why in reasons
+    ]
+
+
+def _counted(reasons: Sequence[str], report: Mapping[str, Any]) -> list[str]:
+    return [
+        f"in {counted(reasons.count(why), 'pair')} {clause(why, report, 'both silos')}" for why in WHY if why in reasons
+    ]
+
+
+def _least(report: Mapping[str, Any]) -> str:
+    return f"{noisy_counts.FEWEST} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "each have"
