@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
+from models.networks.dense import MLP
 from models.networks.images.convolution import CNN
 from models.networks.registry import Network, kind_of, size
 from models.state import Weights
@@ -15,6 +16,21 @@ from silos.free_memory import must_fit
 def ending_in_a_layer(problem: Problem) -> Any:
     """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
     return offering(problem.network, problem.network.ended, "last dense layer to build on")
+
+
+def not_normalising(problem: Problem) -> None:
+    """UserError for a network whose weights cannot all be Gaussian: batch normalisation has statistics among them."""
+    if problem.network.normalising or problem.network.buffers:
+        raise UserError(
+            f"params.yaml: model.kind {kind_of(problem.network)} normalises by batches, whose running statistics are no "
+            "weights that a posterior could be of; use mlp or cnn."
+        )
+
+
+def dense_only(problem: Problem, key: str) -> None:
+    """UserError where an option asks for a network of dense layers and there is another."""
+    if not isinstance(problem.network, MLP):
+        raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(problem.network)}.")
 
 
 def fitting(network: Network, key: str, copies: int = 1) -> Network:
