@@ -12,7 +12,7 @@ from silos.errors import shown
 
 def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """pydantic's findings as sentences for people, the first three."""
-    lines = []
+    lines: list[str] = []
     for finding in error.errors()[:3]:
         path, keys = _walk(model, finding["loc"])
         where = ".".join([prefix, *path] if prefix else path)
@@ -31,7 +31,11 @@ def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") 
             sentence = f"{where}: {said}" + ("" if said.endswith("?") else ".")
         else:
             is_now = "is empty" if value is None else f"is {shown(repr(value))}"
-            sentence = f"{where} {is_now}; it must {_wish(finding['type'], finding['msg'], context)}."
+            begun, wish = f"{where} {is_now}; it must ", _wish(finding["type"], finding["msg"], context)
+            if lines and lines[-1].startswith(f"params.yaml: {begun}"):  # another type that it may be
+                lines[-1] = f"{lines[-1].removesuffix('.')}, or {wish}."
+                continue
+            sentence = f"{begun}{wish}."
         lines.append(f"params.yaml: {sentence}")
     return "\n".join(lines)
 

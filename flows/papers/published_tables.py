@@ -3,13 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from flows.papers.curves import Curves, Record, Settings, filled
 from flows.papers.trial_page import Confusion, Trial, check_trials
-from silos import strict_yaml
+from silos import bounds, strict_yaml
 from silos.errors import UserError, shown
 from silos.files import is_there
 from silos.names import Name, Names, checked, plain
@@ -55,9 +55,17 @@ class Pair(Record):
 class Scale(Record):
     """How large it is run: seeds, settings, and the values of the grid that are tried (for all cells, or by cell)."""
 
-    seeds: tuple[int, ...] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, le=bounds.SEED)], ...] = Field(min_length=1)
     grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
     set: Settings = ()
+
+    @field_validator("seeds")
+    @classmethod
+    def _differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        """A seed that is there twice would count one run as two."""
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed is named twice; name each once")
+        return seeds
 
 
 class Table(Record):

@@ -34,9 +34,7 @@ MISTAKES = {
     "evaluation.stop_at=1.5": "evaluation.stop_at is 1.5; it must be at most 1, since it is an accuracy.",
     "evaluation.report=worst": "evaluation.report is 'worst'; it must be 'last' or 'best'.",
     "engine.device=gpu": "engine.device is 'gpu'; it must be 'auto', 'cpu' or 'cuda'.",
-    "engine.stack=often": (
-        "engine.stack is 'often'; it must be 'auto'.\nparams.yaml: engine.stack is 'often'; it must be a whole number."
-    ),
+    "engine.stack=often": ("engine.stack is 'often'; it must be 'auto', or be a whole number."),
     "tracking.personal_models=maybe": "tracking.personal_models is 'maybe'; it must be true or false.",
     "model.hidden=64": "model.hidden is 64; it must be a list.",
     "model.members=0": "model.members is 0; it must be at least 1.",

@@ -115,6 +115,8 @@ def test_a_grid_is_for_all_cells_or_for_those_that_it_names():
         ({"cells": {"a": {"about": "w"}}}, "the cell a names no method"),
         ({"scales": {"cpu": {"seeds": [0], "grid": [0.1]}}}, "add `grid`"),
         ({"seeds_are": "weather"}, "seeds_are"),
+        ({"scales": {"cpu": {"seeds": [-1]}}}, "greater than or equal to 0"),
+        ({"scales": {"cpu": {"seeds": [0, 0]}}}, "named twice"),
         ({"seeds_are": "data", "paired": [{"first": "a", "second": "b", "classes": ["1"]}]}, "same rows in every seed"),
         ({"seeds_are": "data", "contests": [["a", "b"]], "measure": {"rounds_to": 0.9}}, "rounds_to counts rounds"),
     ],
