@@ -9,7 +9,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
 from flows.console.ctrl_c import interruption
-from flows.console.printing import headline, spread
+from flows.console.run_printing import headline, spread
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.many_runs.difference_records import difference_record

@@ -118,13 +118,13 @@ class Session:
             self._server.settle(runner.started, 2.0 if failed else 15.0)
 
     def answer(self, content: Any, printer: str, failed: bool = False) -> None:
-        """The result on stdout, as JSON or by this function of flows.console.printing; a failed run sets the exit code."""
+        """The result on stdout, as JSON or as this one of PRINTERS shows it; a failed run sets the exit code."""
         if self._json:
             sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:
-            from flows.console import printing
+            from flows.console.printing import PRINTERS
 
-            getattr(printing, printer)(content, self._console)
+            PRINTERS[printer](content, self._console)
         if failed:
             raise SystemExit(RUN_FAILED)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.console import printing
+from flows.console import table_printing
 from flows.console.literal_text import PlainConsole
 from flows.papers.results_file import without_places
 from flows.reproduce import reproduce
@@ -238,7 +238,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "experiment": "e",
     }
     console = PlainConsole(file=io.StringIO(), width=120)
-    printing.reproduce(found, console)
+    table_printing.reproduce(found, console)
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= 120
     assert ("draws of the data" in said) == (seeds_are == "data")

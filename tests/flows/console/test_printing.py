@@ -1,14 +1,16 @@
 """What is printed shows every name as it is written, on any terminal, and obeys none."""
 
-import inspect
+import ast
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.progress import Task
 
-from flows.console import printing
+from flows import cli
 from flows.console.literal_text import PlainConsole, say
+from flows.console.printing import PRINTERS
 from flows.console.progress_bar import Terminal
 from flows.console.session import Session
 from models.assessment.quantities import QUANTITIES
@@ -284,19 +286,24 @@ def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
     return stream, PlainConsole(file=wrapped, width=10_000, **options)
 
 
-def printers() -> list[str]:
-    """Every function of flows/console/printing.py that prints."""
-    found = inspect.getmembers(printing, inspect.isfunction)
-    public = [name for name, f in found if f.__module__ == printing.__name__ and not name.startswith("_")]
-    return [name for name in public if "console" in inspect.signature(getattr(printing, name)).parameters]
+def printed_by_commands() -> set[str]:
+    """The names of printers that flows/cli.py gives to `Session.answer`."""
+    tree = ast.parse(Path(cli.__file__).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    answers = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "answer"]
+    return {node.value for call in answers for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
+
+
+def test_what_any_command_answers_has_a_printer_and_a_sample_here() -> None:
+    assert printed_by_commands() == PRINTERS.keys() == SAMPLES.keys()
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])
-@pytest.mark.parametrize("name", printers())
+@pytest.mark.parametrize("name", sorted(PRINTERS))
 def test_every_name_that_is_printed_is_text_on_any_terminal(name: str, encoding: str, shown: str) -> None:
     found, count = SAMPLES[name]
     stream, console = terminal(encoding)
-    getattr(printing, name)(found, console)
+    PRINTERS[name](found, console)
     said = stream.getvalue().decode(encoding)
     assert said.count(shown) == count
     rest = said.replace(shown, "")
@@ -350,7 +357,7 @@ FOUND = {
 @pytest.mark.parametrize(("width", "is_table"), [(120, True), (80, True), (40, False)])
 def test_what_differs_stands_in_a_table_where_one_fits_and_else_one_below_another(width, is_table):
     out = io.StringIO()
-    printing.diagnose(FOUND, PlainConsole(file=out, width=width))
+    PRINTERS["diagnose"](FOUND, PlainConsole(file=out, width=width))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     whole = [line.split() for line in lines]
@@ -365,7 +372,7 @@ def test_what_differs_stands_in_a_table_where_one_fits_and_else_one_below_anothe
 def test_a_run_s_numbers_stand_on_lines_of_their_own():
     sample = {**SAMPLES["run"][0], "metrics": {"accuracy/mean": 0.5}}
     out = io.StringIO()
-    printing.run(sample, PlainConsole(file=out, width=200))
+    PRINTERS["run"](sample, PlainConsole(file=out, width=200))
     assert "\\nloss" not in out.getvalue()
     assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]
 
@@ -379,7 +386,7 @@ def test_a_run_s_numbers_stand_on_lines_of_their_own():
 )
 def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
     written = io.StringIO()
-    printing.data_log({"now": now, "versions": []}, PlainConsole(file=written, width=200))
+    PRINTERS["data_log"]({"now": now, "versions": []}, PlainConsole(file=written, width=200))
     assert written.getvalue() == said
 
 
@@ -388,6 +395,6 @@ def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
     made = {"folder": "data/d", "clients": 3, "rows": {"train": 9, "validation": 0, "test": 0}, "notes": []}
     made |= {"common": {"validation": 270, "test": 384}, "changed": False, "data_version": "v"}
     stream, console = terminal("utf-8")
-    printing.partition(made, console)
+    PRINTERS["partition"](made, console)
     said = stream.getvalue().decode()
     assert "0 validation and 0 test rows; common to all 384 test and 270 validation rows" in said

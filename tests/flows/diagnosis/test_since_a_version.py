@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from flows.console import printing
+from flows.console import diagnosis_printing
 from flows.console.literal_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.recording.json_files import finite
@@ -49,7 +49,7 @@ def test_a_silo_that_moved_is_in_the_table_the_pictures_the_run_the_page_and_has
 
 def _is_printed(answer):
     out = io.StringIO()
-    printing.diagnose(answer, PlainConsole(file=out, width=200))
+    diagnosis_printing.diagnose(answer, PlainConsole(file=out, width=200))
     lines = out.getvalue().splitlines()
     assert lines[: len(answer["sentences"])] == answer["sentences"]
     assert ["north", answer["against"], "inputs"] in [line.split()[:3] for line in lines]

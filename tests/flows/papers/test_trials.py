@@ -10,8 +10,8 @@ import pytest
 import yaml
 from scipy.stats import beta
 
-from flows.console import printing
 from flows.console.literal_text import PlainConsole
+from flows.console.table_printing import reproduce
 from flows.papers import fill, trials
 from flows.papers.estimate import estimate
 from flows.papers.fill import fill as fill_sweep
@@ -176,7 +176,7 @@ def test_a_truth_table_prints_every_number_within_the_columns(sweep, width):
     for table in ("one", "random"):
         fill_sweep(sweep(table))
         console = PlainConsole(file=io.StringIO(), width=width)
-        printing.reproduce(table_of_records(sweep(table)), console)
+        reproduce(table_of_records(sweep(table)), console)
         said = console.file.getvalue()
         assert max(map(len, said.splitlines())) <= width
         for part in ("guarded", "moments", "paper", "balanced accuracy"):

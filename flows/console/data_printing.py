@@ -1,0 +1,131 @@
+"""What is printed of silos and of versions of them."""
+
+from typing import Any
+
+from flows.console.literal_text import PlainConsole, text_table
+
+
+def partition(made: dict[str, Any], console: PlainConsole) -> None:
+    """What was made, in two lines, and what to know of it."""
+    rows = made["rows"]
+    console.print(
+        f"{made['folder']}: {made['clients']} clients, {rows['train']} training, "
+        f"{rows['validation']} validation and {rows['test']} test rows{_common(made['common'])}"
+    )
+    news = "data.dvc now records it" if made["changed"] else "as data.dvc records"
+    console.print(f"data version {made['data_version']}, {news}")
+    for note in made["notes"]:
+        console.print(note)
+
+
+def _common(rows: dict[str, int]) -> str:
+    """Rows that no client owns, which are none of the clients'."""
+    return (
+        f"; common to all {' and '.join(f'{count} {split}' for split, count in sorted(rows.items()))} rows"
+        if rows
+        else ""
+    )
+
+
+def show(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a client, and how far apart they are."""
+    labels = ["labels"] if answer["classes"] else ["y mean", "y sd"]
+    table = text_table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
+    for client in answer["clients"][:60]:
+        rows, target = client["rows"], client["target"]
+        table.add_row(
+            client["name"],
+            client["domain"] or "",
+            *(str(rows[split]) for split in ("train", "validation", "test")),
+            *([f"{v:.4g}" for v in target.values()] if target else [_bars(list(client["label_shares"].values()))]),
+            f"{client['mean']:.3f}",
+            f"{client['standard_deviation']:.3f}",
+        )
+    console.print(table)
+    if len(answer["clients"]) > 60:
+        console.print(f"… and {len(answer['clients']) - 60} more clients; --json has them all")
+    feature = answer["feature_spread"]
+    if answer["classes"]:
+        console.print(f"classes         {', '.join(answer['classes'][:30])}")
+        console.print(
+            f"label spread    {answer['label_spread']:.3f}  (0: the same shares everywhere, 1: no label in common)"
+        )
+    if answer["target_spread"] is not None:
+        console.print(f"target spread   {answer['target_spread']:.3f}  (as feature spread, of y)")
+    if feature is not None:
+        console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
+    console.print(f"data version    {answer['data_version']}")
+    console.print(f"picture         {answer['figure']}")
+
+
+def stats(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a statistic, and what is odd about it."""
+    console.print(f"client {answer['client']}, {answer['rows']} training rows")
+    table = text_table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
+    at = 0
+    for line in answer["kinds"]:
+        numbers = answer["statistics"][at : at + line["length"]]
+        at += line["length"]
+        gap = "-" if line["gap"] is None else f"{line['gap']:.3f}"
+        begins = ", ".join(f"{number:.4g}" for number in numbers[:5])
+        table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
+    console.print(table)
+    for note in answer["notes"]:
+        console.print(f"  {note}")
+    console.print("all numbers     --json" + (f", {answer['written']}" if answer["written"] else ""))
+
+
+def data_log(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a version, the present one marked."""
+    table = text_table("", "revision", "date", "partitions", "commit")
+    for version in answer["versions"]:
+        parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
+        mark = "*" if version["digest"] == answer["now"] else ""
+        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["subject"])
+    if answer["versions"]:
+        console.print(table)
+    if answer["now"] is None:
+        console.print("there is no data.dvc now; `siloflow partition` makes and records data.")
+    elif answer["now"] not in [v["digest"] for v in answer["versions"]]:
+        console.print(
+            "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that."
+        )
+
+
+def data_diff(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a silo that changed."""
+    if not answer["silos"]:
+        console.print("no silo differs.")
+        return
+    table = text_table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
+    for silo in answer["silos"]:
+        table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
+    console.print(table)
+
+
+def data_use(answer: dict[str, Any], console: PlainConsole) -> None:
+    """What is in data/ now, and what params.yaml has to say for it."""
+    for name, digest in answer["partitions"].items():
+        console.print(f"data/{name} is version {digest} again")
+    if answer["params_differ"]:
+        console.print(f"before a run: {answer['params_differ']}")
+
+
+def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:
+    """Cells `before → after`, or the one value where both agree."""
+
+    def cells(side: dict[str, Any] | None) -> list[str]:
+        if side is None:
+            return ["-"] * 6
+        rows = [str(side["rows"][split]) for split in ("train", "validation", "test")]
+        return [side["domain"] or "-", *rows, _bars(list(side["label_shares"].values())), f"{side['mean']:.3f}"]
+
+    pairs = zip(cells(before), cells(after), strict=True)
+    return [a if a == b else f"{a} → {b}" for a, b in pairs]
+
+
+def _bars(shares: list[float]) -> str:
+    """Label shares as small bars, at most 20."""
+    levels = " ▁▂▃▄▅▆▇█"
+    top = max(shares, default=0) or 1
+    return "".join(levels[round(8 * s / top)] for s in shares[:20])

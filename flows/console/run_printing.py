@@ -1,0 +1,81 @@
+"""What is printed of runs, comparisons and methods."""
+
+from typing import Any
+
+from flows.console.literal_text import PlainConsole, text_table
+from models.assessment.quantities import QUANTITIES, Quantity
+
+LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"
+"""Where there is more than is printed."""
+
+
+def run(result: dict[str, Any], console: PlainConsole) -> None:
+    """Metrics of one run."""
+    metrics, quantity = result["metrics"], QUANTITIES[result["task"]]
+    console.print(
+        f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
+        f"{result['model']} model"
+    )
+    if quantity.headline in metrics:
+        for line in f"test {quantity.as_text(metrics)}".split("\n"):
+            console.print(line)
+    console.print(f"data version  {result['data_version']}")
+    console.print(f"weights       {result['weights_sha256'][:32]}…")
+    console.print(f"files         {result['folder']}")
+    console.print(f"look closer   {LOOK_CLOSER}")
+
+
+def compare(answer: dict[str, Any], console: PlainConsole) -> None:
+    """The table, the sentences, and where to look."""
+    quantity = QUANTITIES[answer["task"]]
+    table = text_table("method", "model tested", *quantity.columns.values(), "seconds")
+    for row in answer["table"]:
+        table.add_row(
+            row["method"],
+            row["model"],
+            *(spread(row, name, quantity) for name in quantity.columns),
+            f"{row['seconds']:.1f}",
+        )
+    console.print(table)
+    seeds = len({r["seed"] for r in answer["runs"]})
+    console.print(
+        f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
+        if seeds > 1
+        else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
+    )
+    for p in answer["paired"]:
+        console.print(f"  {p['sentence']}")
+    for failure in answer["failed"]:
+        console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
+    console.print()
+    console.print(f"data version  {answer['data_version']}")
+    console.print(f"figure        {answer['figure']}")
+    console.print(f"experiment    {answer['experiment']}")
+    console.print(f"look closer   {LOOK_CLOSER}")
+
+
+def methods(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a method."""
+    table = text_table("method", "model tested", "options", "what it does")
+    for method in answer["methods"]:
+        options = ", ".join(f"{k}={v}" for k, v in method["options"].items()) or "-"
+        table.add_row(method["method"], method["model"], options, method["summary"].partition(": ")[2])
+    console.print(table)
+
+
+def headline(paired: list[dict[str, Any]]) -> str:
+    """The comparison in one line: who is better than the reference, who is worse, who cannot be told from it."""
+    if not paired:
+        return "Nothing to compare."
+    verdicts: dict[str, list[str]] = {"better": [], "worse": [], "not distinguishable": []}
+    for p in paired:
+        real = "better" if p["better"] == p["method"] else "worse"
+        verdicts[real if p["better"] else "not distinguishable"].append(p["method"])
+    said = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
+    return f"Against {paired[0]['reference']}: {'; '.join(said)}."
+
+
+def spread(row: dict[str, Any], name: str, quantity: Quantity) -> str:
+    """Mean ± standard deviation over seeds; one seed has none."""
+    mean = quantity.number(row[name])
+    return f"{mean} ± {quantity.number(row[name + '/sd'], 2)}" if row["seeds"] > 1 and mean != "-" else mean
