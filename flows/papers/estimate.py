@@ -24,7 +24,7 @@ def estimate(sweep: Sweep) -> dict[str, Any]:
 
 def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
     """Of a cell's runs or trials."""
-    if sweep.page.family:
+    if sweep.page.judged:
         return seconds_of_cell(sweep, cell)
     seed, choice = sweep.tries(cell)[0]
     published, counts = sweep.page.cells[cell].published, sweep.page.measure_of(cell).rounds_to is not None

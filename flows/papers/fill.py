@@ -17,7 +17,7 @@ from tasks.recording.json_files import write_json
 def fill(sweep: Sweep) -> None:
     """Every run or trial of every cell, and then what their rows say in pairs and their seeds together."""
     page = sweep.page
-    if not page.family:
+    if not page.judged:
         path = sweep.root / "runs" / sweep.experiment / "experiment.json"
         about = f"{page.title}. {page.source}."
         write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
@@ -50,7 +50,7 @@ def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:
         return False
     sweep.results.read_again()  # another sweep may have been at the same runs meanwhile
     if sweep.record(cell, seed, choice) is None:
-        record = tried(sweep, cell, seed) if sweep.page.family else _ran(sweep, cell, seed, choice)
+        record = tried(sweep, cell, seed) if sweep.page.judged else _ran(sweep, cell, seed, choice)
         sweep.results.keep((sweep.owner, sweep.scale, cell), sweep.asked(seed, choice), record)
     return True
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from flows.papers.curves import Curves, Record, Settings, filled
-from flows.papers.trial_page import Confusion, Trial, check_trials
+from flows.papers.trial_page import Confusion, KnownSilos, Trial, check_silos, check_trials
 from silos import bounds, strict_yaml
 from silos.errors import UserError, shown
 from silos.files import is_there
@@ -39,6 +39,7 @@ class Cell(Record):
     beside: dict[str, float] = Field({})
     set: Settings = ()
     trial: Trial | None = None
+    silos: KnownSilos | None = None
     said: dict[str, dict[str, int]] = Field({})
     of: PositiveInt | None = None
     distances: dict[str, tuple[float, float | None]] = Field({})
@@ -75,8 +76,8 @@ class Table(Record):
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
     their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
-    cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs; those of each of
-    `confusions` are also shown together.
+    cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs; or all cells diagnose
+    `silos`. Those of each of `confusions` are also shown together.
     """
 
     title: str
@@ -133,8 +134,9 @@ class Table(Record):
             if "@" in metric and not re.fullmatch(r".+@([1-9][0-9]*|last)", metric):
                 raise ValueError(f"{metric!r}: after @ stands the number of a round, or last")
         check_trials(self.family, {name: cell.trial for name, cell in self.cells.items()})
+        check_silos(self.family, {name: cell.silos for name, cell in self.cells.items()})
         for name, cell_ in self.cells.items():
-            if not (cell_.method or self.method or self.family):
+            if not (cell_.method or self.method or self.judged):
                 raise ValueError(f"the cell {name} names no method, nor does the table")
         if any(scale.grid for scale in self.scales.values()) and not self.grid:
             raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
@@ -146,6 +148,11 @@ class Table(Record):
         if self.seeds_are == "data" and any(self.measure_of(cell).rounds_to is not None for cell in compared):
             raise ValueError("where seeds draw the data a pair is a difference of scores, and rounds_to counts rounds")
         return self
+
+    @property
+    def judged(self) -> bool:
+        """Whether verdicts on a shift that is known are counted, and nothing is trained."""
+        return self.family is not None or any(cell.silos for cell in self.cells.values())
 
     def trial_of(self, cell: str) -> Trial:
         """Of a table with a family."""

@@ -22,7 +22,7 @@ MOST_CURVES = 8  # more in one figure cannot be told apart
 def table_of_records(sweep: Sweep) -> dict[str, Any]:
     """Published beside ours for every cell; all runs or trials must be recorded."""
     page = sweep.page
-    if page.family:
+    if page.judged:
         return truth_table(sweep)
     rows = [_row(sweep, cell) for cell in page.cells]
     return {

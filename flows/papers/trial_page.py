@@ -1,23 +1,47 @@
 """What a page says of cells that are no runs but trials: pairs of clients whose shift is known are drawn, and judged."""
 
 from collections.abc import Mapping
+from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from flows.papers.curves import Record
 from models.shift.known.families import FAMILIES
+from models.shift.known.judging import named_types
 
 
 class Trial(Record):
     """What a cell does that is no run: so many pairs of clients are drawn, of a row of the table's family, and judged.
 
-    rows: of both clients, or of a random pair the fewest and the most of either; effect: φ of what shifts, of a random pair.
+    rows: of both clients, or of a random pair the fewest and the most of either; effect: φ of what shifts, of a random pair;
+    epsilon: of the noise that both add to their counts, for differential privacy; 0 is none.
     """
 
     row: str
     rows: tuple[PositiveInt, PositiveInt]
     pairs: PositiveInt
     effect: NonNegativeFloat = 0.0
+    epsilon: NonNegativeFloat = 0.0
+
+
+class KnownSilos(Record):
+    """What a cell does that diagnoses silos of its settings' making: which pairs it looks at, and how these truly differ.
+
+    across: pairs of silos of different domains; within: of the same one. truth: types joined by +, or none.
+    """
+
+    truth: str
+    pairs: Literal["across", "within"]
+
+    @field_validator("truth")
+    @classmethod
+    def _types(cls, truth: str) -> str:
+        right = named_types(frozenset(truth.split("+")))
+        if truth != right:
+            raise ValueError(
+                f"{truth!r} is no name of types: it is feature, label, concept, joined by + in this order, or none"
+            )
+        return truth
 
 
 class Confusion(Record):
@@ -45,3 +69,14 @@ def check_trials(family: str | None, trials: Mapping[str, Trial | None]) -> None
         rows = FAMILIES[family].truths
         if trial.row not in rows:
             raise ValueError(f"the cell {name}: {family} has no row {trial.row!r}; there are {', '.join(rows)}")
+
+
+def check_silos(family: str | None, silos: Mapping[str, KnownSilos | None]) -> None:
+    """ValueError unless all cells diagnose silos, and no family of pairs is drawn from, or none does."""
+    there, others = ([name for name, one in silos.items() if bool(one) is wanted] for wanted in (True, False))
+    if there and family is not None:
+        raise ValueError(f"the cell {there[0]} diagnoses silos, and the table draws pairs: drop `silos`, or `family`")
+    if there and others:
+        raise ValueError(
+            f"the cell {others[0]} has no silos, and {there[0]} has: add `silos`, or give it another table"
+        )

@@ -1,8 +1,9 @@
-"""Cells that are no runs but trials: pairs of clients whose shift is known are drawn, and verdicts say what it is."""
+"""Cells that are no runs but trials: verdicts say of pairs of clients whose shift is known what it is."""
 
 import platform
 import time
 from collections import Counter
+from dataclasses import dataclass
 from importlib.metadata import version as installed
 from typing import Any
 
@@ -10,59 +11,82 @@ import numpy as np
 
 from flows.console import screen
 from flows.console.ctrl_c import heed
+from flows.papers.known_silos import said_of_silos
 from flows.papers.sweep import Sweep
 from models.shift.known.families import FAMILIES, Asked
-from models.shift.known.judging import JUDGES, Opinion, named_types, opinion
-from models.shift.known.known_pair import KnownPair
+from models.shift.known.judging import Opinion, named_types, opinion, opinion_under_noise
 
 
 def tried(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
     """What is kept of a cell's pairs with this seed: how often which verdict was said, and of which pairs rightly."""
     start = time.perf_counter()
-    heard = _heard(sweep, cell, seed, sweep.page.trial_of(cell).pairs)
+    heard = _heard(sweep, cell, seed)
     seconds = round(time.perf_counter() - start, 1)
-    right = Counter(judge for pair, said in heard for judge in JUDGES if said.said[judge] == named_types(pair.truth))
-    screen.current().end(cell, f"{right['guarded']}/{len(heard)} right", seconds)
-    ranked = [said.ranked for _, said in heard if said.ranked is not None]
+    judges = list(dict.fromkeys(judge for pair in heard for judge in pair.opinion.said))
+    right = sum(pair.truth == pair.opinion.said[judges[0]] for pair in heard)
+    screen.current().end(cell, f"{right}/{len(heard)} right", seconds)
+    ranked = [pair.opinion.ranked for pair in heard if pair.opinion.ranked is not None]
     record = {
         "pairs": len(heard),
-        "said": {judge: dict(sorted(Counter(said.said[judge] for _, said in heard).items())) for judge in JUDGES},
+        "said": {judge: dict(sorted(Counter(pair.opinion.said[judge] for pair in heard).items())) for judge in judges},
         "ranked": {"pairs": len(ranked), "all": sum(one[0] for one in ranked), "first": sum(one[1] for one in ranked)},
-        "by": _by(heard),
+        "by": _by(heard, judges),
         "seconds": seconds,
         "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
         "versions": {name: installed(name) for name in ("numpy", "scipy")} | {"python": platform.python_version()},
     }
     if sweep.page.cells[cell].distances:
-        record["distances"] = _distances([said for _, said in heard])
+        record["distances"] = _distances([pair.opinion for pair in heard])
     return record
 
 
 def seconds_of_cell(sweep: Sweep, cell: str, probed: int = 3) -> float:
-    """Of a cell's pairs, from a few of them."""
+    """Of a cell's pairs, from a few of them; or from all pairs of the silos of one seed."""
     start = time.perf_counter()
     _heard(sweep, cell, sweep.seeds[0], probed)
-    return (time.perf_counter() - start) / probed * sweep.page.trial_of(cell).pairs * len(sweep.seeds)
+    seconds = (time.perf_counter() - start) * len(sweep.seeds)
+    return seconds if sweep.page.cells[cell].silos else seconds / probed * sweep.page.trial_of(cell).pairs
 
 
-def _heard(sweep: Sweep, cell: str, seed: int, pairs: int) -> list[tuple[KnownPair, Opinion]]:
-    """Every pair without its rows."""
-    trial, family = sweep.page.trial_of(cell), FAMILIES[str(sweep.page.family)]
-    asked, heard = Asked(trial.row, trial.rows, trial.effect), []
-    for number in range(pairs):
+@dataclass(frozen=True)
+class _Heard:
+    """What is kept of a pair: its true types, joined, what was said of it, and what a table may count it by."""
+
+    truth: str
+    opinion: Opinion
+    about: tuple[str, ...] = ()
+
+
+def _heard(sweep: Sweep, cell: str, seed: int, most: int | None = None) -> list[_Heard]:
+    """The first `most` of a trial's pairs, or all; of silos all."""
+    silos = sweep.page.cells[cell].silos
+    if silos:
         heed()
-        pair = family.draw(asked, seed, number)
-        heard.append((pair.without_rows(), opinion(pair)))
-    return heard
+        settings = sweep.settings(cell, seed, None)
+        said = said_of_silos(sweep.root, settings, silos.pairs == "across")
+        return [_Heard(silos.truth, Opinion(one, {}, None)) for one in said]
+    return [_of_pair(sweep, cell, seed, number) for number in range(most or sweep.page.trial_of(cell).pairs)]
 
 
-def _by(heard: list[tuple[KnownPair, Opinion]]) -> dict[str, dict[str, int]]:
+def _of_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _Heard:
+    heed()
+    trial = sweep.page.trial_of(cell)
+    pair = FAMILIES[str(sweep.page.family)].draw(Asked(trial.row, trial.rows, trial.effect), seed, number)
+    if trial.epsilon:
+        rng = np.random.default_rng([seed, number, round(1000 * trial.epsilon)])
+        said = opinion_under_noise(pair, trial.epsilon, rng)
+    else:
+        said = opinion(pair)
+    return _Heard(named_types(pair.truth), said, pair.about)
+
+
+def _by(heard: list[_Heard], judges: list[str]) -> dict[str, dict[str, int]]:
     """What pairs can be counted by, to how many there are and how many of them each judge names rightly."""
     by: dict[str, Counter[str]] = {}
-    for pair, said in heard:
-        right = [judge for judge in JUDGES if said.said[judge] == named_types(pair.truth)]
+    for pair in heard:
+        right = [judge for judge in judges if pair.opinion.said[judge] == pair.truth]
         for about in pair.about:
-            by.setdefault(about, Counter(dict.fromkeys(JUDGES, 0))).update(["pairs", *right])
+            by.setdefault(about, Counter(dict.fromkeys(judges, 0))).update(["pairs", *right])
     return {about: dict(counts) for about, counts in sorted(by.items())}
 
 

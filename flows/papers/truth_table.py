@@ -94,9 +94,8 @@ def _together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
         "balanced_accuracy": {judge: mean_of(of.values()) for judge, of in right.items()},
         "published": dict(confusion.published),
         "false_alarms": {
-            judge: share(of["none"]["of"] - of["none"]["right"], of["none"]["of"])
-            for judge, of in right.items()
-            if "none" in of
+            judge: share(sum(counts.values()) - counts["none"] - counts["undetermined"], pairs["none"])
+            for judge, counts in said.get("none", {}).items()
         },
         "ranked": {name: share(sum(one[name] for one in ranked), of_ranked) for name in ("all", "first")}
         if of_ranked
@@ -106,7 +105,8 @@ def _together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
 
 
 def _truth(sweep: Sweep, cell: str) -> str:
-    return named_types(FAMILIES[str(sweep.page.family)].truths[sweep.page.trial_of(cell).row])
+    silos = sweep.page.cells[cell].silos
+    return silos.truth if silos else named_types(FAMILIES[str(sweep.page.family)].truths[sweep.page.trial_of(cell).row])
 
 
 def _said(records: Iterable[Mapping[str, Any]]) -> dict[str, Counter[str]]:

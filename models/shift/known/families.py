@@ -9,7 +9,14 @@ from models.shift.known.generators import drawn
 from models.shift.known.known_pair import KnownPair, Size
 from models.shift.known.random_pairs import random_pair
 from models.shift.known.traps import TRAPS
-from models.shift.known.truth_pairs import ONE_FEATURE, SIX_CATEGORIES, SIX_FEATURES, SixFeatures
+from models.shift.known.truth_pairs import (
+    FIVE_BOUNDS,
+    FIVE_FEATURES,
+    ONE_FEATURE,
+    SIX_CATEGORIES,
+    SIX_FEATURES,
+    SixFeatures,
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,11 @@ def _one_feature(asked: Asked, seed: int, number: int) -> KnownPair:
     return KnownPair(kinds.draw(rng, asked.rows), 2, np.zeros(1, np.int64), kinds.truth)
 
 
+def _five_features(asked: Asked, seed: int, number: int) -> KnownPair:
+    rng, kinds = _stream(FIVE_FEATURES, asked, seed, number), FIVE_FEATURES[asked.row]
+    return KnownPair(kinds.draw(rng, asked.rows), 2, np.zeros(5, np.int64), kinds.truth, bounds=FIVE_BOUNDS)
+
+
 def _six_features(asked: Asked, seed: int, number: int) -> KnownPair:
     rng, (truth, second) = _stream(SIX_FEATURES, asked, seed, number), SIX_FEATURES[asked.row]
     return KnownPair((SixFeatures()(rng, asked.rows[0]), second(rng, asked.rows[1])), 3, SIX_CATEGORIES, truth)
@@ -70,4 +82,5 @@ FAMILIES: Mapping[str, Family] = {
     "one_feature": Family({name: kinds.truth for name, kinds in ONE_FEATURE.items()}, _one_feature),
     "six_features": Family({name: truth for name, (truth, _) in SIX_FEATURES.items()}, _six_features),
     "random": Family(RANDOM, _random),
+    "five_features": Family({name: kinds.truth for name, kinds in FIVE_FEATURES.items()}, _five_features),
 }

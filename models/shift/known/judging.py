@@ -7,11 +7,14 @@ import numpy as np
 
 from models.shift import by_moments, guarded
 from models.shift.findings import Findings, Look, findings
-from models.shift.guarded import TYPES
+from models.shift.guarded import TYPES, Evidence
 from models.shift.known.known_pair import KnownPair
+from models.shift.pairs import Pairs
 from models.shift.printed.paper import Readings, distance_at_equal_priors
 from models.shift.printed.paper_statistics import statistics_of
 from models.shift.printed.paper_verdict import judged
+from models.shift.told.noise import counts_sensitivity, noisy, rho, sigma
+from models.shift.told.noisy_counts import as_precise, from_noisy, noise_share
 from models.shift.told.summaries import Layout, joined, summary
 
 LOOKS: Mapping[str, Look] = {"guarded": guarded.evidence, "moments": by_moments.evidence}
@@ -21,11 +24,12 @@ READINGS = Readings(one_row="absent")
 """Of the printed rule, as in the published measurements of it: a class with one row has no posterior."""
 
 _BINS, _REACH = 32, 3.0  # bins of numbers, within so many standard deviations of the mean of both clients
+_NOISY_BINS, _DELTA = 8, 1e-5  # of what is told with noise, which grows with the bins
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """said: by each of JUDGES the names of the types, joined, `none` or `undetermined`.
+    """said: by each judge the names of the types, joined, `none` or `undetermined`.
 
     distances: of the printed rule, by name, the largest over features. ranked: whether `guarded` ranks all features that
     carry the shift before all others, and whether its first one does; None of pairs where no feature is said to.
@@ -61,6 +65,22 @@ def opinion(pair: KnownPair) -> Opinion:
     )
 
 
+def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generator) -> Opinion:
+    """The same where both tell counts with noise from rng; `unaware` is a guarded verdict that knows of none."""
+    layout = layout_of(pair, _NOISY_BINS)
+    size = sigma(counts_sensitivity(len(layout.names)), rho(epsilon, _DELTA))
+    counts = np.stack([layout.counts(x, y) for x, y in pair.clients]).astype(np.int64)
+    told = from_noisy(noisy({"counts": counts}, {"counts": size}, lambda _: rng)["counts"], layout)
+    one, other = np.array([0]), np.array([1])
+
+    def look(pairs: Pairs) -> Evidence:
+        return guarded.evidence(pairs, noise_share(pairs.rows, layout, size))
+
+    aware = findings(as_precise(told, layout, size), layout, one, other, look=look)
+    unaware = findings(told, layout, one, other)
+    return Opinion({"guarded": _verdict(aware), "unaware": _verdict(unaware)}, {}, None)
+
+
 def named(types: np.ndarray) -> str:
     """The names of a verdict, (3,), joined: `none`, `label`, `feature+concept`."""
     return "+".join(name for name, there in zip(TYPES, types, strict=True) if there) or "none"
@@ -71,13 +91,14 @@ def named_types(truth: frozenset[str]) -> str:
     return named(np.isin(TYPES, list(truth)))
 
 
-def layout_of(pair: KnownPair) -> Layout:
-    """Bins within three standard deviations of the mean of both clients, and the codes of categories."""
+def layout_of(pair: KnownPair, bins: int = _BINS) -> Layout:
+    """Bins within agreed bounds, else three standard deviations of the mean of both clients; and the codes of categories."""
     x = np.concatenate([x for x, _ in pair.clients])
     middle, reach = x.mean(0), _REACH * np.where(x.std(0) > 0, x.std(0), 1.0)
+    low, high = (middle - reach, middle + reach) if pair.bounds is None else np.full((x.shape[1], 2), pair.bounds).T
     codes = tuple(tuple(np.arange(1.0, count + 1).tolist()) if count else None for count in pair.categories.tolist())
     names = tuple(f"x{at}" for at in range(x.shape[1]))
-    return Layout(names, codes, middle - reach, middle + reach, _BINS, pair.classes)
+    return Layout(names, codes, low, high, bins, pair.classes)
 
 
 def _verdict(found: Findings) -> str:

@@ -1,6 +1,6 @@
 """A pair of clients whose shift is known: what is drawn for every truth table."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +14,7 @@ class KnownPair:
     """Rows of both clients, and the types by which they truly differ; without any there is no shift.
 
     categories: (features,) K of a feature with the codes 1 to K and 0 of a numeric one; shifted: places of the features that
-    carry the shift, where they are known; about: what a table may count pairs by.
+    carry the shift, where they are known; about: what a table may count pairs by; bounds: agreed ones of every number.
     """
 
     clients: tuple[Rows, Rows]
@@ -23,8 +23,4 @@ class KnownPair:
     truth: frozenset[str]
     shifted: tuple[int, ...] = ()
     about: tuple[str, ...] = ()
-
-    def without_rows(self) -> "KnownPair":
-        """What it was, for a table."""
-        (x, y), (other_x, other_y) = self.clients
-        return replace(self, clients=((x[:0], y[:0]), (other_x[:0], other_y[:0])))
+    bounds: tuple[float, float] | None = None

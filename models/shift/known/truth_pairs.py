@@ -1,4 +1,4 @@
-"""Pairs of clients whose shift is known, for truth tables: of one feature, and of six that are as features are.
+"""Pairs of clients whose shift is known, for truth tables: of one feature, of five, and of six that are as features are.
 
 Every pair has its true types by name, as models.shift.guarded.TYPES has them; no name is no shift.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.shift.known.generators import Bump, Law, Logistic, Normals, Rows, drawn
+from models.shift.known.generators import Bump, Law, Logistic, Noise, Normals, Rows, drawn
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,11 @@ class Kinds:
 
     truth: frozenset[str]
     laws: tuple[tuple[Law, Law], ...]
+    noise: Noise | None = None
 
     def draw(self, rng: np.random.Generator, rows: tuple[int, int]) -> tuple[Rows, Rows]:
         """So many rows of the clients of one of the pairs."""
-        return drawn(*self.laws[rng.integers(len(self.laws))], rng, rows)
+        return drawn(*self.laws[rng.integers(len(self.laws))], rng, rows, self.noise)
 
 
 def _one_feature() -> dict[str, Kinds]:
@@ -55,6 +56,25 @@ def _types(name: str) -> frozenset[str]:
 
 ONE_FEATURE: Mapping[str, Kinds] = _one_feature()
 """Truth table 1, by the names of its rows; two classes."""
+
+
+def _four_normals(rng: np.random.Generator, rows: int) -> np.ndarray:
+    return rng.normal(size=(rows, 4))
+
+
+FIVE_FEATURES: Mapping[str, Kinds] = {
+    name: Kinds(_types(name), ((Normals(), law),), _four_normals)
+    for name, law in [
+        ("none", Normals()),
+        ("feature", Normals(means=(0, 2))),
+        ("label", Normals(0.75)),
+        ("concept", Normals(means=(1, -1))),
+    ]
+}
+"""What clients may tell with noise, by the names of its rows: two classes, and four features that say nothing of them."""
+
+FIVE_BOUNDS = (-3.0, 3.0)
+"""That are agreed on for each of the five; what lies beyond is in the bins at the ends."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, sc
     for cell in found.cells:
         for choice in found.choices(cell, scale):
             params = Project.open(found.settings(cell, scale, choice, 7), CHECKOUT).params
-            params.page(found.method_of(cell), CHECKOUT)
+            assert found.judged or params.page(found.method_of(cell), CHECKOUT)
             assert (params.data.seed == 7) == (found.seeds_are == "data")
 
 
@@ -153,6 +153,41 @@ def test_what_is_wrong_with_a_page_of_trials_is_said(change, message, tmp_path):
         **{key: value for key, value in change.items() if key in ("family", "confusions")},
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"tables": {"1": page}}))
+    with pytest.raises(UserError) as error:
+        table_of(str(tmp_path / "mine.yaml"), "1", "cpu")
+    assert message in str(error.value)
+
+
+SILOS = {
+    **{name: TINY[name] for name in ("title", "source", "known_errors", "scales")},
+    "cells": {"a": {"about": "w", "silos": {"truth": "none", "pairs": "within"}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "cell", "message"),
+    [
+        (
+            {},
+            {"silos": {"truth": "labels", "pairs": "within"}},
+            "'labels' is no name of types: it is feature, label, concept",
+        ),
+        ({}, {"silos": {"truth": "label+feature", "pairs": "within"}}, "'label+feature' is no name of types"),
+        ({}, {"silos": {"truth": "label", "pairs": "every"}}, "Input should be 'across' or 'within'"),
+        ({}, {"method": "fedavg"}, "the cell b has no silos, and a has: add `silos`, or give it another table"),
+        ({"family": "one_feature"}, None, "the cell a has no trial, and all cells of a family are trials"),
+        (
+            {"family": "one_feature"},
+            TRIALS["cells"]["a"] | {"silos": {"truth": "label", "pairs": "within"}},
+            "the cell a diagnoses silos, and the table draws pairs: drop `silos`, or `family`",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_page_of_silos_is_said(page, cell, message, tmp_path):
+    cells = {"a" if "family" in page else "b": {"about": "w", **cell}} if cell else {}
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({"tables": {"1": {**SILOS, **page, "cells": SILOS["cells"] | cells}}})
+    )
     with pytest.raises(UserError) as error:
         table_of(str(tmp_path / "mine.yaml"), "1", "cpu")
     assert message in str(error.value)

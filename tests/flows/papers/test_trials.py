@@ -46,12 +46,31 @@ RANDOM = {
     "confusions": {"all": {"cells": ["moved"], "by": True}},
     "scales": {"cpu": {"seeds": [1]}},
 }
+FEW = {
+    **ABOUT,
+    "family": "one_feature",
+    "cells": {"none": {"about": "w", "trial": {"row": "none", "rows": [15, 15], "pairs": 4}}},
+    "confusions": {"all": {"cells": ["none"]}},
+    "scales": {"cpu": {"seeds": [1]}},
+}
+NOISY = {
+    **ABOUT,
+    "family": "five_features",
+    "cells": {
+        name: {"about": "w", "trial": {"row": "none", "rows": [2000, 2000], "pairs": 10, "epsilon": epsilon}}
+        for name, epsilon in (("much", 1), ("little", 1000), ("without", 0))
+    },
+    "confusions": {"all": {"cells": ["much"]}},
+    "scales": {"cpu": {"seeds": [1]}},
+}
 
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": {"one": ONE, "random": RANDOM}}, sort_keys=False))
+    (tmp_path / "tiny.yaml").write_text(
+        yaml.safe_dump({"tables": {"one": ONE, "random": RANDOM, "few": FEW, "noisy": NOISY}}, sort_keys=False)
+    )
     monkeypatch.chdir(tmp_path)
     return lambda table="one", **more: Sweep("tiny.yaml", table, "cpu", **more)
 
@@ -124,6 +143,27 @@ def test_of_random_pairs_it_is_kept_what_they_were_and_how_features_are_ranked(s
     assert {name: of["guarded"]["of"] for name, of in found["by"].items()} == {
         name: counts["pairs"] for name, counts in record["by"].items()
     }
+
+
+def test_of_counts_with_noise_a_verdict_that_knows_of_it_and_one_that_does_not_are_kept(sweep):
+    fill_sweep(sweep("noisy"))
+    said = {name: records[0]["said"] for name, records in kept()["noisy"]["cpu"].items()}
+    assert said["much"].keys() == said["little"].keys() == {"guarded", "unaware"}
+    assert said["without"].keys() == {"guarded", "moments", "paper"}
+    assert said["much"]["unaware"].get("none", 0) <= 4 < said["much"]["guarded"]["none"]
+    assert said["little"]["unaware"] == said["little"]["guarded"]
+    judges = table_of_records(sweep("noisy"))["confusions"]["all"]["false_alarms"]
+    assert judges["unaware"]["right"] >= 6 > judges["guarded"]["right"]
+
+
+def test_who_cannot_tell_has_missed_what_is_alike_and_raised_no_alarm(sweep):
+    fill_sweep(sweep("few"))
+    said = kept()["few"]["cpu"]["none"][0]["said"]
+    found = table_of_records(sweep("few"))["confusions"]["all"]
+    assert said["guarded"] == said["moments"] == {"undetermined": 4}  # of fifteen rows each
+    assert found["right"]["guarded"]["none"]["right"] == 0
+    assert (found["false_alarms"]["guarded"]["right"], found["false_alarms"]["guarded"]["of"]) == (0, 4)
+    assert found["false_alarms"]["paper"]["right"] == 4 - said["paper"].get("none", 0)
 
 
 def test_other_seeds_are_other_pairs_and_the_same_seed_gives_the_same_counts(sweep):

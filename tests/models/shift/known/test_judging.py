@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from models.shift.known.families import FAMILIES, Asked
-from models.shift.known.judging import JUDGES, layout_of, named, named_types, opinion
+from models.shift.known.judging import JUDGES, layout_of, named, named_types, opinion, opinion_under_noise
 from models.shift.known.known_pair import KnownPair
 
 
@@ -43,6 +43,36 @@ def test_every_family_draws_its_rows_the_same_from_the_same_seed_and_others_from
     for one in (other, later):
         mine, theirs = (np.asarray(p.clients[0][0], float).ravel()[:20] for p in (pair, one))
         assert mine.shape != theirs.shape or (mine != theirs).any()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "row", "of_thirty"),
+    [(1, "none", 22), (1, "label", 23), (1, "feature", 30), (1, "concept", 29), (4, "none", 28)],
+)
+def test_under_noise_the_truth_is_named_as_often_as_published_within_binomial_error(epsilon, row, of_thirty):
+    pairs = [FAMILIES["five_features"].draw(Asked(row, (2000, 2000)), 9, number) for number in range(30)]
+    rng = np.random.default_rng(9)
+    right = sum(opinion_under_noise(pair, epsilon, rng).said["guarded"] == named_types(pair.truth) for pair in pairs)
+    assert right >= of_thirty or binomtest(right, 30, (of_thirty - 0.5) / 30).pvalue > 0.001
+
+
+def test_without_noise_to_speak_of_to_know_of_it_changes_nothing_and_the_truth_is_named():
+    for row, truth in FAMILIES["five_features"].truths.items():
+        pair = FAMILIES["five_features"].draw(Asked(row, (2000, 2000)), 9, 0)
+        said = opinion_under_noise(pair, 1e4, np.random.default_rng(0)).said
+        assert said == {"guarded": named_types(truth), "unaware": named_types(truth)}
+
+
+def test_under_much_noise_a_verdict_that_knows_of_none_hears_shift_everywhere():
+    pairs = [FAMILIES["five_features"].draw(Asked("none", (2000, 2000)), 9, number) for number in range(10)]
+    said = [opinion_under_noise(pair, 1, np.random.default_rng(number)).said for number, pair in enumerate(pairs)]
+    assert sum(one["unaware"] == "none" for one in said) <= 4 < sum(one["guarded"] == "none" for one in said)
+
+
+def test_where_bounds_are_agreed_on_bins_are_within_them():
+    pair = FAMILIES["five_features"].draw(Asked("none", (500, 500)), 1, 0)
+    layout = layout_of(pair, 8)
+    assert (layout.low.tolist(), layout.high.tolist(), layout.bins) == ([-3] * 5, [3] * 5, 8)
 
 
 def test_features_that_carry_a_shift_are_ranked_by_their_part():
