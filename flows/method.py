@@ -99,6 +99,10 @@ class Method(BaseModel, ABC):
         """
         return self.model(state, round.problem)
 
+    def other_answers(self, state: "State", round: "Round") -> "Mapping[str, Model]":
+        """What is scored beside `scored_model`, asked in the same way, by the name that its metrics are told under."""
+        return {}
+
     def sampler(self, usual: "Sampler") -> "Sampler":
         """Who is called in a round: as params.yaml says (`clients`), unless a page knows better."""
         return usual
@@ -151,7 +155,7 @@ def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Pat
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
     with user_method.refused(cls.__module__):
         options = cls().model_dump(mode="json")
-    return {"method": name, "model": cls.tested_model, "summary": page.strip().partition("\n")[0], "options": options}
+    return {"method": name, "model": cls().tested_model, "summary": page.strip().partition("\n")[0], "options": options}
 
 
 def start(page: Method, problem: "Problem") -> "State":

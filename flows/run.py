@@ -12,7 +12,7 @@ from flows.console import screen
 from flows.console.ctrl_c import heed
 from flows.console.run_news import say_result, say_round
 from flows.experiment import records
-from flows.experiment.evaluation import last_scores, scored_model, scores_of
+from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.identity import identity_of
 from flows.experiment.mlflow_run import finish, ticket
@@ -134,6 +134,8 @@ class _Run:
             score = last or number % params.evaluation.every == 0
             scores = scores_of(self.project, self._model(state, round), round) if score else []
             record = records.round_record(round, report, scores, self.project.silos, quantity)
+            if score:
+                record["metrics"] |= scores_of_others(self.project, self.page, state, round)
             validation = quantity.score(record["metrics"], "validation/")
             if keep_best and validation > best[0]:
                 best = (validation, number)
@@ -159,6 +161,7 @@ class _Run:
         round = self._round(problem, private, reported, Called(problem.silos.clients))
         model = self._model(state, round)
         metrics, doubts = last_scores(project, model, round, self.folder)
+        metrics |= scores_of_others(project, self.page, state, round)
         result: dict[str, Any] = {
             "method": self.method,
             "seed": self.seed,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
+from models.gaussians import PRECISION
 from models.state import Weights
 
 LEAST_ROWS = 10
@@ -180,6 +181,29 @@ class Update(Weighed):
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     # (clients, ...), where the method asks for every client's own weights
     each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SiteSteps(Update):
+    """What the clients of one stack send after a visit: by how much their sites changed, in natural parameters.
+
+    Steps are rounded to float32 at the client, which changes its site by as much. They are added up in `sums`, or stay apart
+    in `steps` where the server holds the sites.
+    """
+
+    nats: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) float64, divergence of posterior and cavity
+    unsent: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) int64, weights of which a step is not sent, and is 0
+    steps: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...) float64
+
+    @property
+    def bytes_up(self) -> int:
+        """Of a weight that is not sent, one bit: that it is not; of one that is, two numbers."""
+        unsent = int(self.unsent.sum())
+        if not unsent:
+            return super().bytes_up
+        weights = sum(t.numel() for n, t in self.sums.items() if n.endswith(PRECISION)) * len(self.clients)
+        weights += sum(t.numel() for n, t in self.steps.items() if n.endswith(PRECISION))
+        return super().bytes_up - 2 * _FLOAT_BYTES * unsent + -(-weights // 8)
 
 
 @dataclass(frozen=True)

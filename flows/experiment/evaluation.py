@@ -27,9 +27,22 @@ def scored_model(page: Method, silos: Silos, state: State, round: Round) -> Mode
 
     The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
     """
+    return page.scored_model(state, _of_everybody(page, silos, round))
+
+
+def scores_of_others(project: Project, page: Method, state: State, round: Round) -> dict[str, float]:
+    """Metrics of what else a page answers with, each under its name: `own/accuracy/mean`."""
+    metrics: dict[str, float] = {}
+    for name, model in page.other_answers(state, _of_everybody(page, project.silos, round)).items():
+        scored = by_client(scores_of(project, model, round), project.quantity)
+        metrics |= {f"{name}/{k}": v for k, v in metrics_of(scored, project.silos, project.quantity).items()}
+    return metrics
+
+
+def _of_everybody(page: Method, silos: Silos, round: Round) -> Round:
     silos = page.silos_with_a_model(silos)
     problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
-    return page.scored_model(state, replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally))
+    return replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally)
 
 
 def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:

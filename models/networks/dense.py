@@ -13,6 +13,7 @@ from ..state import Weights
 from ..streams import fold, uniform
 from .beside_rows import join
 from .network import Network, register
+from .noisy_weights import Draw, Layout, Noisy
 from .offers import Descent, Ended, Fused, PartedStack
 
 
@@ -172,8 +173,20 @@ def dense(weights: Weights, layer: int, x: Tensor) -> Tensor:
 
 def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     """One dense layer of one client, (rows, in) to (rows, out), or of every client of a stack, (clients, rows, in)."""
-    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    if isinstance(weights, Noisy):
+        return weights.layer(name, x, lambda drawn, x: linear(drawn, name, x), _OF_ROWS)
+    weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+    if bias is None:
+        return x @ weight
     return x @ weight + bias if x.dim() == 2 else torch.baddbmm(bias.unsqueeze(1), x, weight)
+
+
+def _as_rows(draw: Draw, x: Tensor) -> Tensor:
+    """A number for each of the last two axes, rows and units."""
+    return draw(x.shape[-2:])
+
+
+_OF_ROWS = Layout(_as_rows, _as_rows)
 
 
 def dense_weights(stream: Tensor, layer: int, fan_in: int, fan_out: int) -> dict[str, Tensor]:

@@ -17,6 +17,15 @@ def ending_in_a_layer(problem: Problem) -> Any:
     return offering(problem.network, problem.network.ended, "last dense layer to build on")
 
 
+def not_normalising(problem: Problem) -> None:
+    """UserError for a network whose weights cannot all be Gaussian: batch normalisation has statistics among them."""
+    if problem.network.normalising or problem.network.buffers:
+        raise UserError(
+            f"params.yaml: model.kind {kind_of(problem.network)} normalises by batches, whose running statistics are no "
+            "weights that a posterior could be of; use mlp or cnn."
+        )
+
+
 def fitting(network: Network, key: str, copies: int = 1) -> Network:
     """The network that a method made; UserError if so many copies of it are more than the memory that there is."""
     count = size(network)

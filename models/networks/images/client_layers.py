@@ -6,6 +6,7 @@ from torch.nn.functional import conv2d
 
 from ...state import Weights
 from ...streams import fold, uniform
+from ..noisy_weights import Draw, Layout, Noisy
 from .layers import CHANNEL_MASKS, EPSILON, MOMENTUM
 
 
@@ -21,6 +22,8 @@ class Plain:
 
     def convolve(self, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
         """See Layers."""
+        if isinstance(self.weights, Noisy):
+            return self.weights.layer(name, x, lambda w, x: Plain(w).convolve(name, x, padding, stride), _OF_IMAGES)
         return conv2d(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), stride, padding)
 
     def normalise(self, name: str, x: Tensor) -> Tensor:
@@ -57,3 +60,14 @@ class Plain:
             after = (1 - MOMENTUM) * before + MOMENTUM * statistic.detach()
             self.moved[f"{name}.{part}"] = torch.where(count > 1, after, before)
         return mean, variance
+
+
+def _numbers(draw: Draw, x: Tensor) -> Tensor:
+    return draw(x.shape)
+
+
+def _channels(draw: Draw, x: Tensor) -> Tensor:
+    return draw(x.shape[:2])[..., None, None]
+
+
+_OF_IMAGES = Layout(_numbers, _channels)

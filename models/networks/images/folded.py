@@ -10,6 +10,7 @@ from torch.nn.functional import batch_norm, conv2d
 
 from ...state import Weights
 from ...streams import fold, uniform
+from ..noisy_weights import Draw, Layout, Noisy
 from .layers import BUFFERS, CHANNEL_MASKS, EPSILON, MOMENTUM
 
 
@@ -41,6 +42,9 @@ class Folded:
 
     def convolve(self, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
         """See Layers: weight (clients, out, in, kernel, kernel), and bias (clients, out) if any."""
+        if isinstance(self.weights, Noisy):
+            clients = len(self.weights.means[f"{name}.weight"])
+            return self.weights.layer(name, x, lambda w, x: Folded(w).convolve(name, x, padding, stride), _of(clients))
         weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
         kernels = channels_last(weight.flatten(0, 1))
         shift = None if bias is None else bias.flatten()
@@ -96,3 +100,15 @@ class Folded:
                 self.moved[f"{name}.{part}"] = after.view(clients, channels)
         out = centred / (variance + EPSILON).sqrt()[None, :, None, None]
         return out * scale[None, :, None, None] + shift[None, :, None, None]
+
+
+def _of(clients: int) -> Layout:
+    """Draws (clients, rows, channels, ...) with the clients folded into the channels."""
+
+    def numbers(draw: Draw, x: Tensor) -> Tensor:
+        return draw((len(x), x.shape[1] // clients, *x.shape[2:])).transpose(0, 1).flatten(1, 2)
+
+    def channels(draw: Draw, x: Tensor) -> Tensor:
+        return draw((len(x), x.shape[1] // clients)).transpose(0, 1).flatten(1)[:, :, None, None]
+
+    return Layout(numbers, channels)

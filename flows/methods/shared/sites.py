@@ -1,0 +1,123 @@
+"""The posterior of a federation as a prior times a factor of each client, its site: what pages share of it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from flows.method import Report
+from flows.round import Problem, Round
+from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names
+from models.method_networks.variational import Bias, is_gaussian, without
+from models.model import Model
+from models.networks.registry import Network
+from models.state import Private, State, Weights
+from models.streams import server_stream
+from tasks.messages import SiteSteps
+from tasks.sites.absorb import absorb, absorb_apart
+from tasks.sites.visit import POSTERIOR
+
+KNOWN, SITES = "known", "sites"
+"""What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server
+holds them: then they are a section of its state, (clients, ...)."""
+
+Share = Literal["rows", "equal", "whole"]
+"""How a client's step counts: by its rows among all that are visited with it, by their number, or in full."""
+
+
+def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool) -> State:
+    """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing."""
+    known: dict[str, torch.Tensor] = {}
+    for name, w in _drawn(problem, bias).items():
+        if is_gaussian(name, bias):
+            precision = torch.full_like(w, prior_precision, dtype=torch.float64)
+            known |= Natural(torch.zeros_like(precision), precision).named(name)
+        else:
+            known[name] = w
+    state = State({KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}})
+    if not held:
+        return state.with_private(SITES, {})
+    clients = len(problem.silos.federated().clients)
+    return state.with_tensors(**{SITES: {n: t.new_zeros(clients, *t.shape) for n, t in _nothing(known).items()}})
+
+
+def known_to(network: Network, state: State, problem: Problem, clients: Sequence[str]) -> Model:
+    """What these clients get, or have: all that the server knows, and their sites."""
+    known = state.tensors[KNOWN]
+    if SITES not in state.tensors:
+        site = Private(SITES, state.private[SITES], _nothing(known))
+        return Model(network, known, context=site, clients=tuple(clients))
+    place = _places(problem)
+    at = [place[client] for client in clients]
+    return Model(network, known, context={n: t[at] for n, t in state.tensors[SITES].items()}, clients=tuple(clients))
+
+
+def start(state: State, problem: Problem, bias: Bias) -> Weights | None:
+    """The means to learn from while the server has only the prior: FedAvg's draw, which everybody makes alike."""
+    if state.numbers["informed"]:
+        return None
+    return {name: w for name, w in _drawn(problem, bias).items() if is_gaussian(name, bias)}
+
+
+def shares(problem: Problem, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
+    """Client to what of its step counts."""
+    rows = problem.silos.select(clients).rows("train")
+    whole = {"rows": sum(rows.values()), "equal": len(clients), "whole": 1}[by]
+    return {client: damping * (rows[client] if by == "rows" else 1) / max(whole, 1) for client in clients}
+
+
+def absorbed(
+    state: State, round: Round, messages: Sequence[SiteSteps], least: float | None, kept: float = 1.0
+) -> tuple[State, float]:
+    """The state after what visited clients sent, and the share of it that the server could take."""
+    taken = 1.0
+    if SITES in state.tensors:
+        known, held = state.tensors[KNOWN], state.tensors[SITES]
+        after = round.once(absorb_apart, messages, known, held, _places(round.problem), least, kept)
+        state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
+    else:
+        state = state.with_tensors(**{KNOWN: round.once(absorb, messages, state.tensors[KNOWN])})
+    for message in messages:
+        for section, refs in message.private.items():
+            state = state.with_private(section, refs)
+    return state.with_numbers(informed=state.numbers["informed"] or taken > 0), taken
+
+
+def law(known: Weights) -> dict[str, torch.Tensor]:
+    """Natural parameters as means and deviations in float32, plain weights as they are: a Variational network's weights."""
+    weights = {name: w for name, w in known.items() if not name.endswith((PULL, PRECISION))}
+    for name in gaussian_names(known, PULL):
+        natural = Natural.of(known, name)
+        weights |= {name: natural.mean.float(), name + DEVIATION: natural.deviation.float()}
+    return dict(sorted(weights.items()))
+
+
+def report(state: State, told: Sequence[SiteSteps], taken: Sequence[float]) -> Report:
+    """Besides losses: how far posteriors are from their cavities, and how sure the server is of its weights."""
+    known, usual = state.tensors[KNOWN], Report.of(told)
+    laws = [Natural.of(known, name) for name in gaussian_names(known, PULL)]
+    precision = torch.cat([one.precision.flatten() for one in laws])
+    signal = torch.cat([(one.mean.abs() > one.deviation).flatten() for one in laws])
+    nats = {client: n for message in told for client, n in zip(message.clients, message.nats.tolist(), strict=True)}
+    numbers = {
+        "divergence/mean": sum(nats.values()) / max(len(nats), 1),
+        "precision/mean": float(precision.mean()),
+        "precision/least": float(precision.min()),
+        "signal/share": float(signal.double().mean()),
+    }
+    if min(taken, default=1.0) < 1:
+        numbers |= {"visits/taken": sum(taken) / len(taken), "visits/rejected": float(sum(t == 0 for t in taken))}
+    return Report({**usual.numbers, **numbers}, {**usual.rows, "divergence": nats})
+
+
+def _nothing(known: Weights) -> dict[str, torch.Tensor]:
+    """A site that says nothing: zeros for natural parameters."""
+    return {name: torch.zeros_like(t) for name, t in known.items() if name.endswith((PULL, PRECISION))}
+
+
+def _drawn(problem: Problem, bias: Bias) -> Weights:
+    return without(problem.network.init(server_stream(problem.seed, 0, "init")), bias)
+
+
+def _places(problem: Problem) -> dict[str, int]:
+    return {client: number for number, client in enumerate(problem.silos.federated().clients)}

@@ -1,0 +1,128 @@
+"""VIRTUAL: a Bayesian federation, in which every client's rows are a factor of the posterior (Corinzia et al. 2019).
+
+s(w) = p(w) prod_k t_k(w), all Gaussian; every site t_k, 1 at first, stays with its client
+repeat: every client k trains q_k from s:  minimise  E_q[loss] + kappa KL(q || s / t_k) / n_k
+        r_k = (q_k / s)^a_k,  a_k = damping n_k / sum_j n_j
+        t_k <- t_k r_k;  s <- s prod_k r_k
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from flows.method import Method, Report
+from flows.methods.shared import sites
+from flows.methods.shared.network_checks import not_normalising
+from flows.methods.shared.sites import KNOWN, POSTERIOR
+from flows.round import Problem, Round
+from models.method_networks.tilted import Site, Tilted
+from models.method_networks.variational import Bias, Variational
+from models.method_networks.visit import Visiting
+from models.model import Model
+from models.networks.noisy_weights import Noise
+from models.state import Private, State
+from silos import bounds
+from tasks.messages import SiteSteps
+from tasks.sites.visit import visit
+
+Answer = Literal["server", "own", "own_called", "own_refreshed"]
+
+
+class Virtual(Method):
+    """`kl_weight` is kappa, 1 is Bayes; `deviation` is what training starts from while the server knows nothing.
+
+    `answers`: whose posteriors are scored, the first of them as the method's: the server's; every client's own last one;
+    that of those who were called in the round; every client's after a visit more.
+    """
+
+    takes_members = False
+
+    kl_weight: float = Field(1e-3, ge=0, le=bounds.REAL)
+    prior_precision: float = Field(1.0, gt=0, le=bounds.REAL)
+    deviation: float = Field(0.0067, gt=0, le=bounds.REAL)
+    noise: Noise = "local"
+    bias: Bias = "point"
+    site: Site = "nonneg"
+    visits: Literal["parallel", "sequential"] = "parallel"
+    refinements: int = Field(1, ge=1, le=bounds.TIMES)
+    share: sites.Share = "rows"
+    damping: float = Field(1.0, ge=0, le=1)
+    upload: float = Field(1.0, gt=0, le=1)
+    draws: int = Field(10, ge=0, le=bounds.PASSES)
+    answers: tuple[Answer, ...] = Field(("server", "own"), min_length=1)
+
+    @field_validator("answers")
+    @classmethod
+    def _once(cls, answers: tuple[Answer, ...]) -> tuple[Answer, ...]:
+        if len({*answers}) < len(answers):
+            raise ValueError("an answer is named twice")
+        return answers
+
+    @property
+    def tested_model(self) -> Literal["global", "personal"]:  # type: ignore[override]
+        """As the first answer says."""
+        return "global" if self.answers[0] == "server" else "personal"
+
+    def init(self, problem: Problem) -> State:
+        """The prior, and no sites; FedAvg's draw of what is not Gaussian."""
+        not_normalising(problem)
+        return sites.begin(problem, self.bias, self.prior_precision, held=self.site == "free")
+
+    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+        """Everybody at once, or one client after another; so often as `refinements` says."""
+        turns = [[*round.clients]] if self.visits == "parallel" else [[client] for client in round.clients]
+        told: list[SiteSteps] = []
+        taken: list[float] = []
+        for again in range(self.refinements):
+            told = []
+            for clients in turns:
+                messages = self._visit(state, round, clients, again)
+                state, damping = sites.absorbed(state, round, messages, self._least)
+                told += messages
+                taken.append(damping)
+        return state.with_numbers(called=list(round.clients)), sites.report(state, told, taken)
+
+    def model(self, state: State, problem: Problem) -> Model:
+        """The server's posterior for everybody."""
+        law = sites.law(state.tensors[KNOWN])
+        return Model(self._answering(problem), shared=law, clients=problem.silos.clients)
+
+    def scored_model(self, state: State, round: Round) -> Model:
+        """The first of the answers."""
+        return self._answer(self.answers[0], state, round)
+
+    def other_answers(self, state: State, round: Round) -> Mapping[str, Model]:
+        """The rest of them."""
+        return {name: self._answer(name, state, round) for name in self.answers[1:]}
+
+    def _answer(self, name: Answer, state: State, round: Round) -> Model:
+        if name == "server":
+            return self.model(state, round.problem)
+        if name == "own_refreshed":
+            for message in self._visit(state, round, [c for c in round.clients if round.silos.rows("train")[c]], 0):
+                state = state.with_private(POSTERIOR, message.private[POSTERIOR])
+        clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
+        own = Private(POSTERIOR, state.private[POSTERIOR], sites.law(state.tensors[KNOWN]))
+        return Model(self._answering(round.problem), {}, own, clients=tuple(clients))
+
+    def _visit(self, state: State, round: Round, clients: Sequence[str], again: int) -> list[SiteSteps]:
+        network = Tilted(round.problem.network, self.noise, self.bias, self.site, self.draws)
+        told: list[SiteSteps] = round.train(
+            visit,
+            sites.known_to(network, state, round.problem, clients),
+            round.problem.silos.select(clients),
+            how=Visiting(self.kl_weight, self.deviation, self.upload),
+            shares=sites.shares(round.problem, clients, self.share, self.damping),
+            start=sites.start(state, round.problem, self.bias),
+            again=again,
+        )
+        return told
+
+    @property
+    def _least(self) -> float:
+        """Of the precisions of the server and of cavities, where sites may have negative ones."""
+        return self.prior_precision / 10
+
+    def _answering(self, problem: Problem) -> Variational:
+        return Variational(problem.network, self.noise, self.bias, self.draws, self.deviation)
