@@ -92,9 +92,12 @@ class Tilted(Stacked, Around):
         return loss + context[WEIGHT] * nats, {}
 
     def posterior(self, weights: Weights, context: Weights) -> tuple[dict[str, Tensor], Tensor]:
-        """The trained law of each client of a stack as a Variational network's weights, and its divergence: (clients,)."""
-        means, variances, nats = self._law_of_stack(weights, context)
-        return {**means, **{name + DEVIATION: variance.sqrt() for name, variance in variances.items()}}, nats
+        """One client's trained law as a Variational network's weights, and its divergence from the cavity in nats, ()."""
+        return _told(*self._law(weights, context))
+
+    def posterior_stack(self, weights: Weights, context: Weights) -> tuple[dict[str, Tensor], Tensor]:
+        """`posterior` for a stack, the divergence (clients,)."""
+        return _told(*self._law_of_stack(weights, context))
 
     def _law(self, weights: Weights, context: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """One client's means, with what has no variance, variances, and the divergence from the cavity in nats, ()."""
@@ -132,6 +135,10 @@ class Tilted(Stacked, Around):
             return mean_answer(apply, means, variances, context, x, self.draws, stack)
         logits: Tensor = apply(Noisy(means, variances, stream, self.noise), context, x, stream)
         return logits
+
+
+def _told(means: Weights, variances: Weights, nats: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    return {**means, **{name + DEVIATION: variance.sqrt() for name, variance in variances.items()}}, nats
 
 
 class _Law(torch.autograd.Function):

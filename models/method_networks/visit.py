@@ -13,6 +13,7 @@ from ..gaussians import PRECISION, PULL, Natural, positive, raw_of
 from ..state import Weights
 from ..training.engine import Rows, Training, train
 from ..training.optimisers import along
+from ..training.plan import resolve
 from .tilted import MEAN, RAW, WEIGHT, Tilted
 
 _LEAST_SITE = 1e-4  # precision, so that a site that says nothing yet can learn
@@ -76,7 +77,8 @@ def visited(
     for name in (name.removesuffix(RAW) for name in own if name.endswith(RAW)):  # its prior is a standard normal
         context |= {name + MEAN: torch.zeros_like(own[name]), name + PRECISION: torch.ones_like(own[name])}
     trained = train(network, dict(sorted(weights.items())), context, rows, training, streams)
-    posterior, nats = network.posterior(trained.weights, context)
+    of_stack, of_one = network.posterior_stack, network.posterior
+    posterior, nats = resolve(network, training.engine).run(of_stack, of_one, trained.weights, context)
     share = share.double() * (rows.counts > 0)
     step: dict[str, Tensor] = {}
     for name in names:

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..networks.network import Network
 from ..networks.offers import Fused, Parted, PartedStack, Stacked
@@ -123,5 +123,5 @@ def _mapped(network: Network, function: Callable[..., _Found], stack: tuple[Any,
 
 def _clients(stack: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     """Each client's own of everything with a client axis; what is None stays so."""
-    for at in range(len(next(part for part in stack if isinstance(part, Tensor)))):
+    for at in range(len(next(leaf for leaf in tree_leaves(stack) if isinstance(leaf, Tensor)))):
         yield tree_map(lambda t, at=at: None if t is None else t[at], stack)
