@@ -13,15 +13,18 @@ from pydantic import Field, field_validator
 
 from flows.method import Method, Report
 from flows.methods.shared import sites
-from flows.methods.shared.network_checks import not_normalising
+from flows.methods.shared.network_checks import dense_only, not_normalising
 from flows.methods.shared.sites import KNOWN, POSTERIOR
 from flows.round import Problem, Round
+from models.method_networks.columns import Columns, Lateral
 from models.method_networks.tilted import Site, Tilted
-from models.method_networks.variational import Bias, Variational
+from models.method_networks.variational import Bias, Variational, without
 from models.method_networks.visit import Visiting
 from models.model import Model
+from models.networks.network import Network
 from models.networks.noisy_weights import Noise
-from models.state import Private, State
+from models.state import Private, State, Weights
+from models.streams import server_stream
 from silos import bounds
 from tasks.messages import SiteSteps
 from tasks.sites.visit import visit
@@ -32,7 +35,7 @@ Answer = Literal["server", "own", "own_called", "own_refreshed"]
 class Virtual(Method):
     """`kl_weight` is kappa, 1 is Bayes; `deviation` is what training starts from while the server knows nothing.
 
-    `answers`: whose posteriors are scored, the first of them as the method's: the server's; every client's own last one;
+    `columns`: dense layers of every client's own, which stay with it. `answers`: whose posteriors are scored, the first of them as the method's: the server's; every client's own last one;
     that of those who were called in the round; every client's after a visit more.
     """
 
@@ -49,6 +52,7 @@ class Virtual(Method):
     share: sites.Share = "rows"
     damping: float = Field(1.0, ge=0, le=1)
     upload: float = Field(1.0, gt=0, le=1)
+    columns: Lateral | None = None
     draws: int = Field(10, ge=0, le=bounds.PASSES)
     answers: tuple[Answer, ...] = Field(("server", "own"), min_length=1)
 
@@ -67,7 +71,9 @@ class Virtual(Method):
     def init(self, problem: Problem) -> State:
         """The prior, and no sites; FedAvg's draw of what is not Gaussian."""
         not_normalising(problem)
-        return sites.begin(problem, self.bias, self.prior_precision, held=self.site == "free")
+        if self.columns:
+            dense_only(problem, "method.virtual.columns")
+        return sites.begin(problem, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Everybody at once, or one client after another; so often as `refinements` says."""
@@ -86,7 +92,7 @@ class Virtual(Method):
     def model(self, state: State, problem: Problem) -> Model:
         """The server's posterior for everybody."""
         law = sites.law(state.tensors[KNOWN])
-        return Model(self._answering(problem), shared=law, clients=problem.silos.clients)
+        return Model(self._answering(problem.network), shared=law, clients=problem.silos.clients)
 
     def scored_model(self, state: State, round: Round) -> Model:
         """The first of the answers."""
@@ -103,16 +109,19 @@ class Virtual(Method):
             for message in self._visit(state, round, [c for c in round.clients if round.silos.rows("train")[c]], 0):
                 state = state.with_private(POSTERIOR, message.private[POSTERIOR])
         clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
-        own = Private(POSTERIOR, state.private[POSTERIOR], sites.law(state.tensors[KNOWN]))
-        return Model(self._answering(round.problem), {}, own, clients=tuple(clients))
+        network = self._network(round.problem)
+        never = {**sites.law(state.tensors[KNOWN]), **sites.fresh_law(self._column(round.problem), self.bias, self.deviation)}
+        own = Private(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
+        return Model(self._answering(network), {}, own, clients=tuple(clients))
 
     def _visit(self, state: State, round: Round, clients: Sequence[str], again: int) -> list[SiteSteps]:
-        network = Tilted(round.problem.network, self.noise, self.bias, self.site, self.draws)
+        network = Tilted(self._network(round.problem), self.noise, self.bias, self.site, self.draws)
+        column = sites.fresh(self._column(round.problem), self.bias, self.deviation)
         told: list[SiteSteps] = round.train(
             visit,
-            sites.known_to(network, state, round.problem, clients),
+            sites.known_to(network, state, round.problem, clients, column),
             round.problem.silos.select(clients),
-            how=Visiting(self.kl_weight, self.deviation, self.upload),
+            how=Visiting(self.kl_weight, self.deviation, self.prior_precision, self.upload),
             shares=sites.shares(round.problem, clients, self.share, self.damping),
             start=sites.start(state, round.problem, self.bias),
             again=again,
@@ -124,5 +133,15 @@ class Virtual(Method):
         """Of the precisions of the server and of cavities, where sites may have negative ones."""
         return self.prior_precision / 10
 
-    def _answering(self, problem: Problem) -> Variational:
-        return Variational(problem.network, self.noise, self.bias, self.draws, self.deviation)
+    def _answering(self, network: Network) -> Variational:
+        return Variational(network, self.noise, self.bias, self.draws, self.deviation)
+
+    def _network(self, problem: Problem) -> Network:
+        """What clients train: the problem's network, with a column of their own if they have one."""
+        return Columns(problem.network, self.columns) if self.columns else problem.network
+
+    def _column(self, problem: Problem) -> Weights:
+        """A column as a client begins with it, which is with what it is drawn for everybody."""
+        network = self._network(problem)
+        drawn = network.own(server_stream(problem.seed, 0, "column")) if isinstance(network, Columns) else {}
+        return without(drawn, self.bias)

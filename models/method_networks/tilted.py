@@ -76,10 +76,9 @@ class Tilted(Stacked, Around):
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss of a row and the weighed divergence: ()."""
+        """What the inner network costs in one pass with noise, and the weighed divergence: ()."""
         means, variances, nats = self._law(weights, context)
-        noisy = Noisy(means, variances, batch.stream, self.noise)
-        loss = batch.loss(objective, self.inner.apply(noisy, context, batch.x, batch.stream))
+        loss, _ = self.inner.cost(Noisy(means, variances, batch.stream, self.noise), context, batch, objective)
         return loss + context[WEIGHT] * nats, {}
 
     def cost_stack(
@@ -87,8 +86,7 @@ class Tilted(Stacked, Around):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`cost` for a stack: (clients,)."""
         means, variances, nats = self._law_of_stack(weights, context)
-        noisy = Noisy(means, variances, batch.streams, self.noise)
-        loss = batch.loss(objective, self.inner.apply_stack(noisy, context, batch.x, batch.streams))
+        loss, _ = self.inner.cost_stack(Noisy(means, variances, batch.streams, self.noise), context, batch, objective)
         return loss + context[WEIGHT] * nats, {}
 
     def posterior(self, weights: Weights, context: Weights) -> tuple[dict[str, Tensor], Tensor]:

@@ -96,7 +96,7 @@ def apart(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 def is_gaussian(name: str, bias: Bias) -> bool:
     """Whether the inner network's weight of this name is."""
-    return bias == "gaussian" or not name.endswith(".bias")
+    return name.endswith(".weight") or (name.endswith(".bias") and bias == "gaussian")
 
 
 def without(weights: Weights, bias: Bias) -> dict[str, Tensor]:

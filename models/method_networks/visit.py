@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..gaussians import PRECISION, PULL, Natural, positive, raw_of
+from ..gaussians import PRECISION, PULL, Natural, gaussian_names, positive, raw_of
 from ..state import Weights
 from ..training.engine import Rows, Training, train
 from ..training.optimisers import along
@@ -24,11 +24,12 @@ _LEAST_CAVITY = 1e-6  # precision; only cavities that nothing guards come near
 class Visiting:
     """How clients are visited: `kl_weight` is the paper's kappa, `deviation` that of a weight nobody has learned of yet.
 
-    `upload` is the share of the weights of which a client sends a step, the largest; the other steps it takes back.
+    `prior_precision` is that of clients' own columns, which have no cavity. `upload` is the share of the weights of which a client sends a step, the largest; the other steps it takes back.
     """
 
     kl_weight: float
     deviation: float
+    prior_precision: float = 1.0
     upload: float = 1.0
 
 
@@ -65,7 +66,7 @@ def visited(
     and "….raw"; start: the means from which to learn while the server knows nothing, else its own. share: (clients,), what
     of each step counts; of a client without rows nothing does.
     """
-    names = sorted(name.removesuffix(PULL) for name in server if name.endswith(PULL))
+    names = sorted(gaussian_names(server, PULL))
     cavities = {name: _cavity(Natural.of(server, name), Natural.of(sites, name)) for name in names}
     points = {name: w for name, w in server.items() if not name.endswith((PULL, PRECISION))}
     weights, context = {**points, **own}, {WEIGHT: how.kl_weight / rows.counts.clamp_min(1).to(torch.float32)}
@@ -74,8 +75,9 @@ def visited(
         weights[name] = (told.mean if start is None else start[name]).to(torch.float32)
         weights[name + RAW] = _raw(network, told, site, cavity, how.deviation, start is None)
         context |= {name + MEAN: cavity.mean.float(), name + PRECISION: cavity.precision.float()}
-    for name in (name.removesuffix(RAW) for name in own if name.endswith(RAW)):  # its prior is a standard normal
-        context |= {name + MEAN: torch.zeros_like(own[name]), name + PRECISION: torch.ones_like(own[name])}
+    for name in gaussian_names(own, RAW):
+        prior = torch.full_like(own[name], how.prior_precision)
+        context |= {name + MEAN: torch.zeros_like(prior), name + PRECISION: prior}
     trained = train(network, dict(sorted(weights.items())), context, rows, training, streams)
     of_stack, of_one = network.posterior_stack, network.posterior
     posterior, nats = resolve(network, training.engine).run(of_stack, of_one, trained.weights, context)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
+from models.networks.dense import MLP
 from models.networks.images.convolution import CNN
 from models.networks.registry import Network, kind_of, size
 from models.state import Weights
@@ -24,6 +25,12 @@ def not_normalising(problem: Problem) -> None:
             f"params.yaml: model.kind {kind_of(problem.network)} normalises by batches, whose running statistics are no "
             "weights that a posterior could be of; use mlp or cnn."
         )
+
+
+def dense_only(problem: Problem, key: str) -> None:
+    """UserError where an option asks for a network of dense layers and there is another."""
+    if not isinstance(problem.network, MLP):
+        raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(problem.network)}.")
 
 
 def fitting(network: Network, key: str, copies: int = 1) -> Network:

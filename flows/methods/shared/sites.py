@@ -7,7 +7,8 @@ import torch
 
 from flows.method import Report
 from flows.round import Problem, Round
-from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names
+from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, raw_of
+from models.method_networks.tilted import RAW
 from models.method_networks.variational import Bias, is_gaussian, without
 from models.model import Model
 from models.networks.registry import Network
@@ -17,15 +18,15 @@ from tasks.messages import SiteSteps
 from tasks.sites.absorb import absorb, absorb_apart
 from tasks.sites.visit import POSTERIOR
 
-KNOWN, SITES = "known", "sites"
+KNOWN, SITES, COLUMNS = "known", "sites", "columns"
 """What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server
-holds them: then they are a section of its state, (clients, ...)."""
+holds them: then they are a section of its state, (clients, ...). Columns are layers of a client's own."""
 
 Share = Literal["rows", "equal", "whole"]
 """How a client's step counts: by its rows among all that are visited with it, by their number, or in full."""
 
 
-def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool) -> State:
+def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, columns: bool) -> State:
     """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing."""
     known: dict[str, torch.Tensor] = {}
     for name, w in _drawn(problem, bias).items():
@@ -34,22 +35,35 @@ def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool) -> S
             known |= Natural(torch.zeros_like(precision), precision).named(name)
         else:
             known[name] = w
-    state = State({KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}})
+    state = State({KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})})
     if not held:
         return state.with_private(SITES, {})
     clients = len(problem.silos.federated().clients)
     return state.with_tensors(**{SITES: {n: t.new_zeros(clients, *t.shape) for n, t in _nothing(known).items()}})
 
 
-def known_to(network: Network, state: State, problem: Problem, clients: Sequence[str]) -> Model:
-    """What these clients get, or have: all that the server knows, and their sites."""
+def known_to(network: Network, state: State, problem: Problem, clients: Sequence[str], column: Weights) -> Model:
+    """What these clients get, or have: all that the server knows, their sites, and columns that begin like this one."""
     known = state.tensors[KNOWN]
+    own = Private(COLUMNS, state.private[COLUMNS], column) if column else {}
     if SITES not in state.tensors:
         site = Private(SITES, state.private[SITES], _nothing(known))
-        return Model(network, known, context=site, clients=tuple(clients))
+        return Model(network, known, own, site, tuple(clients))
     place = _places(problem)
     at = [place[client] for client in clients]
-    return Model(network, known, context={n: t[at] for n, t in state.tensors[SITES].items()}, clients=tuple(clients))
+    return Model(network, known, own, {n: t[at] for n, t in state.tensors[SITES].items()}, tuple(clients))
+
+
+def fresh(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
+    """Weights of a column as they are trained, its Gaussian ones with this deviation."""
+    law = fresh_law(column, bias, deviation)
+    return {**column, **{name + RAW: raw_of(law[name + DEVIATION]) for name in gaussian_names(law)}}
+
+
+def fresh_law(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
+    """The same as a Variational network has them."""
+    gaussian = {name: w for name, w in column.items() if is_gaussian(name, bias)}
+    return {**column, **{name + DEVIATION: torch.full_like(w, deviation) for name, w in gaussian.items()}}
 
 
 def start(state: State, problem: Problem, bias: Bias) -> Weights | None:
