@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from silos.private import PrivateStore
 from tasks.messages import Update
 from tasks.running.opening import open_private, open_stacks, open_streams
 from tasks.running.step import step
+
+Updated = TypeVar("Updated", bound=Update)
 
 _SMALL = 4096  # numbers of a client that are cheaper to convert for one product than to add client by client
 
@@ -93,7 +96,7 @@ def sent_and_kept(
     )
 
 
-def also_kept(update: Update, section: str, tensors: Weights, private: PrivateStore) -> Update:
+def also_kept(update: Updated, section: str, tensors: Weights, private: PrivateStore) -> Updated:
     """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them.
 
     ValueError for a section that they keep something else in.

@@ -192,7 +192,9 @@ class SiteSteps(Update):
     """
 
     nats: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) float64, divergence of posterior and cavity
-    unsent: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) int64, weights of which a step is not sent, and is 0
+    unsent: Annotated[Tensor, FEW] = field(
+        kw_only=True
+    )  # (clients,) int64, weights of which a step is not sent, and is 0
     steps: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...) float64
 
     @property

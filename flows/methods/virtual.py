@@ -7,7 +7,7 @@ repeat: every client k trains q_k from s:  minimise  E_q[loss] + kappa KL(q || s
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field, field_validator
 
@@ -35,8 +35,9 @@ Answer = Literal["server", "own", "own_called", "own_refreshed"]
 class Virtual(Method):
     """`kl_weight` is kappa, 1 is Bayes; `deviation` is what training starts from while the server knows nothing.
 
-    `columns`: dense layers of every client's own, which stay with it. `answers`: whose posteriors are scored, the first of them as the method's: the server's; every client's own last one;
-    that of those who were called in the round; every client's after a visit more.
+    `columns`: dense layers of every client's own, which stay with it. `answers`: whose posteriors are scored, the first of
+    them as the method's: the server's; every client's own last one; that of those who were called in the round; every
+    client's after one visit more.
     """
 
     takes_members = False
@@ -84,7 +85,7 @@ class Virtual(Method):
             told = []
             for clients in turns:
                 messages = self._visit(state, round, clients, again)
-                state, damping = sites.absorbed(state, round, messages, self._least)
+                state, damping = sites.absorbed(state, round, messages, self._least, self._kept)
                 told += messages
                 taken.append(damping)
         return state.with_numbers(called=list(round.clients)), sites.report(state, told, taken)
@@ -110,14 +111,17 @@ class Virtual(Method):
                 state = state.with_private(POSTERIOR, message.private[POSTERIOR])
         clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
         network = self._network(round.problem)
-        never = {**sites.law(state.tensors[KNOWN]), **sites.fresh_law(self._column(round.problem), self.bias, self.deviation)}
+        never = {
+            **sites.law(state.tensors[KNOWN]),
+            **sites.fresh_law(self._column(round.problem), self.bias, self.deviation),
+        }
         own = Private(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
         return Model(self._answering(network), {}, own, clients=tuple(clients))
 
     def _visit(self, state: State, round: Round, clients: Sequence[str], again: int) -> list[SiteSteps]:
         network = Tilted(self._network(round.problem), self.noise, self.bias, self.site, self.draws)
         column = sites.fresh(self._column(round.problem), self.bias, self.deviation)
-        told: list[SiteSteps] = round.train(
+        told = round.train(
             visit,
             sites.known_to(network, state, round.problem, clients, column),
             round.problem.silos.select(clients),
@@ -126,12 +130,17 @@ class Virtual(Method):
             start=sites.start(state, round.problem, self.bias),
             again=again,
         )
-        return told
+        return cast(list[SiteSteps], told)
 
     @property
-    def _least(self) -> float:
+    def _least(self) -> float | None:
         """Of the precisions of the server and of cavities, where sites may have negative ones."""
         return self.prior_precision / 10
+
+    @property
+    def _kept(self) -> float:
+        """What a site takes of its step."""
+        return 1.0
 
     def _answering(self, network: Network) -> Variational:
         return Variational(network, self.noise, self.bias, self.draws, self.deviation)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..gaussians import DEVIATION, PRECISION, divergence, gaussian_names, positive
-from ..networks.network import Network, register
+from ..networks.network import register
 from ..networks.noisy_weights import Noise, Noisy
 from ..networks.offers import Stacked
 from ..networks.wrapped import Around
@@ -162,7 +162,7 @@ class _Law(torch.autograd.Function):
         return variance, nats.flatten(1).sum(1) / 2
 
     @staticmethod
-    def backward(ctx: Any, by_variance: Tensor, by_nats: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, by_variance: Tensor, by_nats: Tensor) -> tuple[Tensor | None, ...]:
         """Slopes in the mean and in raw."""
         trained, variance, pull, precision = ctx.saved_tensors
         weight = by_nats.view(-1, *[1] * (pull.dim() - 1))

@@ -24,7 +24,8 @@ _LEAST_CAVITY = 1e-6  # precision; only cavities that nothing guards come near
 class Visiting:
     """How clients are visited: `kl_weight` is the paper's kappa, `deviation` that of a weight nobody has learned of yet.
 
-    `prior_precision` is that of clients' own columns, which have no cavity. `upload` is the share of the weights of which a client sends a step, the largest; the other steps it takes back.
+    `prior_precision` is that of clients' own columns, which have no cavity. `upload` is the share of the weights of which a
+    client sends a step, the largest; the other steps it takes back.
     """
 
     kl_weight: float
@@ -108,7 +109,7 @@ def _raw(network: Tilted, told: Natural, site: Natural, cavity: Natural, deviati
 
 
 def _site(network: Tilted, mean: Tensor, raw: Tensor, cavity: Natural) -> Natural:
-    """posterior / cavity; `nonneg` knows the site's precision itself, of which a difference in float32 would leave little."""
+    """posterior / cavity; `nonneg` knows the site's precision, of which a difference in float32 would leave little."""
     precision = positive(raw.double()) ** -2
     if network.site != "nonneg":
         precision = precision - cavity.precision
@@ -117,9 +118,7 @@ def _site(network: Tilted, mean: Tensor, raw: Tensor, cavity: Natural) -> Natura
     return Natural((cavity.precision + precision) * mean.double() - cavity.pull, precision)
 
 
-def _largest(
-    step: Weights, server: Weights, names: list[str], upload: float
-) -> tuple[dict[str, Tensor], Tensor]:
+def _largest(step: Weights, server: Weights, names: list[str], upload: float) -> tuple[dict[str, Tensor], Tensor]:
     """The steps that are sent, rounded to float32 as they travel, others 0; and of how many weights of a client none is.
 
     Steps are compared by what they move a mean in units of its deviation, |step of the pull| / √precision.

@@ -44,9 +44,7 @@ class Noisy(Mapping[str, Tensor]):
     `common`: the stream is one for a stack, all clients of which get the same draws. What has no variance is as it is.
     """
 
-    def __init__(
-        self, means: Weights, variances: Weights, stream: Tensor, noise: Noise, common: bool = False
-    ) -> None:
+    def __init__(self, means: Weights, variances: Weights, stream: Tensor, noise: Noise, common: bool = False) -> None:
         self.means, self.variances, self.stream, self.noise, self.common = means, variances, stream, noise, common
         self._place = {name: number for number, name in enumerate(sorted(variances))}
 

@@ -57,7 +57,10 @@ def absorb_apart(
     if not damping:
         return Absorbed(dict(known), dict(sites), 0.0)
     after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
-    after |= {name: (known[name] + damping * (now - known[name].double())).to(known[name].dtype) for name, now in points.items()}
+    after |= {
+        name: (known[name] + damping * (now - known[name].double())).to(known[name].dtype)
+        for name, now in points.items()
+    }
     return Absorbed(after, {name: site + kept * damping * steps[name] for name, site in sites.items()}, damping)
 
 

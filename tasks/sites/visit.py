@@ -1,11 +1,13 @@
 """Each client of a cohort is visited: it divides its site out of what the server knows, trains, and tells what changed."""
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from models.gaussians import plus
+from models.method_networks.tilted import Tilted
 from models.method_networks.visit import Visit, Visiting, visited
 from models.model import Model
 from models.state import Private, Weights
@@ -49,14 +51,12 @@ def visit(
         own = {name: w for name, w in weights.items() if name not in server}
         begin = None if start is None else stacked({n: t.to(device) for n, t in start.items()}, stack.size)
         share = shares_of(stack.clients, shares, stack.size).to(device)
-        found = visited(model.network, server, sites, own, begin, rows, training, streams, share, how)
+        found = visited(cast(Tilted, model.network), server, sites, own, begin, rows, training, streams, share, how)
         messages.append(_told(stack, model, found, rows.counts.cpu(), sites, private))
     return messages
 
 
-def _told(
-    stack: Stack, model: Model, found: Visit, rows: Tensor, sites: Weights, private: PrivateStore
-) -> SiteSteps:
+def _told(stack: Stack, model: Model, found: Visit, rows: Tensor, sites: Weights, private: PrivateStore) -> SiteSteps:
     places = slice(len(stack.clients))
     steps = {name: t.cpu() for name, t in found.step.items()}
     every = torch.ones(len(rows), dtype=torch.float64)

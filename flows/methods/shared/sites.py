@@ -35,7 +35,9 @@ def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, colu
             known |= Natural(torch.zeros_like(precision), precision).named(name)
         else:
             known[name] = w
-    state = State({KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})})
+    state = State(
+        {KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})}
+    )
     if not held:
         return state.with_private(SITES, {})
     clients = len(problem.silos.federated().clients)
@@ -45,7 +47,7 @@ def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, colu
 def known_to(network: Network, state: State, problem: Problem, clients: Sequence[str], column: Weights) -> Model:
     """What these clients get, or have: all that the server knows, their sites, and columns that begin like this one."""
     known = state.tensors[KNOWN]
-    own = Private(COLUMNS, state.private[COLUMNS], column) if column else {}
+    own: Weights | Private = Private(COLUMNS, state.private[COLUMNS], column) if column else {}
     if SITES not in state.tensors:
         site = Private(SITES, state.private[SITES], _nothing(known))
         return Model(network, known, own, site, tuple(clients))
@@ -81,7 +83,7 @@ def shares(problem: Problem, clients: Sequence[str], by: Share, damping: float) 
 
 
 def absorbed(
-    state: State, round: Round, messages: Sequence[SiteSteps], least: float | None, kept: float = 1.0
+    state: State, round: Round, messages: Sequence[SiteSteps], least: float | None, kept: float
 ) -> tuple[State, float]:
     """The state after what visited clients sent, and the share of it that the server could take."""
     taken = 1.0
