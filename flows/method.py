@@ -126,7 +126,7 @@ def names(extra: Mapping[str, str] | None = None) -> list[str]:
 
 def _pages() -> dict[str, str]:
     """Name to module."""
-    files = [*_METHODS.glob("[!_]*.py"), *_METHODS.glob("authors/[!_]*.py")]
+    files = [path for folder in (".", "authors", "oracles") for path in (_METHODS / folder).glob("[!_]*.py")]
     return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in files}
 
 

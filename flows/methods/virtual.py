@@ -16,10 +16,10 @@ from flows.methods.shared import sites
 from flows.methods.shared.network_checks import dense_only, not_normalising
 from flows.methods.shared.sites import KNOWN, POSTERIOR
 from flows.round import Problem, Round
-from models.method_networks.columns import Columns, Lateral
+from models.method_networks.own_columns import Columns, Lateral
 from models.method_networks.tilted import Site, Tilted
 from models.method_networks.variational import Bias, Variational, without
-from models.method_networks.visit import Visiting
+from models.method_networks.visited import Visiting
 from models.model import Model
 from models.networks.network import Network
 from models.networks.noisy_weights import Noise

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from models.gaussians import plus
 from models.method_networks.tilted import Tilted
-from models.method_networks.visit import Visit, Visiting, visited
+from models.method_networks.visited import Visit, Visiting, visited
 from models.model import Model
 from models.state import Private, Weights
 from models.training.engine import Training, stacked

@@ -1,7 +1,7 @@
 """Authors' VIRTUAL: what the two generations of their code do, each deviation from VIRTUAL an option of its own.
 
-2020:  every site starts as a random guess that counts as evidence;  a_k = 0.24 for everybody;  a client keeps 1 / 0.6 of what
-       the server takes;  nothing keeps cavities proper;  the server is scored with its precision doubled, by one draw
+2020:  every site starts as a random guess that counts as evidence;  a_k = 0.24 for everybody;  a client keeps 1 / 0.6 of
+       what the server takes;  nothing keeps cavities proper;  the server is scored with its precision doubled, by one draw
 2019:  clients are visited one after another, with columns of their own;  nothing keeps cavities proper
 
 (Corinzia et al. 2019, versions 1 and 2; docs/methods/virtual.md lists the defects.)
@@ -47,7 +47,7 @@ _GENERATIONS: Mapping[int, Mapping[str, Any]] = {
 
 
 class VirtualAuthors(virtual.Virtual):
-    """`evidence`: sites start as a draw of each client's own. `kept`: what a site takes of a step of which the server takes 1.
+    """`evidence`: sites start as a draw of each client's own. `kept`: what a site takes of a step; the server takes 1.
 
     `guarded` false takes steps that leave negative precisions; `generation` sets what is not set beside it.
     """

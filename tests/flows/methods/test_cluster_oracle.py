@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flows.methods.cluster_oracle import ClusterOracle
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
+from flows.methods.oracles.cluster_oracle import ClusterOracle
 from silos.private import PrivateStore
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

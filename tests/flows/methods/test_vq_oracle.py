@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flows.method import start
+from flows.methods.oracles.vq_oracle import VQOracle
 from flows.methods.uefl import UEFL
-from flows.methods.vq_oracle import VQOracle
 from models.method_networks.codebook import SHARED
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP

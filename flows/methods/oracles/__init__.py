@@ -1,0 +1,1 @@
+"""Pages that are told what no method can know, so that the others can be measured against them."""
