@@ -9,12 +9,16 @@ from torch import nn
 
 from models.assessment.uncertainty import predictive
 from models.exported_model import ExportedModel
+from models.gaussians import PRECISION
 from models.method_networks.codebook import COUNT, OWN, Quantised, habits
+from models.method_networks.columns import Columns
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fediir_network import Matched, gradients
 from models.method_networks.fedsr_network import Represented
 from models.method_networks.pooled_rows import RowWise
+from models.method_networks.tilted import MEAN, RAW, WEIGHT, Tilted
+from models.method_networks.variational import Variational
 from models.networks.beside_rows import STATISTICS
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP, Ending, dense
@@ -74,6 +78,21 @@ NETWORKS = {
     "deep_ensemble": DeepEnsemble(DENSE, 2),
     "deep_ensemble of words": DeepEnsemble(Quantised(NORMALISING, 5, room=2), 2),
     "rowwise": RowWise(MLP(64, (6,), 3, 0.3, statistics=4), (8, 8), 4),
+    "columns beside": Columns(DENSE, "beside"),
+    "columns within": Columns(DENSE, "within"),
+    "variational mlp": Variational(DENSE, "local", "gaussian", 2, 0.1),
+    "variational mlp of flipout": Variational(DENSE, "flipout", "point", 2, 0.1),
+    "variational mlp of naive draws": Variational(DENSE, "naive", "none", 0, 0.1),
+    "variational cnn": Variational(FLAT, "local", "point", 2, 0.1),
+    "variational cnn of flipout": Variational(FLAT, "flipout", "gaussian", 2, 0.1),
+    "variational cnn of naive draws": Variational(FLAT, "naive", "none", 2, 0.1),
+    "tilted mlp": Tilted(DENSE, "local", "gaussian", "nonneg", 2),
+    "tilted mlp of flipout": Tilted(DENSE, "flipout", "point", "free", 2),
+    "tilted mlp of naive draws": Tilted(DENSE, "naive", "none", "clipped", 2),
+    "tilted cnn": Tilted(FLAT, "local", "point", "free", 2),
+    "tilted cnn of flipout": Tilted(FLAT, "flipout", "none", "nonneg", 2),
+    "tilted cnn of naive draws": Tilted(FLAT, "naive", "gaussian", "nonneg", 0),
+    "tilted columns": Tilted(Columns(DENSE, "beside"), "local", "point", "nonneg", 2),
 }
 OPTIMISERS = {
     "sgd": SGD(0.05, weight_decay=0.01),
@@ -105,6 +124,11 @@ def at_work(network, dtype=torch.float64):
             context[one.prefix + COUNT] = torch.tensor([2, 0, 1, 0])
         if isinstance(one.network, Matched):
             context |= {name: 0.1 * drawn(*weights[name].shape[1:]) for name in one.network.parts}
+        if isinstance(one.network, Tilted):
+            context[WEIGHT] = torch.linspace(0.001, 0.01, len(COUNTS)).to(dtype)
+            for name in [name.removesuffix(RAW) for name in weights if name.endswith(RAW)]:
+                context[name + MEAN] = 0.1 * drawn(*weights[name].shape[1:])
+                context[name + PRECISION] = 1 + drawn(*weights[name].shape[1:]) ** 2
     x = drawn(max(COUNTS), *shape_of(network))
     y = torch.arange(x.shape[0] * x.shape[1]).view(x.shape[:2]) % 3
     return weights, context, Rows(x, y, torch.tensor(COUNTS)), client_streams(0, NAMES, 1, "t")
@@ -466,6 +490,8 @@ class Alone(Ending, Stacked, Network):
     [
         DeepEnsemble(Bare(64, (6,), 3), 2),
         RowWise(Bare(64, (), 3, statistics=4), (8, 8), 4),
+        Variational(Bare(64, (6,), 3, 0.3), deviation=0.1),
+        Tilted(Bare(64, (6,), 3, 0.3)),
         *(
             make(inner)
             for inner in (Bare(64, (6,), 3, 0.3), BareResidual((8, 8), 3, (6,), 0.3, True, (3, 4)), Alone())
