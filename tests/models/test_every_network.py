@@ -5,13 +5,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import pytest
 import torch
+from models.method_networks.columns import Columns
 from torch import nn
 
 from models.assessment.uncertainty import predictive
 from models.exported_model import ExportedModel
 from models.gaussians import PRECISION
 from models.method_networks.codebook import COUNT, OWN, Quantised, habits
-from models.method_networks.columns import Columns
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fediir_network import Matched, gradients

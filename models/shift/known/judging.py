@@ -1,20 +1,19 @@
 """What verdicts say of a pair whose shift is known, and whether the features that carry the shift are ranked first."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.shift import by_moments, guarded
 from models.shift.findings import Findings, Look, findings
-from models.shift.guarded import TYPES, Evidence
+from models.shift.guarded import TYPES
 from models.shift.known.known_pair import KnownPair
-from models.shift.pairs import Pairs
 from models.shift.printed.paper import Readings, distance_at_equal_priors
 from models.shift.printed.paper_statistics import statistics_of
 from models.shift.printed.paper_verdict import judged
 from models.shift.told.noise import counts_sensitivity, noisy, rho, sigma
-from models.shift.told.noisy_counts import as_precise, from_noisy, noise_share
+from models.shift.told.noisy_counts import as_precise, drawable, from_noisy
 from models.shift.told.summaries import Layout, joined, summary
 
 LOOKS: Mapping[str, Look] = {"guarded": guarded.evidence, "moments": by_moments.evidence}
@@ -70,14 +69,10 @@ def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generato
     layout = layout_of(pair, _NOISY_BINS)
     size = sigma(counts_sensitivity(len(layout.names)), rho(epsilon, _DELTA))
     counts = np.stack([layout.counts(x, y) for x, y in pair.clients]).astype(np.int64)
-    told = from_noisy(noisy({"counts": counts}, {"counts": size}, lambda _: rng)["counts"], layout)
+    told = from_noisy(noisy({"counts": counts}, {"counts": size}, lambda _: rng)["counts"], layout, size)
     one, other = np.array([0]), np.array([1])
-
-    def look(pairs: Pairs) -> Evidence:
-        return guarded.evidence(pairs, noise_share(pairs.rows, layout, size))
-
-    aware = findings(as_precise(told, layout, size), layout, one, other, look=look)
-    unaware = findings(told, layout, one, other)
+    aware = findings(as_precise(told, layout), layout, one, other)
+    unaware = findings(replace(drawable(told), noise=None), layout, one, other)
     return Opinion({"guarded": _verdict(aware), "unaware": _verdict(unaware)}, {}, None)
 
 

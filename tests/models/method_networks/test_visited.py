@@ -1,14 +1,14 @@
-"""A visit of VIRTUAL: where the client's problem has a closed form the federation is exact, and what is sent is what changed."""
+"""A visit of VIRTUAL: where the client's problem has a closed form the federation is exact; what is sent is what changed."""
 
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from models.method_networks.visit import Visiting, visited
 
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus
 from models.method_networks.tilted import RAW, WEIGHT, Tilted
 from models.method_networks.variational import is_gaussian
-from models.method_networks.visit import Visiting, visited
 from models.networks.dense import MLP
 from models.streams import client_streams, server_stream
 from models.training.engine import Rows, Training, stacked
