@@ -3,7 +3,16 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from flows import method as methods
 from flows.console.complaints import explained
@@ -103,11 +112,18 @@ class CrossEntropyParams(Section):
     kind: Literal["cross_entropy"]
 
 
+Weight = Annotated[float, Field(ge=0, le=bounds.REAL)]
+
+
 class FocalParams(Section):
-    """-(1 - p)^gamma log p."""
+    """-alpha (1 - p)^gamma log p; alpha is one number, or one for each class in the order of the data's classes."""
 
     kind: Literal["focal"]
     gamma: float = Field(default=2.0, ge=0, le=bounds.REAL)
+    alpha: Annotated[
+        Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("list")],
+        Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
+    ] = 1.0
 
 
 class SquaredErrorParams(Section):

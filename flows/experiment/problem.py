@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from flows.experiment.pretrained_file import started
-from flows.params import Params
+from flows.params import FocalParams, Params
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.images.pretrained import Pretrained
@@ -35,6 +35,7 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     """
     manifest, engine = silos.manifest, params.engine
     _suits(params, manifest.task)
+    _focal(params, len(manifest.classes))
     federated = silos.federated()
     _join(params, federated)
     try:
@@ -68,6 +69,23 @@ def _suits(params: Params, task: str) -> None:
         raise UserError(
             f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
             "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
+        )
+
+
+def _focal(params: Params, classes: int) -> None:
+    """UserError for a focal loss of one class, or with other than a number for each."""
+    objective, data = params.training.objective, f"data/{params.data.name}"
+    if not isinstance(objective, FocalParams):
+        return
+    if classes < 2:
+        raise UserError(
+            f"params.yaml: training.objective.kind is focal, and {data} has one class, of which a network is always sure; "
+            "use cross_entropy."
+        )
+    if isinstance(objective.alpha, tuple) and len(objective.alpha) != classes:
+        raise UserError(
+            f"params.yaml: training.objective.alpha has {len(objective.alpha)} numbers, and {data} has {classes} classes; "
+            "give one for each class, or a single one."
         )
 
 

@@ -1,12 +1,16 @@
 """What params say of model and clients is the network and the clients that methods are given."""
 
+import numpy as np
 import pytest
 
 from flows.experiment.project import Project
 from flows.experiment.sampling import Uniform
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
+from models.training.objectives import Focal
 from silos.errors import UserError
+
+COLUMN = "data.scheme=[{kind: column, column: client}]"
 
 
 @pytest.fixture
@@ -24,6 +28,26 @@ def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
         problem = opened(*override).problem(0)
         assert problem.network == expected
         assert problem.training.engine == "batched"
+
+
+def test_focal_loss_has_a_number_for_each_class_or_one_for_all(opened):
+    def objective(alpha):
+        return opened(f"training.objective={{kind: focal, gamma: 1, alpha: {alpha}}}").problem(0).training.objective
+
+    assert objective(0.25) == Focal(1.0, 0.25)
+    assert objective([1] * 9 + [2]) == Focal(1.0, (1.0,) * 9 + (2.0,))
+    for wrong in (9, 11, 0):
+        said = rf"training\.objective\.alpha has {wrong} numbers, and data/digits has 10 classes; give one for each"
+        with pytest.raises(UserError, match=said):
+            objective([1] * wrong)
+
+
+def test_of_one_class_there_is_no_focal_loss(opened, project):
+    np.savez(project / "one.npz", x=np.arange(24.0).reshape(12, 2), y=[0] * 12, client=["a", "b"] * 6)
+    source = ["data.name=one", "data.source={kind: npz, path: one.npz}", COLUMN]
+    with pytest.raises(UserError, match=r"objective\.kind is focal, and data/one has one class, .*; use cross_entropy"):
+        opened(*source, "training.objective={kind: focal}").problem(0)
+    assert opened(*source).problem(0).silos.clients == ("a", "b")
 
 
 def test_clients_may_join_later(opened):
