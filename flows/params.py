@@ -18,11 +18,11 @@ from flows import method as methods
 from flows.console.complaints import explained
 from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.experiment import user_method
+from flows.experiment.clients_params import ClientsParams
 from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.names import PlainText, checked
-from silos.schemes.scheme_params import Name
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
 
@@ -159,14 +159,6 @@ class TrainingParams(Section):
     batch: int = Field(ge=1, le=bounds.TIMES)
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
-
-
-class ClientsParams(Section):
-    """Who takes part in a round."""
-
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = {}
 
 
 class EvaluationParams(Section):

@@ -29,7 +29,8 @@ def scored_model(page: Method, silos: Silos, state: State, round: Round) -> Mode
     """
     silos = page.silos_with_a_model(silos)
     problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
-    return page.scored_model(state, replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally))
+    alone = replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally, validation=None)
+    return page.scored_model(state, alone)
 
 
 def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:

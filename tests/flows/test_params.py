@@ -37,6 +37,15 @@ MISTAKES = {
     "training.objective={kind: focal, alpha: [1, -1]}": "training.objective.alpha is -1; it must be at least 0.",
     "training.objective={kind: focal, alpha: [1, .nan]}": "training.objective.alpha is nan; it must be a finite number.",
     "clients.fraction=1.5": "clients.fraction is 1.5; it must be at most 1.",
+    "clients.sampling.kind=best": "clients.sampling.kind: there is no 'best'; there are uniform, by_size, improving.",
+    "clients.sampling={}": "clients.sampling needs a kind; there are uniform, by_size, improving.",
+    "clients.sampling={kind: improving, focus: 1.1}": "clients.sampling.focus is 1.1; it must be at most 1.",
+    "clients.sampling={kind: improving, focus: -0.1}": "clients.sampling.focus is -0.1; it must be at least 0.",
+    "clients.sampling={kind: improving, focus: .nan}": "clients.sampling.focus is nan; it must be a finite number.",
+    "clients.sampling={kind: improving, improvement: ever}": (
+        "clients.sampling.improvement is 'ever'; it must be 'last_seen' or 'within_round'."
+    ),
+    "clients.sampling={kind: by_size, focus: 1}": "clients.sampling.focus: there is no such key; there are kind.",
     "clients=5": "clients is 5; it must be a section with keys of its own.",
     "evaluation.stop_at=0": "evaluation.stop_at is 0; it must be greater than 0.",
     "evaluation.stop_at=1.5": "evaluation.stop_at is 1.5; it must be at most 1, since it is an accuracy.",
