@@ -3,16 +3,26 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from flows import method as methods
 from flows.console.complaints import explained
 from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.experiment import user_method
+from flows.experiment.clients_params import ClientsParams
 from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.names import Name, PlainText, checked
+from silos.names import PlainText, checked
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
 
@@ -102,11 +112,18 @@ class CrossEntropyParams(Section):
     kind: Literal["cross_entropy"]
 
 
+Weight = Annotated[float, Field(ge=0, le=bounds.REAL)]
+
+
 class FocalParams(Section):
-    """-(1 - p)^gamma log p."""
+    """-alpha (1 - p)^gamma log p; alpha is one number, or one for each class in the order of the data's classes."""
 
     kind: Literal["focal"]
     gamma: float = Field(default=2.0, ge=0, le=bounds.REAL)
+    alpha: Annotated[
+        Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("list")],
+        Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
+    ] = 1.0
 
 
 class SquaredErrorParams(Section):
@@ -142,14 +159,6 @@ class TrainingParams(Section):
     batch: int = Field(ge=1, le=bounds.TIMES)
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
-
-
-class ClientsParams(Section):
-    """Who takes part in a round."""
-
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = {}
 
 
 class EvaluationParams(Section):

@@ -66,6 +66,8 @@ class Round:
     device: str = "cpu"
     tally: Tally = field(default_factory=Tally)
     optimisers: KeptOptimisers = field(default_factory=KeptOptimisers)
+    # of each client's last training what it told: its mean loss on validation rows before and after; None if nobody asks
+    validation: dict[str, tuple[float, float]] | None = None
 
     @property
     def silos(self) -> Silos:
@@ -113,6 +115,9 @@ class Round:
         kept = self.optimisers.of(model, problem.training, silos.clients) if self._keeps(task, options) else None
         if kept is not None:
             options["optimiser"] = kept
+        if self.validation is not None:
+            _must_take(task, "validate", _NOT_TOLD)
+            options["validate"] = True
         updates = self.each(task, model, silos, **when, **options)
         times = Counter(client for update in updates for client in update.clients)
         for client in silos.clients:
@@ -122,6 +127,8 @@ class Round:
                 )
         if kept is not None:
             self.optimisers.remember(kept.section, updates)
+        if self.validation is not None:
+            self.validation.update(pair for update in updates for pair in update.validation.items())
         return updates
 
     def once(self, task: ServerStep, *args: Any) -> Any:
@@ -132,11 +139,7 @@ class Round:
         """Whether optimisers go on from round to round, and no page sees to it; UserError for a step that cannot."""
         if not self.problem.training.keeps or "optimiser" in options:
             return False
-        if "optimiser" not in inspect.signature(task.fn).parameters:
-            raise UserError(
-                f"params.yaml: training.optimiser.state is kept, and {task.name} of this method's page starts its optimiser "
-                "anew; set it to reset, or give that step an argument optimiser, as local_train has."
-            )
+        _must_take(task, "optimiser", _NOT_KEPT)
         return True
 
     def _count(self, name: str, bytes_down: int, answers: list[list[Any]], silos: Silos) -> None:
@@ -175,5 +178,21 @@ def on_cohorts(
 def tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
     """A number in [0, 1) for each client, which follows from the seed, the round, the purpose and its name."""
     clients = list(clients)
-    streams = client_streams(problem.seed, clients, number, purpose)
-    return {c: float(uniform(s, (1,))) for c, s in zip(clients, streams, strict=True)}
+    drawn = uniform(client_streams(problem.seed, clients, number, purpose), (1,))[:, 0]
+    return dict(zip(clients, drawn.tolist(), strict=True))
+
+
+_NOT_KEPT = (
+    "params.yaml: training.optimiser.state is kept, and {} of this method's page starts its optimiser anew; "
+    "set it to reset"
+)
+_NOT_TOLD = (
+    "params.yaml: clients.sampling.kind is improving, and {} of this method's page tells no validation loss; "
+    "use uniform or by_size"
+)
+
+
+def _must_take(task: ClientStep, argument: str, otherwise: str) -> None:
+    """UserError for a step that has no such argument; `otherwise`: what that means, with a place for the step's name."""
+    if argument not in inspect.signature(task.fn).parameters:
+        raise UserError(f"{otherwise.format(task.name)}, or give that step an argument {argument}, as local_train has.")

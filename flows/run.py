@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefect import flow
@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
 from flows.console.ctrl_c import heed
-from flows.console.run_news import say_result, say_round
+from flows.console.run_news import say_result, say_round, say_warnings
 from flows.experiment import records
 from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
@@ -122,12 +122,14 @@ class _Run:
         params, quantity, (state, number, memory) = self.project.params, self.project.quantity, begun
         sampler = self.page.sampler(self.project.sampler)
         keep_best = params.evaluation.report == "best"
+        say_warnings(self.folder.name, sampler.warnings(problem))
         best = self.folder.best_round(number, quantity) if keep_best else (-math.inf, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
         while number < params.training.rounds and not state.finished and not reached:
             heed()
             began, number = time.perf_counter(), number + 1
             round = self._round(problem, private, number, called(sampler, problem, number, memory))
+            round = replace(round, validation={} if sampler.asks_validation else None)
             state, report = play(self.page, state, round) if round.clients else (state, Report())
             memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)

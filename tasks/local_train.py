@@ -16,6 +16,7 @@ from silos.private import PrivateStore
 from tasks.messages import Update
 from tasks.running.opening import open_private, open_stacks, open_streams
 from tasks.running.step import step
+from tasks.scoring.validation_losses import validation_losses
 
 Updated = TypeVar("Updated", bound=Update)
 
@@ -37,6 +38,7 @@ def local_train(
     shares: Mapping[str, float] | None = None,
     optimiser: Private | None = None,
     keep: str | None = None,
+    validate: bool = False,
 ) -> list[Update]:
     """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client.
 
@@ -46,6 +48,7 @@ def local_train(
     The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
     `each` the shared weights also leave client by client. `shares`: client to what its weights count in the sum, in place
     of its rows. `optimiser`: where clients keep the optimiser's state from one round to the next; else it starts fresh.
+    `validate`: clients also tell their losses on validation rows (see tasks.scoring.validation_losses).
     """
     updates = []
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
@@ -59,6 +62,10 @@ def local_train(
             update = also_kept(update, keep, {name: trained.weights[name] for name in model.shared}, private)
         if optimiser is not None:
             update = also_kept(update, optimiser.section, trained.optimiser, private)
+        if validate:
+            both = (weights, trained.weights)
+            told = validation_losses(cohort.silos, stack, model.network, *both, context, training, device)
+            update = replace(update, validation=told)
         updates.append(update)
     return updates
 

@@ -181,6 +181,8 @@ class Update(Weighed):
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     # (clients, ...), where the method asks for every client's own weights
     each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
+    # client to its mean loss on validation rows before and after training, where that is asked; NaN of too few rows
+    validation: Annotated[Mapping[str, tuple[float, float]], FEW] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

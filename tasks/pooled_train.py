@@ -16,6 +16,7 @@ from tasks.local_train import also_kept
 from tasks.messages import Update
 from tasks.running.opening import open_private, open_rows, open_weights
 from tasks.running.step import step
+from tasks.scoring.validation_losses import validation_losses
 
 
 @step
@@ -29,10 +30,11 @@ def pooled_train(
     round: int,
     device: str = "cpu",
     optimiser: Private | None = None,
+    validate: bool = False,
 ) -> list[Update]:
     """One update, of the pooled client; `context` is its members', with an axis over them or private, or there is none.
 
-    `optimiser` as of local_train.
+    `optimiser` and `validate` as of local_train.
     """
     silos, (stack,) = cohort.silos, cohort.stacks
     members = silos.members or silos.clients
@@ -51,4 +53,10 @@ def pooled_train(
     trained = train(network, weights, {}, together, training, streams, optimiser=before)
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
     update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())
-    return [update if optimiser is None else also_kept(update, optimiser.section, trained.optimiser, private)]
+    if optimiser is not None:
+        update = also_kept(update, optimiser.section, trained.optimiser, private)
+    if validate:
+        both = (weights, trained.weights)
+        told = validation_losses(silos, stack, model.network, *both, opened, training, device)
+        update = replace(update, validation=told)
+    return [update]

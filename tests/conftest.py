@@ -158,7 +158,7 @@ def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
 
 @pytest.fixture
 def make_round(tmp_path: Path) -> Callable[..., Round]:
-    """A round of a problem without Prefect; every client takes part unless `clients` says otherwise."""
+    """A round of a problem without Prefect; every client takes part unless `clients` says otherwise; `validate` asks."""
 
     def build(
         problem: Problem,
@@ -167,12 +167,14 @@ def make_round(tmp_path: Path) -> Callable[..., Round]:
         workers: int = 1,
         stack: int = 2,
         private: PrivateStore | None = None,
+        validate: bool = False,
     ) -> Round:
         clients = problem.silos.clients if clients is None else tuple(clients)
         dropped = tuple(c for c in problem.silos.clients if c not in clients)
         private = private or PrivateStore(str(tmp_path / "private"))
         problem = replace(problem, stack=stack)
-        return Round(number, problem, clients, dropped, PlainRunner(workers), private)
+        asked: dict[str, tuple[float, float]] | None = {} if validate else None
+        return Round(number, problem, clients, dropped, PlainRunner(workers), private, validation=asked)
 
     return build
 

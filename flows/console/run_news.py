@@ -7,6 +7,12 @@ from flows.console import screen
 from models.assessment.quantities import Quantity
 
 
+def say_warnings(name: str, sentences: Sequence[str]) -> None:
+    """A run is about to begin, or to go on."""
+    for sentence in sentences:
+        screen.current().say(f"{name}: {sentence}")
+
+
 def say_round(name: str, record: dict[str, Any], quantity: Quantity, said: Sequence[str]) -> None:
     """A round is over; `said`: the sentences that the method reports."""
     screen.current().round(record["round"], quantity.said(record["metrics"]))

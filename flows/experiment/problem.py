@@ -1,12 +1,15 @@
-"""From params and silos to what every method of a seed is given."""
+"""From params and silos to what every method of a seed is given, and who is called."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from flows.experiment.clients_params import ClientsParams
+from flows.experiment.improving import Improving, validation_rows
 from flows.experiment.pretrained_file import started
-from flows.params import Params
+from flows.experiment.sampling import BySize, Sampler, Uniform
+from flows.params import FocalParams, Params
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.images.pretrained import Pretrained
@@ -20,12 +23,15 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.free_memory import must_fit
 from silos.manifest import Manifest
+from tasks.messages import LEAST_ROWS
 
 _OBJECTIVES: Mapping[str, Any] = {
     "cross_entropy": objectives.CrossEntropy,
     "focal": objectives.Focal,
     "squared_error": objectives.SquaredError,
 }
+
+_SAMPLERS: Mapping[str, Any] = {"uniform": Uniform, "by_size": BySize, "improving": Improving}
 
 
 def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) -> Problem:
@@ -35,8 +41,10 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     """
     manifest, engine = silos.manifest, params.engine
     _suits(params, manifest.task)
+    _focal(params, len(manifest.classes))
     federated = silos.federated()
     _join(params, federated)
+    _improving(params, federated)
     try:
         network = _network(params, manifest, root)
         kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
@@ -44,6 +52,12 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
         raise UserError(f"params.yaml: model: {error}") from None
     _fits(params, network, min(kernel.stack, len(federated.clients)), device)
     return Problem(federated, network, _training(params, kernel.kind), seed, kernel.stack)
+
+
+def sampler(params: ClientsParams) -> Sampler:
+    """Who is called in a round, as params say."""
+    options = params.sampling.model_dump(exclude={"kind"})
+    return _SAMPLERS[params.sampling.kind](params.fraction, params.dropout, params.join, **options)
 
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:
@@ -68,6 +82,23 @@ def _suits(params: Params, task: str) -> None:
         raise UserError(
             f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
             "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
+        )
+
+
+def _focal(params: Params, classes: int) -> None:
+    """UserError for a focal loss of one class, or with other than a number for each."""
+    objective, data = params.training.objective, f"data/{params.data.name}"
+    if not isinstance(objective, FocalParams):
+        return
+    if classes < 2:
+        raise UserError(
+            f"params.yaml: training.objective.kind is focal, and {data} has one class, of which a network is always sure; "
+            "use cross_entropy."
+        )
+    if isinstance(objective.alpha, tuple) and len(objective.alpha) != classes:
+        raise UserError(
+            f"params.yaml: training.objective.alpha has {len(objective.alpha)} numbers, and {data} has {classes} classes; "
+            "give one for each class, or a single one."
         )
 
 
@@ -108,6 +139,16 @@ def _join(params: Params, silos: Silos) -> None:
     if all(join.get(client, 1) > 1 for client in silos.clients):
         raise UserError(
             f"params.yaml: clients.join: nobody is there in round 1; let at least one of {len(join)} start."
+        )
+
+
+def _improving(params: Params, silos: Silos) -> None:
+    """UserError where nobody can tell whether it improves."""
+    if params.clients.sampling.kind == "improving" and max(validation_rows(silos).values()) < LEAST_ROWS:
+        raise UserError(
+            f"params.yaml: clients.sampling.kind is improving, and no client of data/{params.data.name} has {LEAST_ROWS} "
+            "validation rows, on which it could tell whether it improves; raise data.split.validation, or use uniform or "
+            "by_size."
         )
 
 

@@ -115,10 +115,9 @@ class Project:
     @property
     def sampler(self) -> "Sampler":
         """Who is called in a round, as params say."""
-        from flows.experiment.sampling import Uniform
+        from flows.experiment.problem import sampler
 
-        clients = self.params.clients
-        return Uniform(clients.fraction, clients.dropout, clients.join)
+        return sampler(self.params.clients)
 
     @property
     def quantity(self) -> Quantity:

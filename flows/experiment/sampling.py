@@ -1,9 +1,10 @@
 """Who is called in a round."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from flows.method import Report
 from flows.round import Problem, Round, tickets
@@ -23,6 +24,9 @@ class Called:
 class Sampler(ABC):
     """Who is called: by the seed, the round and what it keeps in memory, and by nothing else."""
 
+    asks_validation: ClassVar[bool] = False
+    """Whether clients that train tell their losses on validation rows, which are then in `Round.validation`."""
+
     @abstractmethod
     def call(self, problem: Problem, number: int, memory: Memory) -> Called:
         """The clients of this round."""
@@ -33,6 +37,10 @@ class Sampler(ABC):
         It is not asked after a round in which nobody answered.
         """
         return memory
+
+    def warnings(self, problem: Problem) -> Sequence[str]:
+        """Sentences for a person, before the first round."""
+        return ()
 
 
 def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> Called:
@@ -52,8 +60,8 @@ def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> C
 
 
 @dataclass(frozen=True)
-class Uniform(Sampler):
-    """max(1, fraction * clients) are drawn without replacement (McMahan et al. 2017); it remembers nothing.
+class Drawing(Sampler):
+    """K = max(1, fraction * clients) are drawn without replacement, of those that are there.
 
     Each drops out with chance `dropout`, from a stream of its own, so that the same seed loses the same clients in every
     method. `join`: clients to the round before which they are not there to be drawn.
@@ -63,15 +71,51 @@ class Uniform(Sampler):
     dropout: float = 0.0
     join: Mapping[str, int] = field(default_factory=dict)
 
+    @abstractmethod
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """So many of these clients, which are more."""
+
     def call(self, problem: Problem, number: int, memory: Memory) -> Called:
         """See Sampler."""
         clients = tuple(c for c in problem.silos.clients if self.join.get(c, 1) <= number)
         chosen = set(clients)
         wanted = max(1, round(self.fraction * len(clients)))
         if wanted < len(clients):
-            ticket = tickets(problem, clients, number, "draw")
-            chosen = set(sorted(clients, key=lambda c: (ticket[c], c))[:wanted])
+            chosen = set(self.draw(problem, clients, wanted, number, memory))
         luck = tickets(problem, clients, number, "dropout") if self.dropout else dict.fromkeys(clients, 1.0)
         drawn = [c for c in clients if c in chosen]
         there, lost = ([c for c in drawn if (luck[c] >= self.dropout) == kept] for kept in (True, False))
         return Called(tuple(there), tuple(lost))
+
+
+class Uniform(Drawing):
+    """Every client is drawn with the same chance (McMahan et al. 2017); it remembers nothing."""
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        return lowest(tickets(problem, clients, number, "draw"), wanted)
+
+
+class BySize(Drawing):
+    """One after another, each with chance in proportion to training rows among those not yet drawn.
+
+    A client of n rows and ticket u waits -log(1 - u) / n, and who waits least is drawn (Efraimidis and Spirakis 2006). So
+    only the first draw's chances are in proportion to rows; the more are drawn, the more alike are clients' chances. Of
+    clients of one size it draws those that `Uniform` draws.
+    """
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        rows, ticket = problem.silos.select(clients).rows("train"), tickets(problem, clients, number, "draw")
+        return lowest({c: -math.log1p(-ticket[c]) / rows[c] for c in clients}, wanted)
+
+
+def lowest(numbers: Mapping[str, float], count: int) -> list[str]:
+    """The clients with the least numbers, of equals the first by name."""
+    return sorted(numbers, key=lambda c: (numbers[c], c))[:count]

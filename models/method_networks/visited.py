@@ -37,7 +37,8 @@ class Visiting:
 class Visit(NamedTuple):
     """Of every client of a stack: its posterior as a Variational network's weights, the step of its site in natural
     parameters, float64 of float32's digits, the step of what is no Gaussian, the divergence of posterior and cavity in nats,
-    the mean training loss, of how many weights no step is sent, and its own column's as it is trained.
+    the mean training loss, of how many weights no step is sent, and its own column's as it is trained; and what a Tilted
+    network answers with before and after: weights, and the context of both.
     """
 
     posterior: dict[str, Tensor]
@@ -47,6 +48,9 @@ class Visit(NamedTuple):
     loss: Tensor
     unsent: Tensor
     own: dict[str, Tensor]
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+    context: dict[str, Tensor]
 
 
 def visited(
@@ -79,7 +83,8 @@ def visited(
     for name in gaussian_names(own, RAW):
         prior = torch.full_like(own[name], how.prior_precision)
         context |= {name + MEAN: torch.zeros_like(prior), name + PRECISION: prior}
-    trained = train(network, dict(sorted(weights.items())), context, rows, training, streams)
+    weights = dict(sorted(weights.items()))
+    trained = train(network, weights, context, rows, training, streams)
     of_stack, of_one = network.posterior_stack, network.posterior
     posterior, nats = resolve(network, training.engine).run(of_stack, of_one, trained.weights, context)
     share = share.double() * (rows.counts > 0)
@@ -91,7 +96,9 @@ def visited(
         step |= parts.named(name)
     kept, unsent = _largest(step, server, names, how.upload)
     moved = {name: along(share, w) * (trained.weights[name] - w).double() for name, w in points.items()}
-    return Visit(posterior, kept, moved, nats, trained.loss, unsent, {name: trained.weights[name] for name in own})
+    column = {name: trained.weights[name] for name in own}
+    answers = (weights, trained.weights, context)
+    return Visit(posterior, kept, moved, nats, trained.loss, unsent, column, *answers)
 
 
 def _cavity(told: Natural, site: Natural) -> Natural:

@@ -1,5 +1,6 @@
 """Losses of one client, one number a row; every method accepts any of them."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -60,18 +61,43 @@ class CrossEntropy(Sloped):
 
 
 @dataclass(frozen=True)
-class Focal:
-    """-(1 - p)^gamma log p, p = p(y | x) (Lin et al. 2017, equation 4); gamma 0 is cross-entropy."""
+class Focal(Sloped):
+    """-alpha (1 - p)^gamma log p, p = p(y | x) (Lin et al. 2017, equation 5); gamma 0 is cross-entropy times alpha.
+
+    `alpha` is one number, or one for each class, which a row takes by its label. Of two classes or more: of a single one
+    there is no 1 - p.
+    """
 
     task: ClassVar[Task] = "classification"
     gamma: float = 2.0
+    alpha: float | tuple[float, ...] = 1.0
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
         """(rows,) nats."""
-        log_p = _log_likelihood(logits, y)
-        # p = 1 would give 0 * inf in the gradient of the power for gamma < 1
-        miss = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
-        return -(miss**self.gamma) * log_p
+        log_p = torch.log_softmax(logits, -1)
+        at = y.unsqueeze(-1)
+        loss = -self._alpha(log_p, at) * log_p.gather(-1, at)
+        if self.gamma:
+            loss = loss * (self.gamma * _log_miss(log_p, at)).exp()
+        return loss.squeeze(-1)
+
+    def slopes(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and alpha (1 - p)^gamma (1 - p - gamma p log p) times the other classes' softmax less one-hot."""
+        log_p = torch.log_softmax(logits, -1)
+        at = y.unsqueeze(-1)
+        alpha, own = self._alpha(log_p, at), log_p.gather(-1, at)
+        if not self.gamma:  # the bits of cross-entropy, which the others' softmax times 1 - p rounds away from
+            loss, slope = CrossEntropy().slopes(logits, y)
+            return alpha.squeeze(-1) * loss, alpha * slope
+        miss = _log_miss(log_p, at)
+        scale = alpha * (self.gamma * miss).exp()
+        pull = scale * (miss.exp() - self.gamma * own.exp() * own)
+        return (-scale * own).squeeze(-1), pull * (log_p - miss).exp_().scatter_(-1, at, torch.full_like(own, -1.0))
+
+    def _alpha(self, log_p: Tensor, at: Tensor) -> Tensor:
+        """Each row's, (rows, 1)."""
+        alpha = log_p.new_tensor(self.alpha)
+        return alpha[at] if alpha.ndim else alpha.expand(at.shape)
 
 
 @dataclass(frozen=True)
@@ -101,3 +127,8 @@ def measures(objective: Objective, logits: Tensor, y: Tensor) -> dict[str, Tenso
 
 def _log_likelihood(logits: Tensor, y: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def _log_miss(log_p: Tensor, at: Tensor) -> Tensor:
+    """log(1 - p) of the class at each place, (rows, 1), from the others: 1 - p itself is 0 where p rounds to 1."""
+    return log_p.scatter(-1, at, -math.inf).logsumexp(-1, keepdim=True)

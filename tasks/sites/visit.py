@@ -1,6 +1,7 @@
 """Each client of a cohort is visited: it divides its site out of what the server knows, trains, and tells what changed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -18,6 +19,7 @@ from tasks.local_train import also_kept, shares_of, weighted_sum
 from tasks.messages import SiteSteps
 from tasks.running.opening import open_stacks, open_streams
 from tasks.running.step import step
+from tasks.scoring.validation_losses import validation_losses
 
 POSTERIOR = "posterior"
 """The section in which a client keeps what it last believed itself."""
@@ -36,12 +38,14 @@ def visit(
     start: Weights | None = None,
     again: int = 0,
     device: str = "cpu",
+    validate: bool = False,
 ) -> list[SiteSteps]:
     """One message a stack; the client stores its posterior, and its site unless the server holds it.
 
     The model's shared weights are what the server knows, its context the sites, and what is personal a client's own column.
     `shares`: what of its step counts for each client. `start`: the means to learn from while the server knows nothing, which
     everybody draws alike. `again`: how many visits of this round the clients have had.
+    `validate` as of local_train, of what the server knows and of the posterior.
     """
     messages = []
     purpose = f"visit {again}" if again else "local_train"  # the batches of FedAvg
@@ -52,7 +56,12 @@ def visit(
         begin = None if start is None else stacked({n: t.to(device) for n, t in start.items()}, stack.size)
         share = shares_of(stack.clients, shares, stack.size).to(device)
         found = visited(cast(Tilted, model.network), server, sites, own, begin, rows, training, streams, share, how)
-        messages.append(_told(stack, model, found, rows.counts.cpu(), sites, private))
+        message = _told(stack, model, found, rows.counts.cpu(), sites, private)
+        if validate:
+            answers = (found.before, found.after, found.context)
+            told = validation_losses(cohort.silos, stack, model.network, *answers, training, device)
+            message = replace(message, validation=told)
+        messages.append(message)
     return messages
 
 

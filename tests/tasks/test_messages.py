@@ -223,9 +223,9 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "evaluate": (plain, {"training": problem.training, "keep_outcomes": True}),
         "full_gradient": (plain, when),
         "head_gradient": (matched, {"training": problem.training}),
-        "local_train": (plain, {**when, "each": True}),
+        "local_train": (plain, {**when, "each": True, "validate": True}),
         "own_norms": (alone, when),
-        "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool()}),
+        "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool(), "validate": True}),
         "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
         "regroup": (offered, {"training": problem.training}),
         "send": (alone, {}),
@@ -344,6 +344,7 @@ def test_bytes_up_are_the_hand_count():
     update = Update(("a", "b"), torch.tensor([1, 2]), sums, torch.zeros(2))
     assert update.bytes_up == 2 * (16 + 1 + 1) * 4
     assert Update(("a",), torch.tensor([1]), {}, torch.zeros(1)).bytes_up == 8
+    assert replace(update, validation={"a": (1.0, 0.5), "b": (2.0, 3.0)}).bytes_up == update.bytes_up + 2 * 2 * 4
 
 
 def test_a_rounds_traffic_is_the_hand_count(make_problem, play):

@@ -55,7 +55,8 @@ def _trained(
     groups: Sequence[Names], round: Round, rounds: int, start: Callable[[Sequence[str]], Weights]
 ) -> list[Weights]:
     """FedAvg in each of the groups, as the first rounds of phase 2 would be; with optimisers of its own."""
-    weights, trial = together([start(names) for names in groups]), replace(round, optimisers=KeptOptimisers())
+    weights = together([start(names) for names in groups])
+    trial = replace(round, optimisers=KeptOptimisers(), validation=None)
     for number in range(1, rounds + 1):
         weights, _ = train_groups(trial, weights, groups, since=round.number - number)
         trial.optimisers.next_round(round.clients)

@@ -1,12 +1,17 @@
 """What params say of model and clients is the network and the clients that methods are given."""
 
+import numpy as np
 import pytest
 
+from flows.experiment.improving import Improving
 from flows.experiment.project import Project
-from flows.experiment.sampling import Uniform
+from flows.experiment.sampling import BySize, Uniform
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
+from models.training.objectives import Focal
 from silos.errors import UserError
+
+COLUMN = "data.scheme=[{kind: column, column: client}]"
 
 
 @pytest.fixture
@@ -24,6 +29,26 @@ def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
         problem = opened(*override).problem(0)
         assert problem.network == expected
         assert problem.training.engine == "batched"
+
+
+def test_focal_loss_has_a_number_for_each_class_or_one_for_all(opened):
+    def objective(alpha):
+        return opened(f"training.objective={{kind: focal, gamma: 1, alpha: {alpha}}}").problem(0).training.objective
+
+    assert objective(0.25) == Focal(1.0, 0.25)
+    assert objective([1] * 9 + [2]) == Focal(1.0, (1.0,) * 9 + (2.0,))
+    for wrong in (9, 11, 0):
+        said = rf"training\.objective\.alpha has {wrong} numbers, and data/digits has 10 classes; give one for each"
+        with pytest.raises(UserError, match=said):
+            objective([1] * wrong)
+
+
+def test_of_one_class_there_is_no_focal_loss(opened, project):
+    np.savez(project / "one.npz", x=np.arange(24.0).reshape(12, 2), y=[0] * 12, client=["a", "b"] * 6)
+    source = ["data.name=one", "data.source={kind: npz, path: one.npz}", COLUMN]
+    with pytest.raises(UserError, match=r"objective\.kind is focal, and data/one has one class, .*; use cross_entropy"):
+        opened(*source, "training.objective={kind: focal}").problem(0)
+    assert opened(*source).problem(0).silos.clients == ("a", "b")
 
 
 def test_clients_may_join_later(opened):
@@ -46,6 +71,41 @@ def test_clients_may_join_later(opened):
 def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
     with pytest.raises(UserError, match=said):
         opened(f"clients.join={join}").problem(0)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ("{kind: uniform}", Uniform(0.5, 0.1, {"c05": 2})),
+        ("{kind: by_size}", BySize(0.5, 0.1, {"c05": 2})),
+        ("{kind: improving}", Improving(0.5, 0.1, {"c05": 2}, focus=0.8, improvement="last_seen")),
+        (
+            "{kind: improving, focus: 1, improvement: within_round}",
+            Improving(0.5, 0.1, {"c05": 2}, focus=1.0, improvement="within_round"),
+        ),
+    ],
+)
+def test_who_is_called_is_as_params_say_and_uniform_where_they_say_nothing(sampling, expected, opened):
+    who = ["clients.fraction=0.5", "clients.dropout=0.1", "clients.join={c05: 2}"]
+    sampler = opened(*who, f"clients.sampling={sampling}").sampler
+    assert sampler == expected
+    assert type(sampler) is type(expected)
+    assert opened("clients={}").sampler == Uniform()
+
+
+@pytest.mark.parametrize("rows", ["own", "common"])
+def test_nobody_improves_without_validation_rows(rows, opened):
+    """Six clients have some 300 rows each, and 0.03 of them are 9; of common ones there are enough."""
+    split = f"data.split={{validation: 0.03, test: 0.2, validation_rows: {rows}}}"
+    improving = "clients.sampling={kind: improving}"
+    if rows == "common":
+        assert opened(split, improving).problem(0)
+    else:
+        with pytest.raises(UserError, match=r"kind is improving, and no client of data/digits has 10 validation rows"):
+            opened(split, improving).problem(0)
+        assert opened(split, "clients.sampling={kind: by_size}").problem(0)
+    with pytest.raises(UserError, match=r"raise data\.split\.validation, or use uniform or by_size\.$"):
+        opened("data.split={validation: 0, test: 0.2}", improving).problem(0)
 
 
 def test_a_client_that_is_never_trained_joins_nothing(opened):

@@ -1,11 +1,15 @@
 """Who is called in a round: by the seed, the round and a memory that a resumed run finds again."""
 
+import math
+from collections import Counter
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
+from scipy import stats
 
 from flows.experiment.run_folder import RunFolder
-from flows.experiment.sampling import Called, Sampler, Uniform, called
+from flows.experiment.sampling import BySize, Called, Sampler, Uniform, called
 from models.state import State
 from silos.errors import UserError
 from tasks.recording.checkpoint import Journal, load_state, save_state
@@ -47,6 +51,35 @@ def test_every_client_is_drawn_about_equally_often(problem):
             counts[client] += 1
     deviation = (400 * 0.25 * 0.75) ** 0.5
     assert all(abs(n - 100) < 4 * deviation for n in counts.values())
+
+
+def test_of_clients_of_one_size_those_are_drawn_by_size_that_are_drawn_uniformly(problem):
+    for number in range(1, 30):
+        assert BySize(0.25, 0.3).call(problem, number, {}) == Uniform(0.25, 0.3).call(problem, number, {})
+
+
+def test_each_next_client_is_drawn_with_chance_in_proportion_to_rows_among_those_left(make_problem):
+    """Every pair's exact probability, from both orders in which it can be drawn."""
+    rows, rounds = {"a": 1, "b": 2, "c": 3, "d": 8}, 3000
+    problem, total = make_problem(rows), sum(rows.values())
+    expected: Counter[frozenset[str]] = Counter()
+    for first, second in permutations(rows, 2):
+        expected[frozenset((first, second))] += rows[first] / total * rows[second] / (total - rows[first])
+    assert math.fsum(expected.values()) == pytest.approx(1)
+    drawn = Counter(frozenset(BySize(0.5).call(problem, n, {}).clients) for n in range(1, rounds + 1))
+    seen, there = zip(*((drawn[pair], rounds * p) for pair, p in expected.items()), strict=True)
+    assert stats.chisquare(seen, there).pvalue > 0.001
+    single = Counter(BySize(0.25).call(problem, n, {}).clients[0] for n in range(1, rounds + 1))
+    assert stats.chisquare([single[c] for c in rows], [rounds * n / total for n in rows.values()]).pvalue > 0.001
+
+
+def test_by_size_all_are_drawn_where_all_are_wanted_and_nobody_before_it_joins(make_problem):
+    problem = make_problem({"a": 1, "b": 2, "c": 90})
+    assert BySize().call(problem, 1, {}).clients == ("a", "b", "c")
+    drawn = [BySize(0.4, 0.0, {"c": 5}).call(problem, n, {}).clients for n in range(1, 10)]
+    assert all("c" not in clients for clients in drawn[:4])
+    assert any("c" in clients for clients in drawn[4:])
+    assert all(len(clients) == 1 for clients in drawn)
 
 
 def test_a_client_that_joins_later_is_drawn_from_its_round_on(problem):

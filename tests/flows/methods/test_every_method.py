@@ -1,5 +1,6 @@
 """What every method must do, whichever it is: found through the registry."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,6 +217,24 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
 
 
 EVERYTHING = [*DRAWING, *((name, {}) for name in EXAMPLES)]
+
+
+@pytest.mark.parametrize(("name", "options"), EVERYTHING)
+def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_it_did_not(
+    name, options, fitting, play
+):
+    """But for methods whose clients send gradients, and a page of the docs whose step has no such argument."""
+    page = find(name, EXAMPLES)(**options)
+    problem = fitting(page, CLIENTS, validation=12, **ROWS)
+    if name == "fedrep":
+        with pytest.raises(UserError, match="tells no validation loss"):
+            play(page, problem, [1], validate=True)
+        return
+    asked, plain = (play(page, problem, [1, 2, 3], absent={2: ["oslo"]}, validate=asks) for asks in (True, False))
+    assert asked.state.sha256() == plain.state.sha256()
+    for round in asked.rounds:
+        assert set(round.validation) == (set() if "fedsgd" in (name, options.get("arm")) else set(round.clients))
+        assert all(math.isfinite(loss) for pair in round.validation.values() for loss in pair)
 
 
 @pytest.mark.parametrize(("name", "options"), EVERYTHING)

@@ -96,6 +96,24 @@ def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dro
         torch.testing.assert_close(theirs, losses, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("objective", [Focal(2.0), Focal(0.5, (0.5, 1.0, 3.0)), Focal(0.0, 0.25)])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_whatever_focal_loss_a_stack_at_once_equals_one_client_after_another(objective, optimiser, network, make_rows):
+    """Under plain SGD from the closed form of its slope, and by autograd otherwise."""
+    weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
+    rows = make_rows(SIZES)
+    stack = (network, weights, {}, rows._replace(x=rows.x.double()))
+    expected, *found = (
+        train(*stack, training(optimiser, objective=objective, engine=engine), streams())
+        for engine in ("sequential", *others(network))
+    )
+    assert len(found) == 2
+    for trained in found:
+        for name in weights:
+            torch.testing.assert_close(trained.weights[name], expected.weights[name], rtol=0, atol=1e-10)
+        torch.testing.assert_close(trained.loss, expected.loss, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("network", [*NETWORKS.values(), NORMALISING], ids=[*NETWORKS, "residual"])
 def test_gradients_of_a_stack_are_those_of_one_client_after_another(network, dropout, make_rows):

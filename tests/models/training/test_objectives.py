@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.objectives import CrossEntropy, Focal, SquaredError, measures
+from models.training.objectives import CrossEntropy, Focal, SquaredError, measures, slopes
+from silos.sources.vision import torchvision
 
 LOGITS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
 LABELS = torch.arange(40) % 6
@@ -18,8 +19,83 @@ def test_cross_entropy_is_torchs():
     torch.testing.assert_close(ours, torch.nn.functional.cross_entropy(LOGITS, LABELS, reduction="none"))
 
 
-def test_focal_with_gamma_0_is_cross_entropy():
-    torch.testing.assert_close(Focal(0.0)(LOGITS, LABELS), CrossEntropy()(LOGITS, LABELS))
+GAMMAS = [0.0, 0.5, 1.0, 2.0, 5.0]
+ALPHAS = [1.0, 0.25, (0.2, 1.0, 0.0, 3.0, 0.5, 1.5)]
+
+
+def by_autograd(objective, logits, y):
+    """Its losses, and the gradient of their sum."""
+    leaves = logits.clone().requires_grad_()
+    loss = objective(leaves, y)
+    return loss.detach(), torch.autograd.grad(loss.sum(), leaves)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_focal_with_gamma_0_and_alpha_1_is_cross_entropy_to_the_bit_its_gradient_too(dtype):
+    logits = LOGITS.to(dtype)
+    for of in (by_autograd, slopes):
+        for ours, theirs in zip(of(Focal(0.0), logits, LABELS), of(CrossEntropy(), logits, LABELS), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("of", [by_autograd, slopes])
+def test_focal_with_gamma_0_and_a_vector_is_torchs_weighted_cross_entropy_summed_over_rows(of):
+    alpha = ALPHAS[-1]
+
+    def torchs(logits, y):
+        return torch.nn.functional.cross_entropy(logits, y, torch.tensor(alpha, dtype=logits.dtype), reduction="none")
+
+    for ours, theirs in zip(of(Focal(0.0, alpha), LOGITS, LABELS), by_autograd(torchs, LOGITS, LABELS), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", [0.25, -1])
+def test_of_two_classes_with_logits_0_and_x_focal_is_torchvisions(gamma, alpha):
+    """Their alpha of -1 is no weight at all."""
+    x, y = LOGITS[:, 0], LABELS % 2
+    two = torch.stack([torch.zeros_like(x), x], 1)
+    ours = Focal(gamma, 1.0 if alpha < 0 else (1 - alpha, alpha))
+    theirs = torchvision().ops.sigmoid_focal_loss
+
+    def binary(x, y):
+        return theirs(x, y.to(x.dtype), alpha=alpha, gamma=gamma)
+
+    loss, slope = by_autograd(binary, x, y)
+    for of in (by_autograd, slopes):
+        found, gradient = of(ours, two, y)
+        torch.testing.assert_close(found, loss, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(gradient, torch.stack([-slope, slope], 1), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_closed_slope_of_focal_is_its_autograd_gradient_and_the_papers_formula(gamma, alpha):
+    focal = Focal(gamma, alpha)
+    loss, slope = slopes(focal, LOGITS, LABELS)
+    expected = by_autograd(focal, LOGITS, LABELS)
+    torch.testing.assert_close(loss, expected[0], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(slope, expected[1], rtol=1e-9, atol=1e-12)
+    p = torch.softmax(LOGITS, -1)
+    own = p.gather(1, LABELS[:, None])
+    factor = (1 - own) ** (gamma - 1) * (gamma * own * own.log() - (1 - own))
+    weight = torch.tensor(alpha, dtype=p.dtype).expand(6)[LABELS][:, None]
+    by_hand = weight * factor * (torch.nn.functional.one_hot(LABELS, 6) - p)
+    torch.testing.assert_close(slope, by_hand, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_finite_differences_agree_with_the_gradient_of_focal_and_with_its_own_gradient(gamma, alpha):
+    logits = LOGITS[:12].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: Focal(gamma, alpha)(z, LABELS[:12]), logits)
+    assert torch.autograd.gradgradcheck(lambda z: Focal(gamma, alpha)(z, LABELS[:12]), logits)
+
+
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=6), st.floats(0, 5), st.floats(0.01, 5))
+def test_focal_falls_as_gamma_grows(logits, gamma, more):
+    z, y = torch.tensor([logits], dtype=torch.float64), torch.tensor([0])
+    assert float(Focal(gamma + more)(z, y)) <= float(Focal(gamma)(z, y)) * (1 + 1e-12)
 
 
 @given(st.floats(0.01, 0.99), st.floats(0, 5))
@@ -38,17 +114,21 @@ def test_focal_is_the_binary_loss_written_with_sigmoids():
         torch.testing.assert_close(Focal(2.0)(two, torch.full((25,), y)), -((1 - p) ** 2) * p.log())
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
-def test_losses_and_gradients_are_finite_for_certain_and_for_hopeless_logits(gamma):
-    logits = torch.tensor([[200.0, 0.0], [0.0, 200.0], [0.0, 0.0]], requires_grad=True)
-    loss = Focal(gamma)(logits, torch.zeros(3, dtype=torch.int64))
-    loss.sum().backward()
+@pytest.mark.parametrize("of", [by_autograd, slopes])
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_losses_and_gradients_are_finite_for_certain_and_for_hopeless_logits(gamma, of):
+    """In float32, where 1 - p is 0 and p is 0."""
+    ten, y = 1e4, torch.zeros(4, dtype=torch.int64)
+    logits = torch.tensor([[ten, -ten, 0.0], [-ten, ten, 0.0], [0.0, 0.0, 0.0], [ten, ten, ten]])
+    loss, slope = of(Focal(gamma), logits, y)
     assert torch.isfinite(loss).all()
-    assert torch.isfinite(logits.grad).all()
-    assert float(loss[0].detach()) == pytest.approx(0, abs=1e-6)
+    assert torch.isfinite(slope).all()
+    assert loss.tolist() == pytest.approx([0, 2 * ten, *[(2 / 3) ** gamma * math.log(3)] * 2])
+    assert slope[0].tolist() == [0, 0, 0]
+    assert slope[1].tolist() == pytest.approx([-1, 1, 0])
 
 
-@pytest.mark.parametrize("objective", [CrossEntropy(), Focal(2.0)])
+@pytest.mark.parametrize("objective", [CrossEntropy(), Focal(2.0), Focal(2.0, ALPHAS[-1]), Focal(0.0, 0.5)])
 def test_an_objective_is_the_same_inside_vmap(objective):
     x, y = LOGITS.reshape(4, 10, 6), LABELS.reshape(4, 10)
     alone = torch.stack([objective(a, b) for a, b in zip(x, y, strict=True)])

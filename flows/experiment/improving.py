@@ -1,0 +1,73 @@
+"""Clients that improved are called again (Fed-Focal Loss, arXiv 2011.06283, equations 7 to 13)."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flows.experiment.sampling import Drawing, Memory, lowest
+from flows.method import Report
+from flows.round import Problem, Round, tickets
+from silos.cohort import Silos
+from silos.errors import UserError
+from tasks.messages import LEAST_ROWS
+
+
+@dataclass(frozen=True)
+class Improving(Drawing):
+    """Of a round's K clients up to floor(focus * K) are drawn uniformly from those that improved in the round before.
+
+    The rest is drawn uniformly from all others: S_{t+1} = B_t + R_t, B_t from C_t = {i in S_t: L_i(t) < L_i(before)}.
+    `focus` is the paper's beta; 0 draws those that `Uniform` draws.
+
+    L_i is the loss on client i's validation rows after its training, before any averaging. It improved if that is below
+    what it told when it last took part (`last_seen`; at first the loss of the model that it was given), or below that of the
+    model that it was given (`within_round`). Equal, or no number, is no improvement.
+    """
+
+    asks_validation: ClassVar[bool] = True
+
+    focus: float = 0.8
+    improvement: Literal["last_seen", "within_round"] = "last_seen"
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        improved = memory["improved"] if memory.get("round") == number - 1 else []
+        most = math.floor(self.focus * wanted + 1e-9)  # 0.58 * 50 rounds to below 29
+        again = lowest(tickets(problem, improved, number, "focus"), most)
+        others = [c for c in clients if c not in set(again)]
+        return [*again, *lowest(tickets(problem, others, number, "draw"), wanted - len(again))]
+
+    def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
+        """Who improved in this round, and what every client told last; UserError if nobody ever told anything."""
+        told = round.validation or {}
+        if not told and not memory:
+            raise UserError(
+                "params.yaml: clients.sampling.kind is improving, and this method's clients train nothing of their own in a "
+                "round, after which they could tell their loss on validation rows; use uniform or by_size."
+            )
+        pairs = {client: told[client] for client in round.clients if client in told}
+        last = memory.get("last", {})
+        improved = [c for c, (given, after) in pairs.items() if after < last.get(c, given)]
+        if self.improvement == "last_seen":
+            last = {**last, **{c: after for c, (_, after) in pairs.items() if math.isfinite(after)}}
+        return {"round": round.number, "improved": improved, "last": last}
+
+    def warnings(self, problem: Problem) -> Sequence[str]:
+        """Who never improves, since it has too few rows to tell."""
+        few = [client for client, rows in validation_rows(problem.silos).items() if rows < LEAST_ROWS]
+        if not few:
+            return ()
+        some = ", ".join(few[:3]) + (f" and {len(few) - 3} more" if len(few) > 3 else "")
+        return (
+            f"{some}: fewer than {LEAST_ROWS} validation rows, so never counted as improved (clients.sampling), and drawn "
+            "with the rest",
+        )
+
+
+def validation_rows(silos: Silos) -> Mapping[str, int]:
+    """How many each client is tried on, its own or common ones."""
+    common = silos.common("validation")
+    return dict.fromkeys(silos.clients, common) if common else silos.rows("validation")
