@@ -11,11 +11,11 @@ from models.assessment.uncertainty import predictive
 from models.exported_model import ExportedModel
 from models.gaussians import PRECISION
 from models.method_networks.codebook import COUNT, OWN, Quantised, habits
-from models.method_networks.columns import Columns
 from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fediir_network import Matched, gradients
 from models.method_networks.fedsr_network import Represented
+from models.method_networks.own_columns import Columns
 from models.method_networks.pooled_rows import RowWise
 from models.method_networks.tilted import MEAN, RAW, WEIGHT, Tilted
 from models.method_networks.variational import Variational
