@@ -42,9 +42,7 @@ def scores_of_others(project: Project, page: Method, state: State, round: Round)
 def _of_everybody(page: Method, silos: Silos, round: Round) -> Round:
     silos = page.silos_with_a_model(silos)
     problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
-    return replace(
-        round, problem=problem, clients=silos.clients, dropped=(), tally=tally, validation=None
-    )
+    return replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally, validation=None)
 
 
 def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:

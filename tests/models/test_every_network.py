@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import pytest
 import torch
-from models.method_networks.columns import Columns
+from models.method_networks.own_columns import Columns
 from torch import nn
 
 from models.assessment.uncertainty import predictive
@@ -16,6 +16,7 @@ from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.method_networks.distrans_network import Transformed
 from models.method_networks.fediir_network import Matched, gradients
 from models.method_networks.fedsr_network import Represented
+from models.method_networks.own_columns import Columns
 from models.method_networks.pooled_rows import RowWise
 from models.method_networks.tilted import MEAN, RAW, WEIGHT, Tilted
 from models.method_networks.variational import Variational

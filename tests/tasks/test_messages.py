@@ -18,8 +18,11 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.round import on_cohorts
 from models.client_statistics.vector import make
+from models.gaussians import natural
 from models.method_networks.codebook import COUNT, OWN, Quantised
 from models.method_networks.fediir_network import Matched
+from models.method_networks.tilted import Tilted
+from models.method_networks.visited import Visiting
 from models.model import Model
 from models.networks.dense import MLP
 from models.shift.told.question import Question
@@ -212,6 +215,11 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     outcome = round.private.save(OUTCOMES, clients, {"correct": np.ones((len(clients), 99), np.uint8)})
     stored = {n: np.stack([w.numpy()] * len(clients)) for n, w in inner.items()}
     alone = Model(network.inner, {}, Private("alone", round.private.save("alone", clients, stored)), clients=clients)
+    law = {n: natural(torch.zeros_like(w), torch.ones_like(w)).named(n) for n, w in inner.items()}
+    known = {name: t for parts in law.values() for name, t in parts.items()}
+    sites = {name: torch.zeros(len(clients), *t.shape, dtype=t.dtype) for name, t in known.items()}
+    tilted = Model(Tilted(network.inner, bias="gaussian"), known, context=sites, clients=clients)
+    visiting = {"how": Visiting(1e-3, 0.01, upload=0.5), "shares": dict.fromkeys(clients, 0.1)}
     kept = (round.private, outcome)
     when = {"training": problem.training, "seed": 0, "round": 1}
     asked: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -232,6 +240,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "tell_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
         "token_centres": (words, {"words": 8, **when}),
         "uncertainty_check": (words, {**when, "passes": 0}),
+        "visit": (tilted, {**when, **visiting}),
     }
     told = {
         name: round.each(task, asked[name][0], **asked[name][1])

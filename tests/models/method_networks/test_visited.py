@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from models.method_networks.visit import Visiting, visited
 
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus
 from models.method_networks.tilted import RAW, WEIGHT, Tilted
 from models.method_networks.variational import is_gaussian
+from models.method_networks.visited import Visiting, visited
 from models.networks.dense import MLP
 from models.streams import client_streams, server_stream
 from models.training.engine import Rows, Training, stacked
@@ -25,7 +25,7 @@ W = "dense0.weight"
 class Exact(Tilted):
     """A linear regression whose expected squared error is known: its problem is solved, and not estimated."""
 
-    rates = {W + RAW: 20.0}  # noqa: RUF012
+    rates = {W + RAW: 40.0}  # noqa: RUF012
 
     def cost(self, weights, context, batch, objective):
         posterior, nats = self.posterior(weights, context)
@@ -67,7 +67,7 @@ def regressions():
     for _ in range(3):
         hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
     draw = torch.Generator().manual_seed(0)
-    scale = 0.5 + torch.rand(3, 1, 3, generator=draw)
+    scale = 0.9 + 0.3 * torch.rand(3, 1, 3, generator=draw)
     x = hadamard[:, 1:4] * scale
     y = x.sum(-1) + 0.7 * torch.randn(3, 8, generator=draw)
     return Rows(x, y, torch.tensor([8, 8, 8]))
@@ -82,7 +82,7 @@ def posterior_of(rows, clients):
 
 # fresh weights are surer than any cavity here: a nonnegative site of little precision has next to no slope in it
 BAYES = Visiting(kl_weight=1.0, deviation=0.1)
-SOLVED = Training(SquaredError(), SGD(0.1), 400, 8, "sequential")
+SOLVED = Training(SquaredError(), SGD(0.1), 350, 8, "sequential")
 
 
 def one_of(rows, at):
@@ -120,13 +120,13 @@ def test_one_pass_gives_the_exact_posterior_and_a_second_does_not_change_it_what
     equals(pass_through(site, rows, order, known, sites), posterior_of(rows, [0, 1, 2]))
 
 
-@pytest.mark.parametrize("gone", [0, 1, 2])
-def test_without_a_clients_site_the_server_knows_what_the_others_rows_say(gone):
+def test_without_a_clients_site_the_server_knows_what_the_others_rows_say():
     rows = regressions()
     known = federation(Exact(MLP(3, (), 1), bias="none"))
     sites = [says_nothing(known) for _ in range(3)]
     known = pass_through("nonneg", rows, [0, 1, 2], known, sites)
-    equals(minus(known, sites[gone]), posterior_of(rows, [at for at in range(3) if at != gone]))
+    for gone in range(3):
+        equals(minus(known, sites[gone]), posterior_of(rows, [at for at in range(3) if at != gone]))
 
 
 def test_clients_visited_at_once_whose_whole_steps_are_added_give_the_exact_posterior():
@@ -217,7 +217,7 @@ def test_of_a_client_without_rows_no_step_counts(make_rows):
 @pytest.mark.parametrize("site", ["nonneg", "free"])
 def test_where_divergence_is_all_that_counts_a_client_comes_to_its_cavity(site, make_rows):
     network = replace(NETWORK, site=site)
-    heavy, learning = replace(USUAL, kl_weight=1e6), replace(LEARNING, optimiser=Adam(0.02, beta2=0.9), epochs=200)
+    heavy, learning = replace(USUAL, kl_weight=1e6), replace(LEARNING, optimiser=Adam(0.05, beta2=0.9), epochs=100)
     _, found = first_visit(network, make_rows([9, 6]), heavy, learning)
     for name in (W, "dense1.weight"):
         torch.testing.assert_close(found.posterior[name], torch.zeros_like(found.posterior[name]), rtol=0, atol=0.03)
