@@ -107,9 +107,10 @@ def test_visited_in_turn_and_in_full_the_server_is_the_last_clients_posterior(pr
         torch.testing.assert_close(w, torch.from_numpy(own[name]), rtol=1e-5, atol=1e-6)
 
 
-def test_a_visit_in_which_nobody_learns_changes_nothing(make_problem, play):
-    """Training starts at what the server knows, also where a site is trained and not the posterior."""
-    page = Virtual()
+@pytest.mark.parametrize("site", ["clipped", "free"])
+def test_a_visit_in_which_nobody_learns_changes_nothing(make_problem, play, site):
+    """Training starts at what the server knows; `nonneg` starts no less sure than a fresh weight is."""
+    page = Virtual(site=site)
     state = play(page, make_problem(SIZES, optimiser=Adam(0.01)), [1]).state
     still = make_problem(SIZES, optimiser=SGD(0.0))
     before = page.model(state, still).shared
