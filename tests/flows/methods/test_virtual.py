@@ -1,0 +1,174 @@
+"""VIRTUAL as a page: what the server knows is the prior times the sites that clients keep, whatever a round does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.shared.sites import KNOWN, SITES
+from flows.methods.virtual import Virtual
+from models.gaussians import DEVIATION, PRECISION, PULL
+from models.networks.deep_ensemble import DeepEnsemble
+from models.networks.dense import MLP
+from models.networks.images.normalised_convolution import NormalisedCNN
+from models.training.optimisers import SGD, Adam
+from silos.errors import UserError
+from tasks.sites.visit import POSTERIOR
+
+SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 9}
+WAYS = {
+    "plain": {},
+    "damped": {"damping": 0.3},
+    "equal": {"share": "equal"},
+    "sparse": {"upload": 0.1},
+    "clipped": {"site": "clipped"},
+    "in turn": {"visits": "sequential", "share": "whole", "kl_weight": 0.01},
+    "refined": {"refinements": 2},
+    "gaussian biases": {"bias": "gaussian"},
+    "no biases": {"bias": "none"},
+    "columns": {"columns": "beside"},
+    "free": {"site": "free"},
+    "free and whole": {"site": "free", "share": "whole", "kl_weight": 1.0},
+}
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(SIZES, optimiser=Adam(0.01))
+
+
+def sites(played, name):
+    """The natural parameter of this name in the sites of all clients that have one, added up."""
+    if SITES in played.state.tensors:
+        return played.state.tensors[SITES][name].sum(0)
+    refs = played.state.private[SITES]
+    return sum(torch.from_numpy(played.private.load(SITES, refs, client)[name]) for client in refs)
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_the_server_is_the_prior_times_the_sites_after_every_round(problem, play, options):
+    page, state = Virtual(**options), None
+    for number in (1, 2, 3):
+        played = play(page, problem, [number], state=state, absent={2: ["oslo", "one"]})
+        state = played.state
+        for name, known in state.tensors[KNOWN].items():
+            if name.endswith((PULL, PRECISION)):
+                prior = float(name.endswith(PRECISION))
+                apart = (known - prior - sites(played, name)).abs().max()
+                assert float(apart) <= 1e-12 * max(1.0, float(known.abs().max()))
+
+
+@pytest.mark.parametrize("options", [WAYS["plain"], WAYS["clipped"], WAYS["in turn"], WAYS["sparse"]])
+def test_without_any_one_client_the_server_keeps_at_least_the_priors_precision(problem, play, options):
+    played = play(Virtual(**options), problem, range(1, 5))
+    refs = played.state.private[SITES]
+    for name, known in played.state.tensors[KNOWN].items():
+        if name.endswith(PRECISION):
+            for client in refs:
+                without = known - torch.from_numpy(played.private.load(SITES, refs, client)[name])
+                assert float(without.min()) >= 1 - 1e-9
+
+
+def test_ten_rounds_without_a_client_leave_a_proper_posterior_and_its_site_as_it_was(problem, play):
+    page = Virtual()
+    first = play(page, problem, [1])
+    later = play(page, problem, range(2, 12), state=first.state, absent={n: ["oslo"] for n in range(2, 12)})
+    assert later.state.private[SITES]["oslo"] == first.state.private[SITES]["oslo"]
+    law = page.model(later.state, problem).shared
+    assert all(torch.isfinite(w).all() for w in law.values())
+    assert all((w > 0).all() for name, w in law.items() if name.endswith(DEVIATION))
+
+
+def test_a_tiny_deviation_without_divergence_is_fedavg(make_problem, play):
+    problem = make_problem(SIZES, optimiser=SGD(0.1))
+    for rounds in (1, 2, 3):
+        theirs = play(FedAvg(), problem, range(1, rounds + 1)).state.tensors["weights"]
+        page = Virtual(deviation=1e-6, kl_weight=0, draws=0)
+        ours = page.model(play(page, problem, range(1, rounds + 1)).state, problem).shared
+        for name, w in theirs.items():
+            torch.testing.assert_close(ours[name], w, rtol=0, atol=1e-5)
+
+
+def test_no_damping_at_all_changes_nothing_that_the_server_knows(problem, play):
+    page = Virtual(damping=0)
+    start = page.init(problem).tensors[KNOWN]
+    after = play(page, problem, [1, 2]).state.tensors[KNOWN]
+    assert all(torch.equal(after[name], w) for name, w in start.items())
+
+
+def test_visited_in_turn_and_in_full_the_server_is_the_last_clients_posterior(problem, play):
+    page = Virtual(visits="sequential", share="whole", kl_weight=0.01)
+    played = play(page, problem, [1])
+    last = problem.silos.clients[-1]
+    own = played.private.load(POSTERIOR, played.state.private[POSTERIOR], last)
+    for name, w in page.model(played.state, problem).shared.items():
+        torch.testing.assert_close(w, torch.from_numpy(own[name]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("site", ["clipped", "free"])
+def test_a_visit_in_which_nobody_learns_changes_nothing(make_problem, play, site):
+    """Training starts at what the server knows; `nonneg` starts no less sure than a fresh weight is."""
+    page = Virtual(site=site)
+    state = play(page, make_problem(SIZES, optimiser=Adam(0.01)), [1]).state
+    still = make_problem(SIZES, optimiser=SGD(0.0))
+    before = page.model(state, still).shared
+    after = page.model(play(page, still, [2], state=state).state, still).shared
+    for name, w in before.items():
+        torch.testing.assert_close(after[name], w, rtol=1e-5, atol=1e-7)
+
+
+def test_of_a_tenth_of_the_weights_about_a_tenth_is_sent(problem, play):
+    whole, sparse = (play(Virtual(upload=upload), problem, [1]).rounds[0].tally.bytes_up for upload in (1.0, 0.1))
+    assert sparse < 0.25 * whole
+
+
+def test_answers_are_scored_apart_each_of_the_clients_that_have_it(problem, play, make_round):
+    page = Virtual(answers=["own", "server", "own_called", "own_refreshed"])
+    played = play(page, problem, [1, 2], absent={2: ["oslo"]})
+    round = make_round(problem, 2, private=played.private)
+    others = page.other_answers(played.state, round)
+    assert list(others) == ["server", "own_called", "own_refreshed"]
+    assert page.scored_model(played.state, round).is_personal
+    assert not others["server"].is_personal
+    assert set(others["own_called"].clients) == {"lyon", "one", "rome"}
+    own = page.scored_model(played.state, round).personal.refs
+    assert others["own_called"].personal.refs == own
+    assert others["own_refreshed"].personal.refs["oslo"] != own["oslo"]
+    assert (page.tested_model, Virtual().tested_model) == ("personal", "global")
+
+
+def test_a_client_that_was_never_called_answers_as_the_server_does(problem, play, make_round):
+    page = Virtual(answers=["own"])
+    played = play(page, problem, [1], absent={1: ["rome"]})
+    own = page.scored_model(played.state, make_round(problem, private=played.private)).personal
+    assert "rome" not in own.refs
+    server = Virtual().model(played.state, problem).shared
+    assert all(torch.equal(own.start[name], w) for name, w in server.items())
+
+
+@pytest.mark.parametrize("columns", ["beside", "within"])
+def test_columns_stay_with_their_clients_and_the_server_answers_without(problem, play, columns):
+    page = Virtual(columns=columns)
+    played = play(page, problem, [1, 2])
+    assert not [
+        name for section in played.state.tensors.values() for name in section if "own" in name or "gate" in name
+    ]
+    refs = played.state.private["columns"]
+    (first, second) = (played.private.load("columns", refs, client) for client in ("oslo", "rome"))
+    assert any((first[name] != second[name]).any() for name in first)
+    assert set(page.model(played.state, problem).shared) == set(Virtual().model(played.state, problem).shared)
+
+
+def test_networks_without_a_variational_form_are_refused_by_name(problem):
+    normalising = replace(problem, network=NormalisedCNN((8, 8), 3, (3,), (True,), (6,)))
+    with pytest.raises(UserError, match=r"model.kind cnn_bn normalises by batches"):
+        Virtual().init(normalising)
+    with pytest.raises(UserError, match=r"method.virtual.columns needs model.kind mlp, and it is deep_ensemble"):
+        Virtual(columns="within").init(replace(problem, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+
+
+def test_an_answer_that_is_named_twice_is_refused():
+    with pytest.raises(ValidationError, match="an answer is named twice"):
+        Virtual(answers=["own", "own"])

@@ -1,0 +1,71 @@
+"""The authors' VIRTUAL: each of its ways is an option, and without them it is ours."""
+
+import pytest
+import torch
+
+from flows.methods.authors.virtual_authors import VirtualAuthors
+from flows.methods.shared.sites import KNOWN, SITES
+from flows.methods.virtual import Virtual
+from models.gaussians import DEVIATION, PRECISION, PULL
+from models.streams import client_streams
+from models.training.optimisers import Adam
+
+SIZES = {"oslo": 11, "lyon": 7, "rome": 9}
+NONE_OF_THEM = {"evidence": False, "kept": 1, "guarded": True, "doubled_precision": False}
+OURS = {"bias": "point", "kl_weight": 1e-3, "share": "rows", "damping": 1, "draws": 10}
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(SIZES, optimiser=Adam(0.01))
+
+
+def test_without_their_ways_it_is_ours_to_the_bit(problem, play):
+    theirs = play(VirtualAuthors(**NONE_OF_THEM, **OURS), problem, [1, 2, 3])
+    ours = play(Virtual(site="free"), problem, [1, 2, 3])
+    assert theirs.state.sha256() == ours.state.sha256()
+
+
+def test_their_sites_start_as_full_evidence_for_a_draw_of_each_clients_own(problem):
+    state = VirtualAuthors().init(problem)
+    drawn = [problem.network.init(stream) for stream in client_streams(problem.seed, problem.silos.clients, 0, "init")]
+    rows = torch.tensor([SIZES[client] for client in problem.silos.clients], dtype=torch.float64)
+    name = "dense0.weight"
+    mean = sum(w[name].double() * share for w, share in zip(drawn, (rows / rows.sum()).tolist(), strict=True))
+    known, full = state.tensors[KNOWN], 0.0067**-2
+    torch.testing.assert_close(known[name + PRECISION], torch.full_like(mean, 1 + full), rtol=1e-6, atol=0)
+    torch.testing.assert_close(known[name + PULL] / full, mean, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("kept", "sound"), [(1.0, True), (1 / 0.6, False)])
+def test_what_they_keep_breaks_that_the_server_is_the_prior_times_the_sites(problem, play, kept, sound):
+    state = play(VirtualAuthors(kept=kept), problem, [1, 2]).state
+    for name, known in state.tensors[KNOWN].items():
+        prior = 1.0 if name.endswith(PRECISION) else 0.0
+        apart = float((known - prior - state.tensors[SITES][name].sum(0)).abs().max() / known.abs().max())
+        assert (apart < 1e-12) == sound
+
+
+def test_their_server_is_scored_with_twice_its_precision(problem, play):
+    played = play(VirtualAuthors(), problem, [1])
+    theirs, plain = (page.model(played.state, problem).shared for page in (VirtualAuthors(), Virtual(bias="none")))
+    for name, w in plain.items():
+        torch.testing.assert_close(theirs[name], w / 2**0.5 if name.endswith(DEVIATION) else w)
+
+
+def test_the_generation_of_2019_visits_one_client_after_another_and_sums_nothing_up(problem, play):
+    page = VirtualAuthors(generation=2019)
+    assert (page.visits, page.columns, page.noise, page.damping, page.evidence) == (
+        "sequential",
+        "beside",
+        "naive",
+        1,
+        False,
+    )
+    played = play(page, problem, [1])
+    assert {*played.state.private["columns"]} == {*SIZES}
+
+
+def test_a_start_as_evidence_asks_for_sites_that_the_server_holds():
+    with pytest.raises(ValueError, match="with a site other than free set evidence to false and kept to 1"):
+        VirtualAuthors(site="nonneg")
