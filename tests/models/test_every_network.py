@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import pytest
 import torch
-from models.method_networks.own_columns import Columns
 from torch import nn
 
 from models.assessment.uncertainty import predictive
