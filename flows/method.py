@@ -64,6 +64,10 @@ class Report:
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
         return cls({"loss/train": mean}, {"train_loss": losses})
 
+    def beside(self, other: "Report") -> "Report":
+        """Both together; of what both name, the other's."""
+        return Report({**self.numbers, **other.numbers}, {**self.rows, **other.rows}, (*self.said, *other.said))
+
 
 class Method(BaseModel, ABC):
     """A frozen record of the method's own section of params.yaml, and the three things a method says."""
@@ -87,6 +91,13 @@ class Method(BaseModel, ABC):
     @abstractmethod
     def model(self, state: "State", problem: "Problem") -> "Model":
         """What every client would use today, as far as the server knows it."""
+
+    def leave(self, state: "State", round: "Round") -> "tuple[State, Report]":
+        """Clients leave for good before a round, whose clients here are they: nothing, unless a page says otherwise.
+
+        They are not called any more. They are scored like others that are not.
+        """
+        return state, Report()
 
     def silos_with_a_model(self, silos: "Silos") -> "Silos":
         """The clients, of all roles, that have a model: everybody, unless a page says otherwise."""

@@ -4,9 +4,10 @@ import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.experiment.kept_optimisers import KeptOptimisers, kept_optimisers
+from flows.method import Method, Report
 from models.model import Model
 from models.networks.registry import Network
 from models.state import State
@@ -20,9 +21,6 @@ from tasks.messages import Message, Update, check_few
 from tasks.running.dealing import call, deal
 from tasks.running.runner import Runner
 from tasks.running.step import ClientStep, ServerStep
-
-if TYPE_CHECKING:
-    from flows.method import Method, Report
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: its number, the clients that take part and those that dropped out, and where tasks run."""
+    """One round: its number, the clients that take part, dropped out, or leave for good before it, and where tasks run."""
 
     number: int
     problem: Problem
@@ -68,6 +66,7 @@ class Round:
     optimisers: KeptOptimisers = field(default_factory=KeptOptimisers)
     # of each client's last training what it told: its mean loss on validation rows before and after; None if nobody asks
     validation: dict[str, tuple[float, float]] | None = None
+    leaving: tuple[str, ...] = ()
 
     @property
     def silos(self) -> Silos:
@@ -160,10 +159,17 @@ class Round:
             self.tally.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
 
 
-def play(page: "Method", state: State, round: Round) -> "tuple[State, Report]":
-    """The page's round; optimisers that are kept go on from where the state has them, and into it."""
-    round = replace(round, optimisers=kept_optimisers(state))
-    state, report = page.one_round(state, round)
+def play(page: Method, state: State, round: Round) -> tuple[State, Report]:
+    """The page's round, if anybody takes part, after those have left who leave.
+
+    Optimisers that are kept go on from where the state has them, and into it.
+    """
+    round, report = replace(round, optimisers=kept_optimisers(state)), Report()
+    if round.leaving:
+        state, report = page.leave(state, replace(round, clients=round.leaving, dropped=()))
+    if round.clients:
+        state, of_round = page.one_round(state, round)
+        report = report.beside(of_round)
     return round.optimisers.into(state), report
 
 

@@ -21,7 +21,7 @@ from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.sampling import Called, called
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
-from flows.method import Method, Report, start
+from flows.method import Method, start
 from flows.round import Problem, Round, play
 from models.model import Model
 from models.networks.registry import to_learn
@@ -130,7 +130,7 @@ class _Run:
             began, number = time.perf_counter(), number + 1
             round = self._round(problem, private, number, called(sampler, problem, number, memory))
             round = replace(round, validation={} if sampler.asks_validation else None)
-            state, report = play(self.page, state, round) if round.clients else (state, Report())
+            state, report = play(self.page, state, round)
             memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)
             score = last or number % params.evaluation.every == 0
@@ -198,7 +198,8 @@ class _Run:
         return target is not None and self.project.quantity.reaches(record["metrics"], target)
 
     def _round(self, problem: Problem, private: PrivateStore, number: int, called: Called) -> Round:
-        return Round(number, problem, called.clients, called.dropped, self.runner, private, self.project.device)
+        there, device = (called.clients, called.dropped), self.project.device
+        return Round(number, problem, *there, self.runner, private, device, leaving=called.leaving)
 
     def _model(self, state: State, round: Round) -> Model:
         return scored_model(self.page, self.project.silos, state, round)

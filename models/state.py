@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +54,11 @@ class State:
     def with_private(self, section: str, refs: Mapping[str, str]) -> "State":
         """The same state with the references of these clients replaced, the others kept."""
         return replace(self, private={**self.private, section: {**self.private.get(section, {}), **refs}})
+
+    def without_private(self, section: str, clients: Collection[str]) -> "State":
+        """The same state without the references of these clients."""
+        refs = {client: ref for client, ref in self.private[section].items() if client not in clients}
+        return replace(self, private={**self.private, section: refs})
 
     def sha256(self) -> str:
         """A hash of everything that the state holds; private state enters by the hashes of its contents."""

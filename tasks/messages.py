@@ -211,6 +211,23 @@ class SiteSteps(Update):
 
 
 @dataclass(frozen=True)
+class SitesWithdrawn(Message):
+    """What the clients of one stack send when they leave for good: minus their sites, in natural parameters.
+
+    A site is a sum of rounded steps, and more digits than a float32 has: of one that was rounded a part would stay.
+    """
+
+    with_model = False  # nothing is sent to them
+
+    sums: Annotated[Weights, LEARNED_ADDED]  # float64
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own, every number as eight bytes."""
+        return 2 * super().bytes_up
+
+
+@dataclass(frozen=True)
 class Gradients(Summed):
     """The gradient of the clients' losses in all weights, summed over their training rows and over the stack.
 

@@ -38,3 +38,4 @@ class ClientsParams(Section):
     )
     dropout: float = Field(default=0.0, ge=0, lt=1)
     join: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = Field(default={})
+    leave: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = Field(default={})

@@ -34,7 +34,8 @@ class Improving(Drawing):
         self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        improved = memory["improved"] if memory.get("round") == number - 1 else []
+        there = set(clients)  # who improved may have left
+        improved = [c for c in memory["improved"] if c in there] if memory.get("round") == number - 1 else []
         most = math.floor(self.focus * wanted + 1e-9)  # 0.58 * 50 rounds to below 29
         again = lowest(tickets(problem, improved, number, "focus"), most)
         others = [c for c in clients if c not in set(again)]

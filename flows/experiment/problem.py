@@ -44,6 +44,7 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     _focal(params, len(manifest.classes))
     federated = silos.federated()
     _join(params, federated)
+    _leave(params, federated)
     _improving(params, federated)
     try:
         network = _network(params, manifest, root)
@@ -57,7 +58,7 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
 def sampler(params: ClientsParams) -> Sampler:
     """Who is called in a round, as params say."""
     options = params.sampling.model_dump(exclude={"kind"})
-    return _SAMPLERS[params.sampling.kind](params.fraction, params.dropout, params.join, **options)
+    return _SAMPLERS[params.sampling.kind](params.fraction, params.dropout, params.join, params.leave, **options)
 
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:
@@ -125,12 +126,7 @@ def _join(params: Params, silos: Silos) -> None:
     """UserError if a client joins that takes no part in training, or if nobody is there in the first round."""
     join = params.clients.join
     for client in join:
-        if client not in silos.clients:
-            near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
-            raise UserError(
-                f"params.yaml: clients.join: data/{params.data.name} has no client {client!r} that takes part in training; "
-                f"did you mean {near[0]}?"
-            )
+        _takes_part(client, "join", params, silos)
         if join[client] > params.training.rounds:
             raise UserError(
                 f"params.yaml: clients.join.{client} is {join[client]}, and training.rounds is {params.training.rounds}: "
@@ -139,6 +135,39 @@ def _join(params: Params, silos: Silos) -> None:
     if all(join.get(client, 1) > 1 for client in silos.clients):
         raise UserError(
             f"params.yaml: clients.join: nobody is there in round 1; let at least one of {len(join)} start."
+        )
+
+
+def _leave(params: Params, silos: Silos) -> None:
+    """UserError if a client leaves that takes no part in training, or before it came, or if nobody remains."""
+    join, leave, rounds = params.clients.join, params.clients.leave, params.training.rounds
+    for client, number in leave.items():
+        _takes_part(client, "leave", params, silos)
+        if number > rounds:
+            raise UserError(
+                f"params.yaml: clients.leave.{client} is {number}, and training.rounds is {rounds}: it would stay to the "
+                "end; let it leave earlier, or train longer."
+            )
+        if number <= join.get(client, 1):
+            raise UserError(
+                f"params.yaml: clients.leave.{client} is {number}, and its first round is {join.get(client, 1)}: it would "
+                "never take part; let it leave later, or keep it out of training (fresh or hold_out in data.scheme)."
+            )
+    for number in sorted({*leave.values()}):
+        if not any(join.get(c, 1) <= number < leave.get(c, number + 1) for c in silos.clients):
+            raise UserError(
+                f"params.yaml: clients.leave: nobody is there in round {number}; let at least one stay, or another join "
+                "by then."
+            )
+
+
+def _takes_part(client: str, key: str, params: Params, silos: Silos) -> None:
+    """UserError for a client, named under `clients.key`, that is none of those that train."""
+    if client not in silos.clients:
+        near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
+        raise UserError(
+            f"params.yaml: clients.{key}: data/{params.data.name} has no client {client!r} that takes part in training; "
+            f"did you mean {near[0]}?"
         )
 
 

@@ -15,10 +15,14 @@ Memory = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Called:
-    """The clients of a round that answer, and those that were called but dropped out, both in listing order."""
+    """The clients of a round that answer, those that were called but dropped out, and those that leave for good before it.
+
+    All in listing order.
+    """
 
     clients: tuple[str, ...]
     dropped: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
 
 
 class Sampler(ABC):
@@ -47,16 +51,17 @@ def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> C
     """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
     answer = sampler.call(problem, number, memory)
     if not isinstance(answer, Called):
-        raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped)")
-    clients, dropped = ([part] if isinstance(part, str) else list(part) for part in (answer.clients, answer.dropped))
+        raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
+    given = (answer.clients, answer.dropped, answer.leaving)
+    clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
     known, seen = set(problem.silos.clients), set()
-    for client in (*clients, *dropped):
+    for client in (*clients, *dropped, *leaving):
         if client not in known:
             raise ValueError(f"a sampler calls {client!r}, and there is no such client")
         if client in seen:
             raise ValueError(f"a sampler calls {client!r} twice in a round")
         seen.add(client)
-    return Called(tuple(clients), tuple(dropped))
+    return Called(clients, dropped, leaving)
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,14 @@ class Drawing(Sampler):
     """K = max(1, fraction * clients) are drawn without replacement, of those that are there.
 
     Each drops out with chance `dropout`, from a stream of its own, so that the same seed loses the same clients in every
-    method. `join`: clients to the round before which they are not there to be drawn.
+    method. `join`: clients to the round before which they are not there to be drawn; `leave`: to the one from which they
+    are there no more.
     """
 
     fraction: float = 1.0
     dropout: float = 0.0
     join: Mapping[str, int] = field(default_factory=dict)
+    leave: Mapping[str, int] = field(default_factory=dict)
 
     @abstractmethod
     def draw(
@@ -79,7 +86,7 @@ class Drawing(Sampler):
 
     def call(self, problem: Problem, number: int, memory: Memory) -> Called:
         """See Sampler."""
-        clients = tuple(c for c in problem.silos.clients if self.join.get(c, 1) <= number)
+        clients = tuple(c for c in problem.silos.clients if self.join.get(c, 1) <= number < self.leave.get(c, math.inf))
         chosen = set(clients)
         wanted = max(1, round(self.fraction * len(clients)))
         if wanted < len(clients):
@@ -87,7 +94,8 @@ class Drawing(Sampler):
         luck = tickets(problem, clients, number, "dropout") if self.dropout else dict.fromkeys(clients, 1.0)
         drawn = [c for c in clients if c in chosen]
         there, lost = ([c for c in drawn if (luck[c] >= self.dropout) == kept] for kept in (True, False))
-        return Called(tuple(there), tuple(lost))
+        leaving = (c for c in problem.silos.clients if self.leave.get(c) == number)
+        return Called(tuple(there), tuple(lost), tuple(leaving))
 
 
 class Uniform(Drawing):

@@ -90,6 +90,17 @@ class Virtual(Method):
                 taken.append(damping)
         return state.with_numbers(called=list(round.clients)), sites.report(state, told, taken)
 
+    def leave(self, state: State, round: Round) -> tuple[State, Report]:
+        """Their sites are divided out; what they believed themselves is what they are still scored with."""
+        state, taken = sites.departed(state, round, self._least)
+        if taken == 1:
+            return state, Report()
+        said = (
+            f"{', '.join(round.clients)}: of what their rows said {taken:g} is taken out; more would leave precisions below "
+            "a tenth of the prior's, and the rest stays"
+        )
+        return state, Report({"leave/taken": taken}, said=(said,))
+
     def model(self, state: State, problem: Problem) -> Model:
         """The server's posterior for everybody."""
         law = sites.law(state.tensors[KNOWN])

@@ -1,4 +1,4 @@
-"""The server takes in what visited clients sent."""
+"""The server takes in what visited clients sent, or takes out what those who leave had sent."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,18 +8,18 @@ from torch import Tensor
 
 from models.gaussians import PRECISION
 from models.state import Weights
-from tasks.messages import SiteSteps
+from tasks.messages import SiteSteps, SitesWithdrawn
 from tasks.running.step import server_step
 
 _HALVINGS = 10
 
 
 @server_step
-def absorb(messages: Sequence[SiteSteps], known: Weights) -> dict[str, Tensor]:
+def absorb(messages: Sequence[SiteSteps] | Sequence[SitesWithdrawn], known: Weights) -> dict[str, Tensor]:
     """What the server knows, with every step added: natural parameters, and plain weights with theirs in float64."""
     after = {name: now.double() for name, now in known.items()}
     for message in messages:
-        after = {name: now + message.sums[name] for name, now in after.items()}
+        after |= {name: after[name] + step for name, step in message.sums.items()}
     return {name: after[name].to(now.dtype) for name, now in known.items()}
 
 
@@ -62,6 +62,24 @@ def absorb_apart(
         for name, now in points.items()
     }
     return Absorbed(after, {name: site + kept * damping * steps[name] for name, site in sites.items()}, damping)
+
+
+@server_step
+def divide_out(
+    clients: Sequence[str], known: Weights, sites: Weights, place: Mapping[str, int], least: float | None
+) -> Absorbed:
+    """What the server knows without the sites of these clients, where it holds them; `place` and `least` as above.
+
+    What cannot be taken out stays with the site.
+    """
+    steps = {name: torch.zeros_like(site) for name, site in sites.items()}
+    at = [place[client] for client in clients]
+    for name, step in steps.items():
+        step[at] = -sites[name][at]
+    damping = 1.0 if least is None else _admissible(known, sites, steps, least)
+    after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
+    left = {name: site + damping * steps[name] for name, site in sites.items()}
+    return Absorbed({**known, **after}, left, damping)
 
 
 def _admissible(known: Weights, sites: Weights, steps: Weights, least: float) -> float:

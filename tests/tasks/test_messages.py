@@ -241,6 +241,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "token_centres": (words, {"words": 8, **when}),
         "uncertainty_check": (words, {**when, "passes": 0}),
         "visit": (tilted, {**when, **visiting}),
+        "withdraw": (replace(plain, shared={}, context=alone.personal), {}),
     }
     told = {
         name: round.each(task, asked[name][0], **asked[name][1])

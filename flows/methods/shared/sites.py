@@ -15,8 +15,9 @@ from models.networks.registry import Network
 from models.state import Private, State, Weights
 from models.streams import server_stream
 from tasks.messages import SiteSteps
-from tasks.sites.absorb import absorb, absorb_apart
+from tasks.sites.absorb import absorb, absorb_apart, divide_out
 from tasks.sites.visit import POSTERIOR
+from tasks.sites.withdraw import withdraw
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"
 """What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server
@@ -97,6 +98,27 @@ def absorbed(
         for section, refs in message.private.items():
             state = state.with_private(section, refs)
     return state.with_numbers(informed=state.numbers["informed"] or taken > 0), taken
+
+
+def departed(state: State, round: Round, least: float | None) -> tuple[State, float]:
+    """The state without the sites of the round's clients, who leave, and the share of them that could be divided out.
+
+    Clients that keep their sites send them; those that the server holds it takes out by itself, if guarded as in
+    `absorb_apart`. What clients did to plain weights, which have no sites, stays.
+    """
+    known = state.tensors[KNOWN]
+    if SITES in state.tensors:
+        after = round.once(divide_out, round.clients, known, state.tensors[SITES], _places(round.problem), least)
+        informed = any(bool(site.any()) for site in after.sites.values())
+        state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
+    else:
+        gone = [client for client in round.clients if client in state.private[SITES]]
+        sites = Private(SITES, state.private[SITES], _nothing(known))
+        model = Model(round.problem.network, {}, {}, sites, tuple(gone))
+        messages = round.each(withdraw, model, round.problem.silos.select(gone))
+        state = state.with_tensors(**{KNOWN: round.once(absorb, messages, known)}).without_private(SITES, gone)
+        informed, taken = bool(state.private[SITES]), 1.0
+    return state.with_numbers(informed=state.numbers["informed"] and informed), taken
 
 
 def law(known: Weights) -> dict[str, torch.Tensor]:
