@@ -52,9 +52,12 @@ def known_to(network: Network, state: State, problem: Problem, clients: Sequence
     if SITES not in state.tensors:
         site = Private(SITES, state.private[SITES], _nothing(known))
         return Model(network, known, own, site, tuple(clients))
-    place = _places(problem)
-    at = [place[client] for client in clients]
-    return Model(network, known, own, {n: t[at] for n, t in state.tensors[SITES].items()}, tuple(clients))
+    place, held = _places(problem), state.tensors[SITES]
+    at = [
+        place.get(client, len(place)) for client in clients
+    ]  # who never trains has no place, and a site that says nothing
+    padded = {name: torch.cat([t, torch.zeros_like(t[:1])]) for name, t in held.items()}
+    return Model(network, known, own, {name: t[at] for name, t in padded.items()}, tuple(clients))
 
 
 def fresh(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
@@ -87,17 +90,18 @@ def absorbed(
     state: State, round: Round, messages: Sequence[SiteSteps], least: float | None, kept: float
 ) -> tuple[State, float]:
     """The state after what visited clients sent, and the share of it that the server could take."""
-    taken = 1.0
+    taken, known = 1.0, state.tensors[KNOWN]
     if SITES in state.tensors:
-        known, held = state.tensors[KNOWN], state.tensors[SITES]
+        held = state.tensors[SITES]
         after = round.once(absorb_apart, messages, known, held, _places(round.problem), least, kept)
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
-        state = state.with_tensors(**{KNOWN: round.once(absorb, messages, state.tensors[KNOWN])})
+        state = state.with_tensors(**{KNOWN: round.once(absorb, messages, known)})
     for message in messages:
         for section, refs in message.private.items():
             state = state.with_private(section, refs)
-    return state.with_numbers(informed=state.numbers["informed"] or taken > 0), taken
+    informed = state.numbers["informed"] or any(not torch.equal(t, known[n]) for n, t in state.tensors[KNOWN].items())
+    return state.with_numbers(informed=informed), taken
 
 
 def departed(state: State, round: Round, least: float | None) -> tuple[State, float]:
