@@ -168,20 +168,25 @@ def make_round(tmp_path: Path) -> Callable[..., Round]:
         stack: int = 2,
         private: PrivateStore | None = None,
         validate: bool = False,
+        leaving: Sequence[str] = (),
     ) -> Round:
         clients = problem.silos.clients if clients is None else tuple(clients)
         dropped = tuple(c for c in problem.silos.clients if c not in clients)
         private = private or PrivateStore(str(tmp_path / "private"))
         problem = replace(problem, stack=stack)
         asked: dict[str, tuple[float, float]] | None = {} if validate else None
-        return Round(number, problem, clients, dropped, PlainRunner(workers), private, validation=asked)
+        here = PlainRunner(workers)
+        return Round(number, problem, clients, dropped, here, private, validation=asked, leaving=tuple(leaving))
 
     return build
 
 
 @pytest.fixture
 def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
-    """Plays the rounds with these numbers, from the method's own start or from `state`; `absent`: round to clients."""
+    """Plays the rounds with these numbers, from the method's own start or from `state`.
+
+    `absent`: round to clients; `leave`: round to those that leave before it, and are absent from then on.
+    """
 
     def run(
         page: Method,
@@ -189,13 +194,16 @@ def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
         numbers: Sequence[int],
         state: State | None = None,
         absent: Mapping[int, Sequence[str]] | None = None,
+        leave: Mapping[int, Sequence[str]] | None = None,
         **options: Any,
     ) -> Played:
         state = page.init(problem) if state is None else state
         rounds, reports = [], []
         for number in numbers:
-            there = [c for c in problem.silos.clients if c not in (absent or {}).get(number, ())]
-            rounds.append(make_round(problem, number, there, **options))
+            gone = {*(absent or {}).get(number, ()), *(c for at in leave or {} if at <= number for c in leave[at])}
+            there = [c for c in problem.silos.clients if c not in gone]
+            leaving = (leave or {}).get(number, ())
+            rounds.append(make_round(problem, number, there, leaving=leaving, **options))
             state, report = play_round(page, state, rounds[-1])
             reports.append(report)
         return Played(page, problem, state, rounds[-1].private, rounds, reports)

@@ -73,20 +73,62 @@ def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
         opened(f"clients.join={join}").problem(0)
 
 
+def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
+    project = opened("clients.leave={c05: 3, c00: 2}", "clients.join={c00: 1, c01: 2}")
+    project.problem(0)
+    calls = [project.sampler.call(project.problem(0), number, {}) for number in (1, 2, 3)]
+    every = {f"c0{i}" for i in range(6)}
+    assert [set(call.clients) for call in calls] == [every - {"c01"}, every - {"c00"}, every - {"c00", "c05"}]
+    assert [call.leaving for call in calls] == [(), ("c00",), ("c05",)]
+
+
+ALL = {f"c0{i}": 3 for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("leave", "join", "said"),
+    [
+        ("{c5: 3}", "{}", r"clients\.leave: data/digits has no client 'c5' .*; did you mean c05\?$"),
+        (
+            "{c05: 4}",
+            "{}",
+            r"clients\.leave\.c05 is 4, and training\.rounds is 3: it would stay to the end; let it leave e",
+        ),
+        (
+            "{c05: 1}",
+            "{}",
+            r"clients\.leave\.c05 is 1, and its first round is 1: it would never take part; let it leave l",
+        ),
+        ("{c05: 2}", "{c05: 2}", r"clients\.leave\.c05 is 2, and its first round is 2: it would never take part"),
+        (
+            str(ALL),
+            "{}",
+            r"clients\.leave: nobody is there in round 3; let at least one stay, or another join by then\.$",
+        ),
+        (str({**ALL, "c00": 2, "c01": 2}), "{}", r"clients\.leave: nobody is there in round 3"),
+        (str({f"c0{i}": 2 for i in range(5)}), "{c05: 3}", r"clients\.leave: nobody is there in round 2"),
+        ("{c05: 0}", "{}", r"clients\.leave\.c05 is 0; it must be at least 1"),
+    ],
+)
+def test_who_leaves_must_have_been_there_and_somebody_must_remain(leave, join, said, opened):
+    with pytest.raises(UserError, match=said):
+        opened(f"clients.leave={leave}", f"clients.join={join}").problem(0)
+
+
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        ("{kind: uniform}", Uniform(0.5, 0.1, {"c05": 2})),
-        ("{kind: by_size}", BySize(0.5, 0.1, {"c05": 2})),
-        ("{kind: improving}", Improving(0.5, 0.1, {"c05": 2}, focus=0.8, improvement="last_seen")),
+        ("{kind: uniform}", Uniform(0.5, 0.1, {"c05": 2}, {"c04": 3})),
+        ("{kind: by_size}", BySize(0.5, 0.1, {"c05": 2}, {"c04": 3})),
+        ("{kind: improving}", Improving(0.5, 0.1, {"c05": 2}, {"c04": 3}, focus=0.8, improvement="last_seen")),
         (
             "{kind: improving, focus: 1, improvement: within_round}",
-            Improving(0.5, 0.1, {"c05": 2}, focus=1.0, improvement="within_round"),
+            Improving(0.5, 0.1, {"c05": 2}, {"c04": 3}, focus=1.0, improvement="within_round"),
         ),
     ],
 )
 def test_who_is_called_is_as_params_say_and_uniform_where_they_say_nothing(sampling, expected, opened):
-    who = ["clients.fraction=0.5", "clients.dropout=0.1", "clients.join={c05: 2}"]
+    who = ["clients.fraction=0.5", "clients.dropout=0.1", "clients.join={c05: 2}", "clients.leave={c04: 3}"]
     sampler = opened(*who, f"clients.sampling={sampling}").sampler
     assert sampler == expected
     assert type(sampler) is type(expected)

@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from scipy import stats
 
+from flows.experiment.improving import Improving
 from flows.experiment.run_folder import RunFolder
 from flows.experiment.sampling import BySize, Called, Sampler, Uniform, called
 from models.state import State
@@ -120,6 +121,19 @@ def test_a_client_leaves_with_the_same_luck_whoever_else_is_listed(problem):
         assert lost == of_all & set(NAMES[::-1][:7])
 
 
+@pytest.mark.parametrize("kind", [Uniform, BySize, Improving])
+def test_who_left_is_never_drawn_and_of_the_others_as_many_as_the_fraction_says(kind, problem):
+    """Also where memory has them as improved; they leave once, whoever drops out."""
+    half = NAMES[::2]
+    sampler = kind(0.25, 0.4, leave=dict.fromkeys(half, 5))
+    for number in range(1, 20):
+        answer = sampler.call(problem, number, {"round": number - 1, "improved": half, "last": {}})
+        drawn = {*answer.clients, *answer.dropped}
+        assert answer.leaving == (tuple(half) if number == 5 else ())
+        assert len(drawn) == (5 if number < 5 else 2)
+        assert number < 5 or not drawn & {*half}
+
+
 def test_being_drawn_says_nothing_about_dropping_out(problem):
     lost = sum(len(Uniform(0.25, 0.3).call(problem, n, {}).dropped) for n in range(300))
     assert abs(lost / (300 * 5) - 0.3) < 4 * (0.3 * 0.7 / 1500) ** 0.5
@@ -211,6 +225,8 @@ def test_a_changed_memory_is_noticed(tmp_path):
         (Called(("c00", "c00")), "calls 'c00' twice"),
         (Called(("c00",), ("c00",)), "calls 'c00' twice"),
         (Called(("nobody",)), "calls 'nobody', and there is no such client"),
+        (Called(("c00",), leaving=("nobody",)), "calls 'nobody', and there is no such client"),
+        (Called(("c00",), leaving=("c00",)), "calls 'c00' twice"),
     ],
 )
 def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, match, problem):

@@ -163,6 +163,22 @@ def test_clients_that_drop_out_leave_everything_finite(page, problem, play):
     assert all(torch.isfinite(torch.tensor(v)) for r in played.reports for v in r.numbers.values())
 
 
+def test_clients_that_leave_are_called_no_more_are_scored_still_and_change_nothing_where_the_page_says_nothing(
+    page, problem, play, tmp_path
+):
+    """A page without `leave` ends where it would had they dropped out of every round since."""
+    gone, private = ["oslo", "same"], [PrivateStore(str(tmp_path / name)) for name in ("left", "absent")]
+    left = play(page, problem, [1, 2, 3], leave={2: gone}, private=private[0])
+    assert all({*gone} & {*round.clients} == set() for round in left.rounds[1:])
+    for section in left.state.tensors.values():
+        assert all(torch.isfinite(t).all() for t in section.values())
+    assert _loss(page, problem, left.state, left) < 10
+    if type(page).leave is Method.leave:
+        absent = play(page, problem, [1, 2, 3], absent={2: gone, 3: gone}, private=private[1])
+        assert left.state.sha256() == absent.state.sha256()
+        assert left.reports == absent.reports
+
+
 def test_a_client_that_never_took_part_still_has_a_model(page, problem, play):
     played = play(page, problem, [1], absent={1: ["oslo"]})
     assert _loss(page, problem, played.state, played) < 10

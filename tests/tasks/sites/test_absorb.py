@@ -1,62 +1,86 @@
-"""What the server takes of steps that would leave no law."""
+"""What a server takes in of visits: sums as they are, or the largest share that leaves every cavity proper."""
 
-import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as some
 
+from models.gaussians import PRECISION, PULL
 from tasks.messages import SiteSteps
-from tasks.sites.absorb import absorb_apart
+from tasks.sites.absorb import absorb, absorb_apart
 
-PLACE = {"a": 0, "b": 1}
-
-
-def told(**precisions: float) -> list[SiteSteps]:
-    """Every client's step of one weight: no pull, this precision; and 1 of a bias that is a number, for all together."""
-    messages = []
-    for client, precision in precisions.items():
-        steps = {"w.pull": torch.zeros(1, 1), "w.precision": torch.tensor([[precision]])}
-        nothing = torch.zeros(1)
-        double = {name: t.double() for name, t in steps.items()}
-        sums = {"b": torch.tensor([0.5], dtype=torch.float64)}
-        messages.append(
-            SiteSteps((client,), torch.ones(1), sums, nothing, nats=nothing, unsent=nothing.long(), steps=double)
-        )
-    return messages
+PLACE = {"a": 0, "b": 1, "c": 2}
+LEAST = 0.1
 
 
-def absorbed(
-    messages: list[SiteSteps], least: float | None, server: float = 5.0, sites: tuple[float, ...] = (2.0, 2.0)
-):
-    known = {"w.pull": torch.zeros(1), "w.precision": torch.tensor([server]), "b": torch.zeros(1)}
-    known = {name: t if name == "b" else t.double() for name, t in known.items()}
-    held = {"w.pull": torch.zeros(2, 1), "w.precision": torch.tensor(sites)[:, None]}
-    held = {name: t.double() for name, t in held.items()}
-    return absorb_apart.fn(messages, known, held, PLACE, least)
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("steps", "share"),
-    [
-        ({"a": -1.0, "b": -1.0}, 1.0),  # the server 3, cavities 2
-        ({"a": -1.0, "b": -3.0}, 0.5),  # 5 - 4 = 1 is proper, a's cavity 5 - 2 - 3 = 0 is not; of half it is 1.5
-        ({"a": 9.0, "b": -6.0}, 0.25),  # of all a's cavity is 3 - 6, of half 0, of a quarter 1.5
-    ],
-)
-def test_of_steps_the_largest_share_is_taken_that_leaves_server_and_cavities_proper(steps, share):
-    after = absorbed(told(**steps), least=0.1)
-    assert after.damping == share
-    assert float(after.known["w.precision"]) == 5 + share * sum(steps.values())
-    assert after.sites["w.precision"][:, 0].tolist() == [2 + share * step for step in steps.values()]
-    assert float(after.known["b"]) == share
+def message(clients, sums=None, steps=None):
+    nothing = torch.zeros(len(clients))
+    return SiteSteps(
+        tuple(clients), nothing.long(), sums or {}, nothing, nats=nothing, unsent=nothing.long(), steps=steps or {}
+    )
 
 
-def test_where_no_share_does_nothing_is_taken():
-    after = absorbed(told(a=-1.0), least=4.0)
-    assert after.damping == 0
-    assert float(after.known["w.precision"]) == 5
-    assert float(after.known["b"]) == 0
-    assert after.sites["w.precision"][:, 0].tolist() == [2, 2]
+def law(precision, pull=0.0):
+    return {"w" + PRECISION: numbers(*precision), "w" + PULL: numbers(*[pull] * len(precision))}
 
 
-def test_without_a_guard_precisions_may_end_below_nothing():
-    after = absorbed(told(a=-9.0), least=None)
-    assert (after.damping, float(after.known["w.precision"])) == (1.0, -4)
+def test_it_adds_sums_in_float64_and_gives_plain_weights_back_as_they_were():
+    known = {**law([1.0, 2.0]), "b": torch.tensor([0.5])}
+    tiny = 2.0**-30
+    sums = [{**law([3.0, 1e-12], pull=1.0), "b": numbers(tiny)}] * 2
+    found = absorb.fn([message("ab", sums[0]), message("c", sums[1])], known)
+    assert torch.equal(found["w" + PRECISION], numbers(7.0, 2.0 + 1e-12 + 1e-12))
+    assert torch.equal(found["w" + PULL], numbers(2.0, 2.0))
+    assert found["b"].dtype == torch.float32
+    assert float(found["b"]) == torch.tensor(0.5 + 2 * tiny, dtype=torch.float32)
+    assert all(torch.equal(absorb.fn([], known)[name], t) for name, t in known.items())
+
+
+def test_every_client_s_step_goes_to_its_own_site_and_all_of_them_to_the_server():
+    known, sites = law([5.0]), {n: torch.zeros(3, 1).double() for n in law([0.0])}
+    steps = {"w" + PRECISION: numbers(1.0, 2.0)[:, None], "w" + PULL: numbers(-1.0, 4.0)[:, None]}
+    later = {"w" + PRECISION: numbers(3.0)[:, None], "w" + PULL: numbers(0.0)[:, None]}
+    found = absorb_apart.fn([message("ca", steps=steps), message("b", steps=later)], known, sites, PLACE, LEAST)
+    assert found.damping == 1
+    assert found.sites["w" + PRECISION][:, 0].tolist() == [2, 3, 1]
+    assert found.sites["w" + PULL][:, 0].tolist() == [4, 0, -1]
+    assert found.known["w" + PRECISION].tolist() == [11]
+    assert found.known["w" + PULL].tolist() == [3]
+
+
+PRECISIONS = some.lists(some.floats(-20, 20), min_size=6, max_size=6)
+
+
+@given(PRECISIONS, PRECISIONS)
+def test_it_takes_the_largest_share_after_which_the_server_and_every_cavity_are_proper_else_nothing(held, steps):
+    """By trying them one after another, client by client."""
+    sites = {n: numbers(*held).view(3, 2) for n in law([0.0])}
+    known = {n: numbers(100.0, 100.0) + site.sum(0) for n, site in sites.items()}
+    known["w" + PRECISION] = numbers(25.0, 25.0) + sites["w" + PRECISION].sum(0).clamp_min(-24)
+    of_clients = {n: numbers(*steps).view(3, 2) for n in sites}
+    plain = {"b": torch.tensor([1.0])}
+    found = absorb_apart.fn([message("abc", {"b": numbers(8.0)}, of_clients)], {**known, **plain}, sites, PLACE, LEAST)
+
+    def proper(share):
+        after = known["w" + PRECISION] + share * of_clients["w" + PRECISION].sum(0)
+        without = [after - sites["w" + PRECISION][at] - share * of_clients["w" + PRECISION][at] for at in range(3)]
+        return all((one >= LEAST).all() for one in (after, *without))
+
+    expected = next((share for share in (2.0**-n for n in range(11)) if proper(share)), 0.0)
+    assert found.damping == expected
+    for name, site in sites.items():
+        assert torch.equal(found.sites[name], site + expected * of_clients[name])
+        torch.testing.assert_close(found.known[name], known[name] + expected * of_clients[name].sum(0))
+    assert float(found.known["b"]) == 1 + 8 * expected
+
+
+def test_without_a_least_precision_it_takes_the_whole_and_sites_may_keep_another_share():
+    known, sites = law([1.0]), {n: torch.zeros(3, 1).double() for n in law([0.0])}
+    steps = {n: numbers(-5.0)[:, None] for n in sites}
+    found = absorb_apart.fn([message("b", steps=steps)], known, sites, PLACE, None, 0.5)
+    assert found.damping == 1
+    assert found.known["w" + PRECISION].tolist() == [-4]
+    assert found.sites["w" + PRECISION][:, 0].tolist() == [0, -2.5, 0]
