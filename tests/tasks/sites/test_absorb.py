@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 
 from models.gaussians import PRECISION, PULL
 from tasks.messages import SiteSteps
-from tasks.sites.absorb import absorb, absorb_apart
+from tasks.sites.absorb import absorb, absorb_apart, divide_out
 
 PLACE = {"a": 0, "b": 1, "c": 2}
 LEAST = 0.1
@@ -84,3 +84,34 @@ def test_without_a_least_precision_it_takes_the_whole_and_sites_may_keep_another
     assert found.damping == 1
     assert found.known["w" + PRECISION].tolist() == [-4]
     assert found.sites["w" + PRECISION][:, 0].tolist() == [0, -2.5, 0]
+
+
+@given(PRECISIONS, some.lists(some.sampled_from("abc"), min_size=1, unique=True))
+def test_of_those_who_leave_the_largest_share_is_divided_out_that_leaves_server_and_cavities_proper(held, gone):
+    """By trying shares one after another, client by client; the others' sites and plain weights stay as they are."""
+    sites = {n: numbers(*held).view(3, 2) for n in law([0.0])}
+    known = {n: 8.0 + site.sum(0).clamp_min(-7) for n, site in sites.items()}
+    plain = {"b": torch.tensor([1.0])}
+    found = divide_out.fn(gone, {**known, **plain}, sites, PLACE, LEAST)
+
+    def left(share, name):
+        return [site * (1 - share) if client in gone else site for client, site in zip("abc", sites[name], strict=True)]
+
+    def proper(share):
+        server = known["w" + PRECISION] - share * sum(sites["w" + PRECISION][PLACE[client]] for client in gone)
+        return all((one >= LEAST).all() for one in (server, *(server - site for site in left(share, "w" + PRECISION))))
+
+    expected = next((share for share in (2.0**-n for n in range(11)) if proper(share)), 0.0)
+    assert found.damping == expected
+    for name, site in sites.items():
+        torch.testing.assert_close(found.sites[name], torch.stack(left(expected, name)))
+        taken = expected * sum(site[PLACE[client]] for client in gone)
+        torch.testing.assert_close(found.known[name], known[name] - taken)
+    assert torch.equal(found.known["b"], plain["b"])
+
+
+def test_where_nothing_guards_all_of_it_is_divided_out_and_the_server_may_be_no_law():
+    sites = {n: numbers(9.0, 1.0, -2.0)[:, None] for n in law([0.0])}
+    found = divide_out.fn(["a"], law([5.0]), sites, PLACE, None)
+    assert (found.damping, float(found.known["w" + PRECISION])) == (1.0, -4)
+    assert found.sites["w" + PRECISION][:, 0].tolist() == [0, 1, -2]
