@@ -163,5 +163,5 @@ class Virtual(Method):
     def _column(self, problem: Problem) -> Weights:
         """A column as a client begins with it, which is with what it is drawn for everybody."""
         network = self._network(problem)
-        drawn = network.own(server_stream(problem.seed, 0, "column")) if isinstance(network, Columns) else {}
+        drawn = network.own(server_stream(problem.seed, 0, "init column")) if isinstance(network, Columns) else {}
         return without(drawn, self.bias)

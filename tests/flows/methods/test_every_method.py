@@ -204,6 +204,12 @@ DRAWING = [
     ("ifca", {"restarts": 2}),
     *(("conditional", {"source": source}) for source in ("random", "permuted", "pooled")),
     *(("conditional", {"arm": arm}) for arm in ("fedsgd", "pooled")),
+    ("virtual", {"visits": "sequential", "refinements": 2, "site": "clipped", "noise": "flipout", "bias": "gaussian"}),
+    (
+        "virtual",
+        {"site": "free", "noise": "naive", "upload": 0.3, "answers": ["own_refreshed", "own_called", "server"]},
+    ),
+    *(("virtual", {"columns": lateral, "answers": ["own"]}) for lateral in ("beside", "within")),
 ]
 
 
