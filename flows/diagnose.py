@@ -12,6 +12,7 @@ from flows.diagnosis.asking import ask
 from flows.diagnosis.findings_page import said
 from flows.diagnosis.recorded import recorded
 from flows.diagnosis.report import report
+from flows.diagnosis.second_look import second_look
 from flows.diagnosis.version_sentences import silences
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project
@@ -45,6 +46,7 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
     found: Compared = runner.once(
         compare_silos, answers.messages, asked, params.verdict, readings, screen.current().say
     )
+    found, look = second_look(runner, silos, private, asked, answers, found) if params.second_look else (found, None)
     answer = said(
         {
             "verdict": params.verdict,
@@ -52,6 +54,7 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
             **report(found, asked),
             "silent": dict(answers.silent),
             "bytes": answers.bytes_up,
+            "second_look": look,
             "data_version": silos.version,
         }
     )

@@ -385,6 +385,30 @@ class NoisyCounts(Message):
 
 
 @dataclass(frozen=True)
+class HalfModels(Message):
+    """What the clients of one stack tell for a second look: a logistic regression of their labels on either half of rows.
+
+    Only of classes with ten different rows or more in either half. What weights reveal is as of any that are learned.
+    """
+
+    travels = False
+
+    weights: Annotated[Tensor, LEARNED]  # (clients, 2, classes, columns) float64, NaN of classes that are not in it
+
+
+@dataclass(frozen=True)
+class ForeseenCounts(Message):
+    """What the clients of one stack tell for a second look: rows of each class that models expect in each bin of their rows.
+
+    Whole numbers, of the rows that counts are told of; how they are rounded follows from the client's own secret.
+    """
+
+    travels = False
+
+    counts: Annotated[Tensor, SEVERAL]  # (clients, models, features, cells, classes) int32
+
+
+@dataclass(frozen=True)
 class Silence(Message):
     """The clients of one stack whose ledgers let them tell nothing for a diagnosis."""
 

@@ -22,7 +22,9 @@ import yaml
 from pydantic import BaseModel
 
 from flows.cli import app
+from flows.diagnose import examined
 from flows.experiment.problem import problem
+from flows.experiment.project import Project
 from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import is_own, table_of
@@ -39,6 +41,7 @@ from silos.cohort import Silos
 from silos.schema import schema_of
 from silos.store import open_client, open_missing, write
 from tasks import messages
+from tasks.running.runner import PlainRunner
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
@@ -209,6 +212,16 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     converged, diverged = found.values()
     assert converged < 0.1  # of a variance of 1
     assert not math.isfinite(diverged)
+
+
+def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_and_in_texture_most(folder):
+    page = CHECKOUT / "docs" / "diagnose.md"
+    typed(folder, sys.executable, "-c", block_with(page, "python", "cancer.npz"))
+    said = yaml.safe_load(block_with(page, "yaml", "cancer.npz"))["data"]
+    asked = [f"data.{key}={json.dumps(value)}" for key, value in said.items()]
+    _, found = examined(Project.open(asked, folder, derived=True), PlainRunner())
+    assert [pair["types"] for pair in found["pairs"]] == [["feature"]] * 3
+    assert [line["feature"] for line in found["ranking"][:2]] == ["worst texture", "texture error"]
 
 
 def test_the_arrays_of_the_readme_reach_a_comparison(folder, prefect):

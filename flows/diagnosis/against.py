@@ -29,6 +29,11 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
     UserError as of `earlier`, and where no silo was there then.
     """
     params, data = project.params.diagnose, project.params.data.name
+    if params.second_look:
+        raise UserError(
+            "params.yaml: diagnose.second_look is at pairs of silos, and --against compares each silo with itself; add "
+            "--set diagnose.second_look=false."
+        )
     private = PrivateStore(str((project.scratch or project.root) / "private" / data))
     with earlier(project, revision) as before:
         now, then = project.silos.federated(), before.federated()

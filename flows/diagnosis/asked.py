@@ -10,7 +10,7 @@ from flows.diagnosis.diagnose_params import FEW_BINS, DiagnoseParams
 from models.shift.told.noise import rho
 from models.shift.told.projections import bounds, projected
 from models.shift.told.question import Question
-from models.shift.told.summaries import Layout, Summaries, mixture
+from models.shift.told.summaries import Layout, Summaries, of_all
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.schema import Schema, is_table, schema_of
@@ -43,7 +43,7 @@ def question(silos: Silos, params: DiagnoseParams, told: Summaries | None) -> Qu
     schema = schema_of(silos.manifest)
     layout, agreed = _layout(schema, min(params.bins, FEW_BINS) if params.noise else params.bins)
     if told is not None:
-        whole = mixture(mixture(told.moments).swapaxes(0, 1))
+        whole = of_all(told)
         mean, spread = whole[:, 1], np.where(whole[:, 2] > 0, whole[:, 2], 1.0)
         low, high = (np.nan_to_num(mean + sign * _WIDE * spread)[: len(agreed)] for sign in (-1, 1))
         if schema.task == "regression":

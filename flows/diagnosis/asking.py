@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.round import on_cohorts
@@ -13,6 +14,7 @@ from silos.private import PrivateStore
 from tasks.diagnosis.tell_shift import tell_shift
 from tasks.messages import Message, NoisyCounts, ShiftNumbers, Silence
 from tasks.running.runner import Runner
+from tasks.running.step import ClientStep
 
 _STACK = 16  # clients whose rows are opened together
 
@@ -35,13 +37,18 @@ class Answers:
 def ask(runner: Runner, silos: Silos, private: PrivateStore, asked: Question, params: DiagnoseParams) -> Answers:
     """Every client; UserError where none may answer."""
     budget = rho(params.noise.budget, params.noise.delta) if params.noise else None
-    cohorts = on_cohorts(runner, tell_shift, silos, _STACK, private=private, question=asked, budget=budget)
-    heard: list[Message] = [message for cohort in cohorts for message in cohort]
-    silent = {client: why for m in heard if isinstance(m, Silence) for client, why in m.why.items()}
+    heard, silent = answered(runner, tell_shift, silos, private=private, question=asked, budget=budget)
     messages = [m for m in heard if isinstance(m, ShiftNumbers | NoisyCounts)]
     if not messages:
         raise UserError(nobody(silent))
     return Answers(messages, silent)
+
+
+def answered(runner: Runner, task: ClientStep, silos: Silos, **options: Any) -> tuple[list[Message], Mapping[str, str]]:
+    """What every client answers to a step, and why those that may not did not."""
+    heard: list[Message] = [m for cohort in on_cohorts(runner, task, silos, _STACK, **options) for m in cohort]
+    silent = {client: why for m in heard if isinstance(m, Silence) for client, why in m.why.items()}
+    return [m for m in heard if not isinstance(m, Silence)], silent
 
 
 def nobody(silent: Mapping[str, str]) -> str:

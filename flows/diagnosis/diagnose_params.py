@@ -38,11 +38,15 @@ class ReadingsParams(Section):
 
 
 class DiagnoseParams(Section):
-    """`verdict`: by counts (guarded), by moments where counts may not be sent, or as the paper prints it."""
+    """`verdict`: by counts (guarded), by moments where counts may not be sent, or as the paper prints it.
+
+    `second_look`: where inputs and rule both seem to differ, silos tell models of their labels, and what these foresee.
+    """
 
     verdict: Literal["guarded", "moments", "paper"] = "guarded"
     bins: Annotated[int, Field(ge=2, le=1024)] = 32
     noise: NoiseParams | None = None
+    second_look: bool = False
     paper: ReadingsParams = ReadingsParams()
 
     @model_validator(mode="after")
@@ -50,5 +54,15 @@ class DiagnoseParams(Section):
         if self.noise is not None and self.verdict == "moments":
             raise ValueError(
                 "noise is added to counts, and the verdict moments asks for none; use guarded, or no noise"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _second_look_is_at_counts(self) -> "DiagnoseParams":
+        if self.second_look and self.noise is not None:
+            raise ValueError("second_look asks for models, which are told without noise; leave one of the two out")
+        if self.second_look and self.verdict != "guarded":
+            raise ValueError(
+                f"second_look is at what the verdict guarded says, and verdict is {self.verdict}; use guarded"
             )
         return self

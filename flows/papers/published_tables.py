@@ -76,8 +76,9 @@ class Table(Record):
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
     their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
-    cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs; or all cells diagnose
-    `silos`. Those of each of `confusions` are also shown together.
+    cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs, of which with
+    `second_look` it is also said what a second look finds; or all cells diagnose `silos`. Those of each of `confusions` are
+    also shown together.
     """
 
     title: str
@@ -100,6 +101,7 @@ class Table(Record):
     ensembles: bool = False
     runs_of: str | None = None
     family: str | None = None
+    second_look: bool = False
     confusions: dict[str, Confusion] = Field({})
 
     @model_validator(mode="before")
@@ -133,7 +135,7 @@ class Table(Record):
         for metric in (*self.also, *(self.measure_of(cell).metric or "" for cell in self.cells)):
             if "@" in metric and not re.fullmatch(r".+@([1-9][0-9]*|last)", metric):
                 raise ValueError(f"{metric!r}: after @ stands the number of a round, or last")
-        check_trials(self.family, {name: cell.trial for name, cell in self.cells.items()})
+        check_trials(self.family, self.second_look, {name: cell.trial for name, cell in self.cells.items()})
         check_silos(self.family, {name: cell.silos for name, cell in self.cells.items()})
         for name, cell_ in self.cells.items():
             if not (cell_.method or self.method or self.judged):

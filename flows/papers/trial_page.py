@@ -55,8 +55,13 @@ class Confusion(Record):
     by: bool = False
 
 
-def check_trials(family: str | None, trials: Mapping[str, Trial | None]) -> None:
-    """ValueError unless all cells are trials on rows that the family has, or none is and there is no family."""
+def check_trials(family: str | None, second_look: bool, trials: Mapping[str, Trial | None]) -> None:
+    """ValueError unless all cells are trials on rows that the family has, or none is and there is no family.
+
+    A second look is only at trials, and at none with noise.
+    """
+    if second_look and family is None:
+        raise ValueError("a second look is at trials, and the table has no family of pairs: drop `second_look`")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"there is no family {family!r} of pairs; there are {', '.join(FAMILIES)}")
     for name, trial in trials.items():
@@ -69,6 +74,8 @@ def check_trials(family: str | None, trials: Mapping[str, Trial | None]) -> None
         rows = FAMILIES[family].truths
         if trial.row not in rows:
             raise ValueError(f"the cell {name}: {family} has no row {trial.row!r}; there are {', '.join(rows)}")
+        if second_look and trial.epsilon:
+            raise ValueError(f"the cell {name} has noise, of which there is no second look: drop `epsilon`")
 
 
 def check_silos(family: str | None, silos: Mapping[str, KnownSilos | None]) -> None:

@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 from typing import Any
 
@@ -15,6 +15,7 @@ from flows.papers.known_silos import said_of_silos
 from flows.papers.sweep import Sweep
 from models.shift.known.families import FAMILIES, Asked
 from models.shift.known.judging import Opinion, named_types, opinion, opinion_under_noise
+from models.shift.known.second_opinion import second_opinion
 
 
 def tried(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
@@ -77,6 +78,9 @@ def _of_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _Heard:
         said = opinion_under_noise(pair, trial.epsilon, rng)
     else:
         said = opinion(pair)
+    if sweep.page.second_look:
+        again = second_opinion(pair, np.random.default_rng([seed, number]))
+        said = replace(said, said={**said.said, "second look": again})
     return _Heard(named_types(pair.truth), said, pair.about)
 
 

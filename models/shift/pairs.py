@@ -32,7 +32,7 @@ def side_by_side(told: Summaries, layout: Layout, first: np.ndarray, second: np.
     columns = counts.shape[-1]
     if told.noise is not None:
         counts = np.concatenate([counts, np.moveaxis(told.noise[both], 1, 2)], -1)
-    table = _comparable(counts, layout, most, slice(columns))
+    table = comparable(counts, layout, most, slice(columns))
     return Pairs(
         table[..., :columns],
         labels(told.labels[both], told.rows[both]),
@@ -46,6 +46,33 @@ def side_by_side(told: Summaries, layout: Layout, first: np.ndarray, second: np.
 def all_pairs(clients: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of the first and of the second of each of clients (clients - 1) / 2 pairs."""
     return np.triu_indices(clients, 1)
+
+
+def comparable(counts: np.ndarray, layout: Layout, most: int = 10, deciding: slice = slice(None)) -> np.ndarray:
+    """Fine bins of numbers joined, unless they are for all; rare categories with the other values; the missing last.
+
+    Nothing where no counts were told. Columns that are not `deciding` are put together as these are.
+    """
+    if not counts.shape[-2]:
+        return counts
+    numeric = layout.numeric
+    widest = max([most, *(len(values) + 1 for values in layout.categories if values is not None)])
+    shape = (*counts.shape[:-2], widest + 1, counts.shape[-1])
+    table = np.zeros(shape)
+    table[..., -1, :] = counts[..., -1, :]
+    if layout.joined:
+        table[:, numeric, :, : layout.bins] = counts[:, numeric][..., : layout.bins, :]
+    elif numeric.any():
+        table[:, numeric, :, :most] = merged(counts[:, numeric][..., : layout.bins, :], most, deciding)
+    for at in np.flatnonzero(~numeric):
+        size = len(layout.categories[at] or ())
+        mine = counts[:, at, :, : size + 1].copy()
+        rare = mine[..., :size, deciding].sum((1, 3)) < LEAST_ROWS
+        moved = np.where(rare[:, None, :, None], mine[..., :size, :], 0)
+        mine[..., :size, :] -= moved
+        mine[..., size, :] += moved.sum(-2)
+        table[:, at, :, : size + 1] = mine
+    return table
 
 
 def labels(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -71,30 +98,3 @@ def _told_by_both(told: np.ndarray) -> np.ndarray:
     """(pairs, classes + 1); the last is what is told together, of which a client may have none."""
     both = ~np.isnan(told).any(1)
     return np.concatenate([both, np.zeros((len(both), 1), bool)], -1)
-
-
-def _comparable(counts: np.ndarray, layout: Layout, most: int, deciding: slice) -> np.ndarray:
-    """Fine bins of numbers joined, unless they are for all; rare categories with the other values; the missing last.
-
-    Nothing where no counts were told. Columns that are not `deciding` are put together as these are.
-    """
-    if not counts.shape[-2]:
-        return counts
-    numeric = layout.numeric
-    widest = max([most, *(len(values) + 1 for values in layout.categories if values is not None)])
-    shape = (*counts.shape[:-2], widest + 1, counts.shape[-1])
-    table = np.zeros(shape)
-    table[..., -1, :] = counts[..., -1, :]
-    if layout.joined:
-        table[:, numeric, :, : layout.bins] = counts[:, numeric][..., : layout.bins, :]
-    elif numeric.any():
-        table[:, numeric, :, :most] = merged(counts[:, numeric][..., : layout.bins, :], most, deciding)
-    for at in np.flatnonzero(~numeric):
-        size = len(layout.categories[at] or ())
-        mine = counts[:, at, :, : size + 1].copy()
-        rare = mine[..., :size, deciding].sum((1, 3)) < LEAST_ROWS
-        moved = np.where(rare[:, None, :, None], mine[..., :size, :], 0)
-        mine[..., :size, :] -= moved
-        mine[..., size, :] += moved.sum(-2)
-        table[:, at, :, : size + 1] = mine
-    return table

@@ -75,14 +75,20 @@ def homogeneous(tables: np.ndarray, noise: np.ndarray | None = None) -> Tested:
     return np.where(free > 0, squares.sum((-3, -2, -1)), 0.0), free
 
 
-def fitted(tables: np.ndarray) -> np.ndarray:
-    """Counts with the margins of two of these, as far as they are above none, and without an interaction of all three."""
-    expected = np.where(tables.sum(-3, keepdims=True) > 0, 1.0, 0.0) * np.ones_like(tables)
-    margins = [np.maximum(tables.sum(axis, keepdims=True), 0.0) for axis in (-1, -2, -3)]
+def fitted(tables: np.ndarray, start: np.ndarray | None = None, summed: tuple[int, ...] = (-1, -2, -3)) -> np.ndarray:
+    """Counts with these margins of the tables, as far as they are above none, and else as the start has them.
+
+    summed: the axes of which each is added up in one margin, by default in those of two. start: as tables, above none; by
+    default even, so that there is no interaction of all three.
+    """
+    expected = np.where(tables.sum(-3, keepdims=True) > 0, 1.0, 0.0) * (
+        np.ones_like(tables) if start is None else start
+    )
+    margins = [np.maximum(tables.sum(axis, keepdims=True), 0.0) for axis in summed]
     size = max(float(tables.sum((-3, -2, -1)).max(initial=0.0)), 1.0)
     for _ in range(_SWEEPS):
         apart = 0.0
-        for axis, margin in zip((-1, -2, -3), margins, strict=True):
+        for axis, margin in zip(summed, margins, strict=True):
             now = expected.sum(axis, keepdims=True)
             apart = max(apart, float(np.abs(now - margin).max(initial=0.0)))
             expected = expected * np.divide(margin, now, out=np.zeros_like(now), where=now > 0)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.shift.known.truth_pairs import SixFeatures
+
 PNG = b"\x89PNG\r\n\x1a\n"
 UPRIGHT, TURNED, UPSIDE_DOWN = ["c00", "c01", "c02"], ["c03", "c04", "c05"], ["c06", "c07", "c08"]
 
@@ -74,3 +76,28 @@ def test_groups_of_a_table_that_are_known_are_found_with_what_parts_them(
             assert pairs[frozenset((name, other))]["types"] == [kind]
     assert found["ranking"][0]["feature"] == "age"
     assert next(iter(pairs[frozenset(("plain", "moved"))]["features"])) == "age"
+
+
+def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
+    partitioned: Any, tmp_path: Path, server: str
+) -> None:
+    """Two silos whose labels follow from six features by one rule; in one of them one feature is wider."""
+    folder = partitioned[0].copy(tmp_path / "looked", server)
+    laws = {"plain": (2000, SixFeatures()), "wide": (1000, SixFeatures(width=1.8))}
+    rows = {name: law(np.random.default_rng([9, at]), count) for at, (name, (count, law)) in enumerate(laws.items())}
+    x, y = (np.concatenate(part) for part in zip(*rows.values(), strict=True))
+    np.savez(folder.path / "own.npz", x=x, y=y, client=np.repeat(list(rows), [len(own) for _, own in rows.values()]))
+    data = ["data.name=own", "data.source={kind: npz, path: own.npz}", "data.scheme=[{kind: column, column: client}]"]
+    sets = [part for one in (*data, "data.split={validation: 0, test: 0}") for part in ("--set", one)]
+    folder.type("partition", *sets)
+    before, after = (
+        folder.type("diagnose", *sets, "--set", f"diagnose.second_look={choice}", "--json").json
+        for choice in ("false", "true")
+    )
+    assert [pair["types"] for found in (before, after) for pair in found["pairs"]] == [
+        ["feature", "concept"],
+        ["feature"],
+    ]
+    assert after["second_look"]["silos"] == ["plain", "wide"]
+    sent = f"in {after['second_look']['bytes']['up_of_a_client']:,} bytes each"
+    assert any("plain and wide told these models" in note and sent in note for note in after["notes"])

@@ -42,10 +42,10 @@ class Opinion:
 def opinion(pair: KnownPair) -> Opinion:
     """Of one pair alone, as two clients would hear it."""
     layout = layout_of(pair)
-    told = joined([summary(x, y, _different(x), layout) for x, y in pair.clients])
+    told = joined([summary(x, y, different(x), layout) for x, y in pair.clients])
     one, other = np.array([0]), np.array([1])
     found = {name: findings(told, layout, one, other, look=look) for name, look in LOOKS.items()}
-    said = {name: _verdict(of_one) for name, of_one in found.items()}
+    said = {name: verdict_of(of_one) for name, of_one in found.items()}
     statistics = statistics_of(pair.clients, pair.classes, pair.categories)
     both = np.array([[0, 1]])
     printed = judged(statistics, both, READINGS)
@@ -73,7 +73,12 @@ def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generato
     one, other = np.array([0]), np.array([1])
     aware = findings(as_precise(told, layout), layout, one, other)
     unaware = findings(replace(drawable(told), noise=None), layout, one, other)
-    return Opinion({"guarded": _verdict(aware), "unaware": _verdict(unaware)}, {}, None)
+    return Opinion({"guarded": verdict_of(aware), "unaware": verdict_of(unaware)}, {}, None)
+
+
+def verdict_of(found: Findings) -> str:
+    """What is said of the first pair."""
+    return "undetermined" if found.verdicts.undetermined[0] else named(found.verdicts.types[0])
 
 
 def named(types: np.ndarray) -> str:
@@ -96,8 +101,9 @@ def layout_of(pair: KnownPair, bins: int = _BINS) -> Layout:
     return Layout(names, codes, low, high, bins, pair.classes)
 
 
-def _verdict(found: Findings) -> str:
-    return "undetermined" if found.verdicts.undetermined[0] else named(found.verdicts.types[0])
+def different(x: np.ndarray) -> np.ndarray:
+    """Which of a client's different rows each is: (rows,)."""
+    return np.unique(x, axis=0, return_inverse=True)[1].ravel()
 
 
 def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | None:
@@ -107,8 +113,3 @@ def _ranked(parts: np.ndarray, shifted: tuple[int, ...]) -> tuple[bool, bool] | 
     carries = np.isin(np.arange(len(parts)), shifted)
     all_first = bool(parts[carries].min() > parts[~carries].max(initial=-np.inf))
     return all_first, bool(parts[carries].max() > parts[~carries].max(initial=-np.inf))
-
-
-def _different(x: np.ndarray) -> np.ndarray:
-    """Which of a client's different rows each is: (rows,)."""
-    return np.unique(x, axis=0, return_inverse=True)[1].ravel()

@@ -176,6 +176,11 @@ def mixture(moments: np.ndarray) -> np.ndarray:
     return from_sums(to_sums(moments, centre[..., None]).sum(-2), centre)
 
 
+def of_all(told: Summaries) -> np.ndarray:
+    """Moments of all clients' rows that are told of, of each feature: (features, 5)."""
+    return mixture(mixture(told.moments).swapaxes(0, 1))
+
+
 def to_sums(moments: np.ndarray, centre: np.ndarray) -> np.ndarray:
     """Rows, and sums of the first four powers of the distance from `centre`, (..., 5): they add up. NaN are zeros."""
     there = ~np.isnan(moments).any(-1, keepdims=True)

@@ -131,6 +131,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "asked": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": ""},
             "verdict": "guarded",
             "noise": None,
+            "second_look": None,
         }
         return report | also
 

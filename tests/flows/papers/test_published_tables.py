@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from flows.experiment.project import Project
 from flows.papers.published_tables import PAPERS, Table, names, table_of, tables
+from flows.papers.trial_page import Trial
 from models.client_statistics.noise_floor import covariance_floor, least_squares_floor
 from silos.errors import UserError
 from silos.sources.source_params import Synthetic
@@ -139,18 +140,23 @@ def test_what_is_wrong_with_a_page_is_said(change, message, tmp_path):
         ({"row": "lable"}, "the cell a: one_feature has no row 'lable'; there are none, feature, label, concept, "),
         ({"family": None}, "the cell a is a trial, and the table does not say on which pairs: add `family`"),
         ({"trial": None}, "the cell a has no trial, and all cells of a family are trials: add `trial`"),
+        ({"family": None, "second_look": True}, "a second look is at trials, and the table has no family of pairs"),
+        (
+            {"epsilon": 1.0, "second_look": True},
+            "the cell a has noise, of which there is no second look: drop `epsilon`",
+        ),
         ({"pairs": 0}, "cells.a.trial.pairs: Input should be greater than 0"),
         ({"confusions": {"all": {"cells": ["a", "z"]}}}, "there is no cell 'z'; there are a"),
     ],
 )
 def test_what_is_wrong_with_a_page_of_trials_is_said(change, message, tmp_path):
     cell = TRIALS["cells"]["a"]
-    trial = {**cell["trial"], **{key: value for key, value in change.items() if key in cell["trial"]}}
+    trial = {**cell["trial"], **{key: value for key, value in change.items() if key in Trial.model_fields}}
     cells = {"a": {**cell, "trial": change.get("trial", trial)}}
     page = {
         **TRIALS,
         "cells": cells,
-        **{key: value for key, value in change.items() if key in ("family", "confusions")},
+        **{key: value for key, value in change.items() if key in ("family", "confusions", "second_look")},
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"tables": {"1": page}}))
     with pytest.raises(UserError) as error:

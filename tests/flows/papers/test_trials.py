@@ -64,12 +64,26 @@ NOISY = {
     "scales": {"cpu": {"seeds": [1]}},
 }
 
+LOOKED = {
+    **ABOUT,
+    "family": "six_features",
+    "second_look": True,
+    "cells": {
+        name: {"about": "w", "trial": {"row": row, "rows": [2000, 1000], "pairs": 4}}
+        for name, row in (("wide", "x1 sd 1.8"), ("swapped", "x0 + 1 and swap"))
+    },
+    "confusions": {"all": {"cells": ["wide", "swapped"]}},
+    "scales": {"cpu": {"seeds": [22]}},
+}
+
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     (tmp_path / "tiny.yaml").write_text(
-        yaml.safe_dump({"tables": {"one": ONE, "random": RANDOM, "few": FEW, "noisy": NOISY}}, sort_keys=False)
+        yaml.safe_dump(
+            {"tables": {"one": ONE, "random": RANDOM, "few": FEW, "noisy": NOISY, "looked": LOOKED}}, sort_keys=False
+        )
     )
     monkeypatch.chdir(tmp_path)
     return lambda table="one", **more: Sweep("tiny.yaml", table, "cpu", **more)
@@ -154,6 +168,17 @@ def test_of_counts_with_noise_a_verdict_that_knows_of_it_and_one_that_does_not_a
     assert said["little"]["unaware"] == said["little"]["guarded"]
     judges = table_of_records(sweep("noisy"))["confusions"]["all"]["false_alarms"]
     assert judges["unaware"]["right"] >= 6 > judges["guarded"]["right"]
+
+
+def test_of_a_table_with_a_second_look_what_was_said_before_and_after_it_stand_side_by_side(sweep):
+    fill_sweep(sweep("looked"))
+    said = {name: records[0]["said"] for name, records in kept()["looked"]["cpu"].items()}
+    assert all(of.keys() == {"guarded", "moments", "paper", "second look"} for of in said.values())
+    assert said["wide"]["guarded"].get("feature", 0) < 4
+    assert said["wide"]["second look"] == {"feature": 4}
+    assert said["swapped"]["guarded"] == said["swapped"]["second look"] == {"feature+label+concept": 4}
+    right = table_of_records(sweep("looked"))["confusions"]["all"]["right"]
+    assert right["second look"]["feature"]["right"] == 4 > right["guarded"]["feature"]["right"]
 
 
 def test_who_cannot_tell_has_missed_what_is_alike_and_raised_no_alarm(sweep):
