@@ -152,13 +152,23 @@ class AdamParams(Section):
 
 
 class TrainingParams(Section):
-    """One budget for every method of a comparison."""
+    """One budget for every method of a comparison.
+
+    `rows`: an epoch takes every row once, shuffled; or draws as many, a client's classes having the same chance.
+    """
 
     rounds: int = Field(ge=1, le=bounds.TIMES)
     epochs: int = Field(ge=1, le=bounds.TIMES)
     batch: int = Field(ge=1, le=bounds.TIMES)
+    rows: Literal["shuffled", "balanced"] = "shuffled"
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _balanced_classes(self) -> "TrainingParams":
+        if self.rows == "balanced" and self.objective.kind == "squared_error":
+            raise ValueError("rows are balanced by their classes, and a regression has none; use shuffled")
+        return self
 
 
 class EvaluationParams(Section):

@@ -192,4 +192,5 @@ def _training(params: Params, engine: Kind) -> Training:
     objective: objectives.Objective = _OBJECTIVES[training.objective.kind](
         **training.objective.model_dump(exclude={"kind"})
     )
-    return Training(objective, optimiser, training.epochs, training.batch, engine, training.optimiser.state == "kept")
+    kept = training.optimiser.state == "kept"
+    return Training(objective, optimiser, training.epochs, training.batch, engine, kept, training.rows)

@@ -1,7 +1,9 @@
 """Runs what a sweep lacks. Every finished run is recorded at once, so an interrupted sweep goes on where it stopped."""
 
 import platform
+import statistics
 from importlib.metadata import version as installed
+from itertools import pairwise
 from typing import Any
 
 from flows.console import screen
@@ -110,12 +112,19 @@ def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str
 
 
 def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, float]:
-    """What the page asks for as `metric@round`, of those rounds that the run scored."""
+    """What the page asks for as `metric@when`, of those rounds that the run scored."""
     asked = {*sweep.page.also, sweep.page.measure_of(cell).metric or ""}
-    journal, there = RunFolder(sweep.root / result["folder"]).journal, {}
+    folder, there = RunFolder(sweep.root / result["folder"]), {}
     for metric, _, when in (name.partition("@") for name in sorted(asked) if "@" in name):
-        number = result["rounds"] if when == "last" else int(when)
-        record = journal.read(number) if number <= result["rounds"] else {"metrics": {}}
-        if metric in record["metrics"]:
-            there[f"{metric}@{when}"] = record["metrics"][metric]
+        value = _at(folder.curve(metric, result["rounds"]), result["rounds"] if when == "last" else when)
+        if value is not None:
+            there[f"{metric}@{when}"] = value
     return there
+
+
+def _at(curve: list[tuple[int, float]], when: str | int) -> float | None:
+    """A curve's value in a round; or its unrest, the standard deviation of the changes from one scored round to the next."""
+    if when != "unrest":
+        return dict(curve).get(int(when))
+    changes = [after - before for (_, before), (_, after) in pairwise(curve)]
+    return statistics.stdev(changes) if len(changes) > 1 else None

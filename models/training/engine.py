@@ -8,7 +8,7 @@ runs once for the stack, and `torch.func.grad`, whose first call imports a compi
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,13 +16,17 @@ from torch import Tensor
 from ..networks.network import Network, learned
 from ..networks.offers import Descent
 from ..state import Weights
-from ..streams import fold, shuffle
+from ..streams import fold, shuffle, uniform
 from .batch import Batch
 from .objectives import Objective, measures, slopes
 from .optimisers import SGD, Optimiser, OptimiserState, along, freeze
 from .plan import Kind, Plan, resolve
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
+
+
+Order = Literal["shuffled", "balanced"]
+"""Of the rows in an epoch: each once; or as many draws with replacement, a client's classes having the same chance."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Training:
     batch: int
     engine: Kind = "vmap"
     keeps: bool = False  # whether a client's optimiser goes on in its next round from where it was
+    rows: Order = "shuffled"
 
 
 class Rows(NamedTuple):
@@ -98,7 +103,7 @@ def full_gradient(
     Rows are read in batches, whose gradients are added up in float64, so that memory does not grow with them; nobody steps
     in between. Under the name of a buffer is what the batches made of it. Besides the mean loss, as `train` has it.
     """
-    whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch))
+    whole = replace(training, epochs=1, batch=_rows_at_once(network, weights, training.batch), rows="shuffled")
     local = _Local(resolve(network, training.engine), whole, 0.0)
     if local.plan.kind == "sequential":
         gradient = _one_after_another(local.gradient, rows.y.shape[0], weights, context, rows, streams)
@@ -260,16 +265,19 @@ class _Local:
 
 def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -> Iterator[Batch]:
     """Every epoch's batches in each client's own order; all have the same clients, also those without rows left."""
+    draw = _Balanced.of(rows) if training.rows == "balanced" else None
     clients, width = rows.y.shape
     size = min(training.batch, width)
     fewest, most = int(rows.counts.min()), int(rows.counts.max())
-    in_order = size == width and not network.random  # then an order of its own would change nothing
+    in_order = size == width and not network.random and draw is None  # then an order of its own would change nothing
     place = torch.arange(width, device=rows.x.device)
     first = torch.arange(clients, device=rows.x.device)[:, None] * width
     x, y = rows.x.flatten(0, 1), rows.y.flatten()
     for epoch in range(training.epochs):
         epoch_streams = fold(streams, epoch)
-        order = None if in_order else first + shuffle(epoch_streams, width, rows.counts)
+        order = None
+        if not in_order:
+            order = first + (draw.places(epoch_streams) if draw else shuffle(epoch_streams, width, rows.counts))
         for number, at in enumerate(range(0, most, size)):
             used = (place[at : at + size] < rows.counts[:, None]).to(rows.x.dtype)
             batch_x, batch_y = rows.x, rows.y
@@ -279,6 +287,25 @@ def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -
                 batch_y = y.index_select(0, index).view(clients, -1)
             whole = at + used.shape[1] <= fewest
             yield Batch(batch_x, batch_y, used, used.sum(1), fold(epoch_streams, number), at < fewest, whole)
+
+
+class _Balanced(NamedTuple):
+    """Chances of a stack's rows, added up along each client's: (clients, width) float64."""
+
+    chances: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows) -> "_Balanced":
+        """One over the client's rows of the same class, and none of padding."""
+        there = (torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]).double()
+        sizes = there.new_zeros(len(there), int(rows.y.max()) + 1).scatter_add_(1, rows.y, there)
+        return cls((there / sizes.gather(1, rows.y).clamp_min(1)).cumsum(1))
+
+    def places(self, streams: Tensor) -> Tensor:
+        """As many draws as there are places, (clients, width) int64; the first ones if there are no rows."""
+        tickets = uniform(streams, self.chances.shape[1:]).double() * self.chances[:, -1:]
+        drawn = torch.searchsorted(self.chances, tickets, right=True)
+        return drawn.clamp_max(self.chances.shape[1] - 1)
 
 
 def _one_after_another(function: Callable, clients: int, *args: Any) -> Any:

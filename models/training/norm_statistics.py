@@ -33,7 +33,7 @@ def measured(
     sums = {name: torch.zeros_like(weights[name], dtype=torch.float64) for name in names}
     seen = {name: torch.zeros_like(total) for name, total in sums.items()}
     with torch.no_grad():
-        for batch in batches(network, replace(training, epochs=1), rows, streams) if names else ():
+        for batch in batches(network, replace(training, epochs=1, rows="shuffled"), rows, streams) if names else ():
             _, moved = plan.cost(nothing, context, batch, training.objective)
             for name in names:
                 count = along(batch.rows, moved[name])

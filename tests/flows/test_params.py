@@ -373,6 +373,13 @@ def test_a_regression_may_stop_at_any_rmse(project):
     assert params.evaluation.stop_at == 14.9
 
 
+def test_rows_of_a_regression_cannot_be_balanced_by_class(project):
+    with pytest.raises(
+        UserError, match=r"training: rows are balanced by their classes, and a regression has none; use"
+    ):
+        read(project, ["training.objective={kind: squared_error}", "training.rows=balanced"])
+
+
 @pytest.mark.parametrize("record", [Params, *map(find, names())], ids=lambda record: record.__name__)
 def test_every_number_of_params_has_an_upper_bound(record):
     def unbounded(schema, where):

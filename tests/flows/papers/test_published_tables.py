@@ -51,11 +51,14 @@ def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, sc
             assert (params.data.seed == 7) == (found.seeds_are == "data")
 
 
-@pytest.mark.parametrize("metric", ["accuracy/mean@", "accuracy/mean@0", "accuracy/mean@end"])
+@pytest.mark.parametrize(
+    "metric", ["accuracy/mean@", "accuracy/mean@0", "accuracy/mean@end", "accuracy/mean@unresting"]
+)
 def test_after_an_at_stands_the_number_of_a_round(metric):
     about = {"title": "t", "source": "s", "known_errors": "none", "method": "fedavg", "scales": {"cpu": {"seeds": [0]}}}
     table = {**about, "cells": {"one": {"about": "w"}}}
     assert Table.model_validate({**table, "also": {"accuracy/mean@3": "third", "accuracy/mean@last": "at the end"}})
+    assert Table.model_validate({**table, "measure": {"metric": "accuracy/mean@unrest"}})
     for bad in ({"also": {metric: "t"}}, {"measure": {"metric": metric}}):
         with pytest.raises(ValidationError, match="after @ stands the number of a round"):
             Table.model_validate({**table, **bad})
