@@ -244,7 +244,7 @@ def export(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A page of flows/papers, or a .yaml file of your own.")],
+    paper: Annotated[str, typer.Argument(help="A page of flows/papers/pages, or a .yaml file of your own.")],
     table: Annotated[str | None, typer.Option(help="Which of its tables.")] = None,
     figure: Annotated[str | None, typer.Option(help="Which of its figures: --figure 3 is --table figure-3.")] = None,
     scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",

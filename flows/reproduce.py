@@ -32,7 +32,7 @@ def reproduce(
     """Published beside ours for every cell of a table; with `estimate` only how long that would take."""
     overrides = admitted(overrides or [])
     if outside() and is_own(paper):
-        raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers.")
+        raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers/pages.")
     sweep = Sweep(paper, table, scale, seeds, overrides)
     if estimate or not sweep.finished:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), Project.open(overrides).workers():
