@@ -190,7 +190,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "repeats": 1,
             "cores": 1,
         },
-        4,
+        6,
     ),
     "overhead": (
         {
