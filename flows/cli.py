@@ -274,7 +274,7 @@ def reproduce(
 
 @app.command()
 def bench(
-    workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5; all if none is named.")] = None,
+    workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5, and W7; all if none is named.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
     peer: Annotated[list[str] | None, typer.Option(help="flower, if it is installed.")] = None,
     tune: Annotated[
@@ -308,7 +308,7 @@ def bench(
 
             session.answer(diagnose_cost(session.say), "diagnose_cost")
         else:
-            from flows.bench.workloads import bench as contest
+            from flows.bench.contest import bench as contest
 
             session.answer(contest(workloads or [], repeats, peer or [], session.say), "bench")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import yaml
 
-from flows.bench.workloads import PAUSE, command, scratch
+from flows.bench.contest import PAUSE, command, scratch
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
 from flows.partition import make

@@ -1,5 +1,6 @@
 """What is printed of measured times."""
 
+from statistics import median
 from typing import Any
 
 from flows.console.literal_text import PlainConsole, text_table
@@ -7,7 +8,7 @@ from flows.console.literal_text import PlainConsole, text_table
 
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a workload: seconds a round, and how often the plain loop's round is as long."""
-    by_hand = {f"{kind} {threads}" for kind in ("plain", "authors") for threads in (1, 2)}
+    by_hand = {f"{kind} {threads}" for kind in ("plain", "authors", "bayes") for threads in (1, 2)}
     seconds = answer["workloads"][0]["seconds_per_round"]
     peers = [name for name in seconds if name not in by_hand and name != "siloflow"]
     table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
@@ -27,9 +28,15 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(table)
     for line in answer["workloads"]:
         console.print(f"  {line['workload']}: {line['about']}")
+        for name, ratios in line["times"].items():
+            each = " ".join(f"{r:.2f}" for r in ratios)
+            console.print(f"    siloflow's round is {median(ratios):.2f} times that of {name}; each turn {each}")
+        if line["accuracy"]:
+            right = ", ".join(f"{name} {share:.3f}" for name, share in line["accuracy"].items())
+            console.print(f"    accuracy at the end: {right}")
     console.print(
         f"Seconds of a whole round over {answer['repeats']} turns on {answer['cores']} cores. ratio: the better plain "
-        "loop's round over ours; training: over our local_train alone; around it: orchestration's share of our round."
+        "loop's round over ours; training: over our clients' training alone; around it: orchestration's share of our round."
     )
 
 

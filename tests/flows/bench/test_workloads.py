@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from flows.bench import codebook_cost, diagnose_cost, regroup_cost, workloads
-from flows.bench.contestants import authors, plain
+from flows.bench import codebook_cost, contest, diagnose_cost, regroup_cost
+from flows.bench.contestants import authors, bayes, plain
 from flows.bench.peers import PYTHON, interpreter
 from flows.bench.tuning import tune
 from flows.bench.workloads import WORKLOADS, Workload, chosen_workloads
 from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import UEFL
+from flows.methods.virtual import Virtual
+from models.gaussians import Natural
 from models.method_networks.codebook import SHARED
 from models.networks.dense import MLP
 from models.networks.images.convolution import CNN
@@ -51,7 +53,7 @@ def root(tmp_path, databases):
 
 def test_every_contestant_does_the_rounds_and_says_what_they_took(root):
     said: list[str] = []
-    found = workloads._contest(root, TINY, ["plain 1", "siloflow"], 1, said.append)
+    found = contest._contest(root, TINY, ["plain 1", "siloflow"], 1, said.append)
     assert set(found["seconds_per_round"]) == {"plain 1", "siloflow"}
     assert found["better_plain"] == "plain 1"
     seconds = found["seconds_per_round"]
@@ -134,10 +136,38 @@ def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem
         torch.testing.assert_close(ours[at], w, rtol=0, atol=2e-5)
 
 
+def test_contestants_with_gaussian_weights_have_the_same_posterior_after_the_same_rounds(make_problem, play):
+    """With deviations that hardly show in a layer, and full batches; a slope near 0 is noise to Adam, as large as any."""
+    model, network = MODELS["mlp"]
+    optimiser = Adam(0.01)
+    problem = make_problem(
+        UNEQUAL, network=network, epochs=2, batch=100, optimiser=optimiser, silos={"rows_of": pixels}
+    )
+    training = {"batch": 100, "epochs": 2, "optimiser": {"learning_rate": 0.01}, "objective": {"kind": "cross_entropy"}}
+    options = {"kl_weight": 1e-3, "deviation": 1e-4, "prior_precision": 1.0}
+    drawn = plain.network(model, (16, 16), {"training": training})
+    for at, w in layers(drawn).items():
+        w.copy_(FedAvg().init(problem).tensors["weights"][at])
+    clients = plain.open_rows(problem.silos.folder, "train")
+    server = bayes.begin(drawn, options["prior_precision"])
+    sites = bayes.nothing(server, len(clients))
+    for number in range(3):
+        server, sites = bayes.one_round(server, sites, clients, training, options, number > 0)
+    ours = play(Virtual(**options), problem, [1, 2, 3]).state.tensors["known"]
+    for layer, belief in enumerate(server):
+        name, start = f"dense{layer}.weight", belief.drawn.T
+        told, by_hand = Natural.of(ours, name), Natural(*(t.T for t in belief.weights))
+        assert (told.mean - by_hand.mean).norm() < 0.15 * (by_hand.mean - start).norm()
+        begun = torch.full_like(by_hand.precision, options["deviation"] ** -2).log()
+        apart = told.precision.log() - by_hand.precision.log()
+        assert apart.norm() < 0.15 * (by_hand.precision.log() - begun).norm()
+        torch.testing.assert_close(ours[f"dense{layer}.bias"], belief.bias, rtol=0, atol=0.01)
+
+
 def test_a_contestant_that_fails_is_an_error_with_its_own_message(tmp_path):
     (tmp_path / "params.yaml").write_text("data: nothing")
     with pytest.raises(UserError, match=r"a contestant failed: .*params\.yaml"):
-        workloads.command(tmp_path, "partition", "--json")
+        contest.command(tmp_path, "partition", "--json")
 
 
 def test_workloads_are_chosen_by_name():
@@ -150,7 +180,7 @@ def test_workloads_are_chosen_by_name():
 def test_an_unknown_peer_is_refused_before_anything_is_run():
     said: list[str] = []
     with pytest.raises(UserError, match=r"^there is no peer 'plain'; there is flower\.$"):
-        workloads.bench(["W3"], 1, ["plain"], said.append)
+        contest.bench(["W3"], 1, ["plain"], said.append)
     assert said == []
 
 
@@ -159,10 +189,10 @@ def test_a_peer_that_is_not_installed_is_refused_with_the_command_that_installs_
     monkeypatch.setenv(PYTHON, _bare_python(tmp_path))
     install = r"flower/bin/pip install 'flwr\[simulation\]' torch==\d+\.\d+\.\d+ numpy pydantic safetensors && export "
     with pytest.raises(UserError, match=rf"^flower needs flwr, ray, torch, .* not installed for /.*{install}{PYTHON}="):
-        workloads.bench(["W3"], 1, ["flower"], said.append)
+        contest.bench(["W3"], 1, ["flower"], said.append)
     monkeypatch.setenv(PYTHON, str(tmp_path / "none"))
     with pytest.raises(UserError, match=rf"^{PYTHON} is '/.*none', which is no interpreter; make one with .*{install}"):
-        workloads.bench(["W3"], 1, ["flower"], said.append)
+        contest.bench(["W3"], 1, ["flower"], said.append)
     assert said == []
 
 
@@ -175,9 +205,9 @@ def test_flower_alone_runs_with_the_interpreter_that_the_environment_names(monke
 
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no environment with Flower")
 def test_flower_does_the_rounds_and_leaves_the_first_out(tmp_path):
-    workloads.check_peers(["flower"])
-    workloads._prepare(tmp_path, TINY)
-    rounds = workloads._other(tmp_path, TINY, "flower", "1")["rounds"]
+    contest.check_peers(["flower"])
+    contest._prepare(tmp_path, TINY)
+    rounds = contest._other(tmp_path, TINY, "flower", "1")["rounds"]
     assert len(rounds) == TINY.rounds - 1
     assert min(rounds) > 0
 
@@ -235,9 +265,28 @@ def test_peers_take_part_where_the_method_is_fedavg():
 
 def test_the_authors_way_does_the_rounds(root):
     small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
-    found = workloads._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
+    found = contest._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
     assert found["better_plain"] == "authors 1"
     assert {"local_train", "uncertainty_check", "codebook_extend"} <= found["task_shares"].keys()
+
+
+def test_rounds_of_gaussian_weights_are_told_beside_fedavgs_and_learn_what_the_loop_by_hand_learns(root):
+    small = replace(
+        WORKLOADS["W7"],
+        clients=2,
+        rows=60,
+        rounds=4,
+        shape=(8, 8),
+        model={"kind": "mlp", "hidden": [16]},
+        optimiser={"kind": "adam", "learning_rate": 0.01},
+    )
+    found = contest._contest(root, small, ["bayes 1", "siloflow", "fedavg"], 1, lambda _: None)
+    seconds = found["seconds_per_round"]
+    assert found["better_plain"] == "bayes 1"
+    assert found["times"] == {"fedavg": [pytest.approx(seconds["siloflow"] / seconds["fedavg"])]}
+    assert "visit" in found["task_shares"]
+    assert found["accuracy"]["siloflow"] > 0.15
+    assert found["accuracy"]["siloflow"] == pytest.approx(found["accuracy"]["bayes 1"], abs=0.15)
 
 
 def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(project):

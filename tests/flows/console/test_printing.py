@@ -180,6 +180,8 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "better_plain": "plain 1",
                     "ratio": 1.0,
                     "ratio_by_turn": [1.0],
+                    "times": {EVIL: [1.0]},
+                    "accuracy": {EVIL: 1.0},
                     "local_train_ratio": 1.0,
                     "orchestration_share": 0.1,
                     "peak_bytes": {"siloflow": 1},
@@ -188,7 +190,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "repeats": 1,
             "cores": 1,
         },
-        4,
+        6,
     ),
     "overhead": (
         {
