@@ -215,7 +215,7 @@ def test_a_table_a_scale_and_a_paper_that_are_not_there_are_told():
         table_of("mcmahan", "9", "cpu")
     with pytest.raises(UserError, match="there are cpu, paper"):
         table_of("mcmahan", "2NN", "moon")
-    with pytest.raises(UserError, match="there are conditioning, mcmahan"):
+    with pytest.raises(UserError, match="there are conditioning, fed-focal, mcmahan"):
         table_of("nobody", "1", "cpu")
 
 
