@@ -78,10 +78,15 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> str:
 
 
 def _agree(report: dict[str, Any], line: dict[str, Any]) -> list[str]:
-    """What no more pairs differ in than by chance; rules only where inputs overlap, since they cannot be known elsewhere."""
+    """What no more pairs differ in than by chance and could be compared.
+
+    Rules only where inputs overlap, and neither rules nor inputs where no class is told by both: who has other labels has other
+    inputs, and of what these are beside that nothing is known.
+    """
     words = {**_AGREE, "label": "targets", "concept": "rules from input to target"}
     words = words if report["asked"]["targets"] else _AGREE
-    unknown = {"concept"} if line["not_identifiable"] or line["margins_only"] else set()
+    unknown = {"concept"} if line["not_identifiable"] else set()
+    unknown |= {"concept", "feature"} if line["margins_only"] else set()
     few = DISCOVERIES * _told(line)
     return [words[name] for name, count in line["types"].items() if count <= few and name not in unknown]
 

@@ -56,6 +56,12 @@ def test_rules_are_not_said_to_agree_where_they_could_not_be_compared(a_report, 
     assert said.endswith("; their label shares agree.")
 
 
+def test_nothing_is_said_of_inputs_where_no_class_is_told_by_both(a_report, a_pair, a_line):
+    line = a_line((0, 1), 1, {"margins_only": 1}, label=1)
+    (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "label")], [line]))
+    assert said == "a differs from b in how often each label occurs, P(y) (significant)."
+
+
 def test_groups_of_many_silos_are_numbered_and_their_silos_listed(a_report, a_pair, a_line):
     groups = [[f"c{at:02d}" for at in range(10)], ["d0", "d1", "d2", "d3"]]
     pairs = [a_pair(a, b, "concept") for a, b in product(*groups)]
