@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -74,7 +75,8 @@ def _of_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _Heard:
     trial = sweep.page.trial_of(cell)
     pair = FAMILIES[str(sweep.page.family)].draw(Asked(trial.row, trial.rows, trial.effect), seed, number)
     if trial.epsilon:
-        rng = np.random.default_rng([seed, number, round(1000 * trial.epsilon)])
+        drawn = crc32(f"{trial.row} {trial.rows} {trial.epsilon}".encode())  # every cell has noise of its own
+        rng = np.random.default_rng([seed, number, drawn])
         said = opinion_under_noise(pair, trial.epsilon, rng)
     else:
         said = opinion(pair)

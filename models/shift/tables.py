@@ -33,11 +33,6 @@ def pearson(counts: np.ndarray, noise: np.ndarray | None = None) -> Tested:
     return np.where(there, squares.sum((-2, -1)), 0.0), np.where(there, columns - 1, 0)
 
 
-def of_classes(tables: np.ndarray) -> Tested:
-    """P(Y) is equal."""
-    return pearson(tables.sum(-2))
-
-
 def of_bins(tables: np.ndarray, noise: np.ndarray | None = None) -> Tested:
     """P(X) is equal."""
     return pearson(tables.sum(-1), None if noise is None else noise.sum(-1))

@@ -63,6 +63,6 @@ def _with_noise(mine: Mine, question: Question) -> Callable[[Draw], dict[str, np
     def compute(draw: Draw) -> dict[str, np.ndarray]:
         counts = question.layout.counts(mine.features(question), question.layout.classes_of(mine.y))
         size = sigma(counts_sensitivity(counts.shape[0]), question.rho)
-        return noisy({"counts": counts[None].astype(np.int64)}, {"counts": size}, draw)
+        return {"counts": noisy(counts[None].astype(np.int64), size, draw("counts"))}
 
     return compute

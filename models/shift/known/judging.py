@@ -69,7 +69,7 @@ def opinion_under_noise(pair: KnownPair, epsilon: float, rng: np.random.Generato
     layout = layout_of(pair, _NOISY_BINS)
     size = sigma(counts_sensitivity(len(layout.names)), rho(epsilon, _DELTA))
     counts = np.stack([layout.counts(x, y) for x, y in pair.clients]).astype(np.int64)
-    told = from_noisy(noisy({"counts": counts}, {"counts": size}, lambda _: rng)["counts"], layout, size)
+    told = from_noisy(noisy(counts, size, rng), layout, size)
     one, other = np.array([0]), np.array([1])
     aware = findings(as_precise(told, layout), layout, one, other)
     unaware = findings(replace(drawable(told), noise=None), layout, one, other)

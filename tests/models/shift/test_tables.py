@@ -35,7 +35,6 @@ def of_scipy(counts: np.ndarray) -> tuple[float, int]:
 def test_every_part_is_scipys(seed):
     table = drawn(seed)
     parts = {
-        tables.of_classes: [table.sum(1)],
         tables.of_bins: [table.sum(2)],
         tables.of_bins_in_classes: [table[:, :, at] for at in range(table.shape[2])],
         tables.of_classes_in_bins: [table[:, at] for at in range(table.shape[1])],

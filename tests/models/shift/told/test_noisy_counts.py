@@ -25,7 +25,7 @@ def told(law, rows, epsilon, seed, layout=FIVE, pairs=PAIRS):
         ):
             side.append(layout.counts(x, y))
     truth = np.stack([*found[0], *found[1]])
-    return noisy({"counts": truth.astype(np.int64)}, {"counts": size}, lambda _: rng)["counts"], size
+    return noisy(truth.astype(np.int64), size, rng), size
 
 
 def each_pair(law, rows, epsilon, seed=0, known_noise=True, look=guarded.evidence):
@@ -182,7 +182,7 @@ def test_classes_that_are_rare_raise_no_false_alarm_under_noise(rows):
             for count in np.repeat(rows, PAIRS).tolist()
         ]
     )
-    counts = noisy({"counts": truth.astype(np.int64)}, {"counts": size}, lambda _: rng)["counts"]
+    counts = noisy(truth.astype(np.int64), size, rng)
     known = as_precise(from_noisy(counts, layout, size), layout)
     found = [findings(known, layout, np.array([at]), np.array([at + PAIRS])) for at in range(PAIRS)]
     alarms = sum(bool(pair.verdicts.types.any()) for pair in found)
