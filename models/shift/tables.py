@@ -80,14 +80,14 @@ def fitted(tables: np.ndarray, start: np.ndarray | None = None, summed: tuple[in
         np.ones_like(tables) if start is None else start
     )
     margins = [np.maximum(tables.sum(axis, keepdims=True), 0.0) for axis in summed]
-    size = max(float(tables.sum((-3, -2, -1)).max(initial=0.0)), 1.0)
+    close = _CLOSE * np.maximum(tables.sum((-3, -2, -1), keepdims=True), 1.0)  # each by its own size, whoever is beside it
     for _ in range(_SWEEPS):
-        apart = 0.0
+        far = False
         for axis, margin in zip(summed, margins, strict=True):
             now = expected.sum(axis, keepdims=True)
-            apart = max(apart, float(np.abs(now - margin).max(initial=0.0)))
+            far |= bool((np.abs(now - margin) > close).any())
             expected = expected * np.divide(margin, now, out=np.zeros_like(now), where=now > 0)
-        if apart < _CLOSE * size:
+        if not far:
             break
     return expected
 

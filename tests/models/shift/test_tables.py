@@ -147,3 +147,14 @@ def test_under_noise_every_part_is_rejected_as_often_as_asked_whatever_the_sizes
         assert binomtest(rejected, 800, 0.05).pvalue > 1e-3, f"{name}: {rejected} of 800"
     factor = tables.pearson(counts.sum(-1))[0].mean() / tested["bins"][0].mean()
     assert factor > 1.5, "the noise is no matter of rounding"
+
+
+@few
+@given(seeds)
+def test_how_large_a_table_beside_it_is_changes_nothing_of_a_table(seed):
+    table = drawn(seed, empty=0.0)
+    large = 1e5 * drawn(seed + 1, empty=0.0)
+    both = np.zeros((2, *np.maximum(table.shape, large.shape)))
+    both[0, : table.shape[0], : table.shape[1], : table.shape[2]] = table
+    both[1, : large.shape[0], : large.shape[1], : large.shape[2]] = large
+    assert tables.homogeneous(both)[0][0] == pytest.approx(tables.homogeneous(table[None])[0][0], rel=1e-3, abs=1e-3)
