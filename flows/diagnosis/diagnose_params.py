@@ -31,7 +31,6 @@ class NoiseParams(Section):
 class ReadingsParams(Section):
     """Choices that the printed rule leaves: docs/diagnose.md."""
 
-    range: Literal["union", "printed"] = "union"
     aggregate: Literal["max", "mean"] = "max"
     points: int = Field(default=100, ge=1, le=10_000)
     divisor: Literal["printed", "n - 1", "n"] = "printed"

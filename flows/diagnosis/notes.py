@@ -143,7 +143,8 @@ def _of_strength(report: dict[str, Any]) -> list[str]:
     if not any(line["grades"].get("feature") == "negligible" for line in report["between"]):
         return []
     return [
-        "Negligible on that scale is not nothing: a mean moves by three deviations or more until it is moderate there."
+        "Negligible on that scale is not nothing: a mean moves by three deviations or more until it is moderate there, "
+        "and without declared bounds (low, high) it hardly ever is."
     ]
 
 

@@ -80,7 +80,9 @@ def fitted(tables: np.ndarray, start: np.ndarray | None = None, summed: tuple[in
         np.ones_like(tables) if start is None else start
     )
     margins = [np.maximum(tables.sum(axis, keepdims=True), 0.0) for axis in summed]
-    close = _CLOSE * np.maximum(tables.sum((-3, -2, -1), keepdims=True), 1.0)  # each by its own size, whoever is beside it
+    close = _CLOSE * np.maximum(
+        tables.sum((-3, -2, -1), keepdims=True), 1.0
+    )  # each by its own size, whoever is beside it
     for _ in range(_SWEEPS):
         far = False
         for axis, margin in zip(summed, margins, strict=True):
