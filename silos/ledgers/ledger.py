@@ -84,7 +84,7 @@ class Ledger:
                 if (entry.version, entry.question, entry.rho) == (version, question, rho):
                     return self._load(entry.answer)
             if kind.once and any(entry.version == version and kind.has(entry.question) for entry in entries):
-                raise asked_once(self.client, version)
+                raise asked_once(self.client, version, kind)
             if rho:
                 self._within(budget, entries, rho)
             else:

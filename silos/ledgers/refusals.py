@@ -10,13 +10,14 @@ from silos.ledgers.differencing import LEAST_ROWS
 class Kind:
     """What questions have in common. name: by which the ledger tells them from others; group: what an answer is a sum over.
 
-    way_out: where two answers differ by a few rows. once: of a version of its rows a client answers one such question.
+    way_out: where two answers differ by a few rows. once: the way out where another such question was answered of the same
+    version of the rows; none where any number is.
     """
 
     name: str = ""
     group: str = "a class"
     way_out: str = "ask with noise, or wait until ten rows or more of the class have changed"
-    once: bool = False
+    once: str = ""
 
     def named(self, question: str) -> str:
         """As the ledger has it."""
@@ -45,10 +46,9 @@ def too_near(client: str, before: str, version: str, kind: Kind) -> RefusalError
     )
 
 
-def asked_once(client: str, version: str) -> RefusalError:
+def asked_once(client: str, version: str, kind: Kind) -> RefusalError:
     """Of a second question of a kind that a version's rows answer one of."""
     return RefusalError(
-        f"client {client} has answered another second look at version {version[:12]} of its rows, and answers one, as each "
-        "more would tell more of single rows; ask the same silos with the rows and params that they had, leave "
-        "diagnose.second_look out, or wait until ten rows or more of the client's own have changed."
+        f"client {client} has answered another question for {kind.name} about version {version[:12]} of its rows, and "
+        f"answers one, as each more would tell more of single rows; {kind.once}."
     )

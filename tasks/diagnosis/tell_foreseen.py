@@ -13,15 +13,15 @@ from silos.ledgers.ledger import Draw, Ledger
 from silos.ledgers.refusals import Kind
 from silos.private import PrivateStore
 from tasks.diagnosis.own_rows import Mine, each_allowed
-from tasks.diagnosis.tell_models import second_half
+from tasks.diagnosis.tell_models import ONCE, second_half
 from tasks.messages import ForeseenCounts, Silence
 from tasks.running.step import step
 
 _KIND = Kind(
-    "foreseen",
+    "what models foresee",
     "a class",
     "leave diagnose.second_look out, or wait until ten rows or more of the class have changed",
-    once=True,
+    once=ONCE,
 )
 
 

@@ -14,12 +14,18 @@ from tasks.diagnosis.own_rows import Mine, each_allowed
 from tasks.messages import HalfModels, Silence
 from tasks.running.step import step
 
+ONCE = (
+    "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "
+    "more of its own have changed"
+)
+"""The way out where a client has taken part in another second look with these rows."""
+
 _KIND = Kind(
-    "models",
+    "models of halves",
     "half of a class",
     "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half of each class "
     "(thirty of a class mostly do)",
-    once=True,
+    once=ONCE,
 )
 
 

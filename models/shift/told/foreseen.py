@@ -132,7 +132,7 @@ def foreseen_counts(
         used[:, feature] &= ~few[column.of]
     speak: np.ndarray = np.any(chances > 0, axis=-1).T
     kinds = np.unique(speak, axis=0, return_inverse=True)[1].ravel()
-    used &= speak.any(-1)[:, None]
+    used[~np.any(speak, axis=-1)] = False
     told = np.full((len(chances), *ends.shape[:2], layout.classes), JOINED, np.int32)
     for feature in range(x.shape[1]):
         mine = used[:, feature]

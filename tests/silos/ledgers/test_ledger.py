@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from silos.errors import UserError
 from silos.ledgers.differencing import EVERY, OTHER
 from silos.ledgers.ledger import Draw, Ledger
+from silos.ledgers.refusals import Kind
 from silos.names import is_plain
 from silos.private import PrivateStore
 
@@ -157,6 +158,34 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
     else:
         ledger.answer("3333cccc4444dddd.dir", "means", plain, told=rows)
     assert len(ledger.entries()) == 2
+
+
+def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_another_kind_is_in_nobodys_way(ledger):
+    rows, once, other = told(ledger, *range(40)), Kind("models", once=True), Kind("means", once=True)
+    first = ledger.answer("v1", "by weight", plain, told=rows, kind=once)
+    for kind in (Kind(), Kind("models"), other):
+        ledger.answer("v1", "by height", plain, told=rows, kind=kind)
+        ledger.answer("v1", "by weight", plain, told=rows, kind=kind)
+        with pytest.raises(
+            UserError, match=r"client oslo has answered another .* at version v1 of its rows"
+        ) as refused:
+            ledger.answer("v1", "by age", never, told=rows, kind=once)
+    assert "leave diagnose.second_look out, or wait until ten rows or more of the client's own have changed" in str(
+        refused.value
+    )
+    entries = ledger.entries()
+    assert same(ledger.answer("v1", "by weight", never, told=rows, kind=once), first)
+    ledger.answer("v2", "by age", plain, told=told(ledger, *range(60)), kind=once)
+    assert len(ledger.entries()) == len(entries) + 1
+
+
+def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger):
+    kind = Kind("models", "half of a class", "ask about fewer models")
+    ledger.answer("v1", "by weight", plain, told=told(ledger, *range(40)), kind=kind)
+    with pytest.raises(
+        UserError, match=r"fewer than 10 different rows of half of a class, .*; ask about fewer models\.$"
+    ):
+        ledger.answer("v2", "by weight", never, told=told(ledger, *range(41)), kind=kind)
 
 
 def test_every_version_told_before_counts_not_the_last_alone(ledger):
