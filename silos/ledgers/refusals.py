@@ -21,11 +21,11 @@ class Kind:
 
     def named(self, question: str) -> str:
         """As the ledger has it."""
-        return f"{self.name} {question}" if self.name else question
+        return f"{self.name}: {question}" if self.name else question
 
     def has(self, question: str) -> bool:
         """Whether what the ledger has is of this kind."""
-        return bool(self.name) and question.startswith(f"{self.name} ")
+        return bool(self.name) and question.startswith(f"{self.name}: ")
 
 
 def beyond_budget(client: str, budget: float, spent: float, rho: float) -> RefusalError:

@@ -111,11 +111,8 @@ def test_of_one_version_of_its_rows_a_client_answers_for_one_set_of_models_howev
     for others in (only_of("a", np.full((2, 2, 3), 1e-9)), {"a": dict.fromkeys("ab", np.zeros((2, 2, 3)))}):
         _, heard, silent = looked(silos, "own", others)
         assert heard == []
-        assert "client a has answered another second look at version" in silent["a"]
-        assert (
-            "leave diagnose.second_look out, or wait until ten rows or more of the client's own have changed"
-            in silent["a"]
-        )
+        assert "client a has answered another question for what models foresee about version" in silent["a"]
+        assert "leave diagnose.second_look out, or wait until ten rows or more of its own have changed" in silent["a"]
     assert len(Ledger(str(tmp_path / "private" / "own"), "a").entries()) == entries
     _, again, silent = looked(silos, "own", only_of("a"))
     assert told(again) == told(first)
@@ -128,7 +125,7 @@ def test_of_one_version_of_its_rows_a_client_tells_models_on_one_scale(silos_of,
     first, _, _ = looked(silos, "own", only_of("a"))
     models, _, silent = looked(silos, "own", only_of("a"), spread=1.01)
     assert models == []
-    assert "client b has answered another second look" in silent["b"]
+    assert "client b has answered another question for models of halves" in silent["b"]
     assert told(looked(silos, "own", only_of("a"))[0]) == told(first)
 
 
