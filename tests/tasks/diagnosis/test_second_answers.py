@@ -119,6 +119,16 @@ def test_of_one_version_of_its_rows_a_client_answers_for_one_set_of_models_howev
     assert silent == {}
 
 
+def test_two_models_that_expect_the_same_are_told_as_the_same_numbers(silos_of, looked):
+    """One draw rounds what all models expect: the mean of several would tell what is rounded away."""
+    silos = silos_of({"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}, features=BOUNDED)
+    weights = np.broadcast_to(np.array([[0.0, 0, 0], [0.7, -0.4, 0.1]]), (2, 2, 3))
+    _, (foreseen,), _ = looked(silos, "own", {"a": dict.fromkeys("ab", weights)})
+    one, other = foreseen.counts["a"].numpy()
+    assert (one == other).all()
+    assert (one > 0).sum() > 20
+
+
 def test_of_one_version_of_its_rows_a_client_tells_models_on_one_scale(silos_of, looked):
     """Who chooses the scale, and asks again and again, would have as many models of the same rows."""
     silos = silos_of({"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}, features=BOUNDED)
