@@ -400,12 +400,13 @@ class HalfModels(Message):
 class ForeseenCounts(Message):
     """What the clients of one stack tell for a second look: rows of each class that models expect in each bin of their rows.
 
-    Whole numbers, of the rows that counts are told of; how they are rounded follows from the client's own secret.
+    Whole numbers, of the rows that counts are told of, in runs of bins with ten different rows or more; -1 stands in a bin
+    that is told with the one before it. How they are rounded follows from the client's own secret.
     """
 
     travels = False
 
-    counts: Annotated[Tensor, SEVERAL]  # (clients, models, features, cells, classes) int32
+    counts: Annotated[Mapping[str, Tensor], SEVERAL]  # of each client (models, features, cells, classes) int32
 
 
 @dataclass(frozen=True)

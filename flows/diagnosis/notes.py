@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flows.diagnosis.second_look_notes import of_the_second_look
 from flows.diagnosis.unclear_pairs import of_some, too_alike
 from flows.diagnosis.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
@@ -38,7 +39,7 @@ _NEXT_SINCE_A_VERSION = {
 
 def notes(report: dict[str, Any]) -> list[str]:
     """What the verdicts stand on, and where they are silent."""
-    parts = (_of_rows, _of_overlap, _of_strength, _of_features, _of_the_question, _of_the_second_look)
+    parts = (_of_rows, _of_overlap, _of_strength, _of_features, _of_the_question, of_the_second_look)
     return [note for part in parts for note in part(report)]
 
 
@@ -176,24 +177,4 @@ def _of_the_question(report: dict[str, Any]) -> list[str]:
             "The verdict paper was asked for: the printed rule of Fomichev, Kholod and Kocheshkov, which looks at distances "
             "alone. It ignores how many rows there are, so that small silos differ by chance."
         )
-    return said
-
-
-def _of_the_second_look(report: dict[str, Any]) -> list[str]:
-    look = report["second_look"]
-    if look is None:
-        return []
-    if look["of_groups"]:
-        return ["A second look was asked for. It is at pairs of silos, and of so many silos groups are compared."]
-    if not look["pairs"]:
-        return ["A second look was asked for, and no pair seems to differ in both inputs and rule: no silo was asked."]
-    of = f"{look['explained'] or 'none'} of {counted(look['pairs'], 'pair')}"
-    said = [
-        f"A second look: in {of} what seemed another rule follows from the inputs, as models of both silos foresee it. "
-        f"{listed(look['silos'])} told these models, and what all of them expect of their rows, in "
-        f"{look['bytes']['up_of_a_client']:,} bytes each. What is said of a silo and all others together is as it was."
-    ]
-    if look["silent"]:
-        silent = sorted(look["silent"])
-        said.append(f"{listed(silent)} took no part in it: {look['silent'][silent[0]]}")
     return said

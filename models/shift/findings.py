@@ -23,9 +23,10 @@ class Findings:
     """Of pairs, in the order asked for, (pairs,) or (pairs, features).
 
     chance: of labels and features as different where nothing differs, for all hypotheses of the pair together; parts: φ of
-    what the verdict names, by feature: of the odds ratios under concept shift, else of P(X) under one prior; overlap: what
-    shares of rows lie in the same bins, of the worst feature, NaN where no counts were told; tells: (pairs, 2) bool, whether
-    a client told more than its number of rows; why: a place in unclear.WHY, of what stands in the way where nothing is said.
+    what the verdict names, by feature: of the odds ratios under concept shift, else of P(X) under one prior, which `inputs`
+    has of every pair; overlap: what shares of rows lie in the same bins, of the worst feature, NaN where no counts were
+    told; tells: (pairs, 2) bool, whether a client told more than its number of rows; why: a place in unclear.WHY, of what
+    stands in the way where nothing is said.
     """
 
     first: np.ndarray
@@ -35,6 +36,7 @@ class Findings:
     chance: np.ndarray
     labels: np.ndarray
     parts: np.ndarray
+    inputs: np.ndarray
     overlap: np.ndarray
     tells: np.ndarray
     why: np.ndarray
@@ -129,10 +131,11 @@ def _of(
     """The verdicts, and what Findings has besides."""
     named = verdicts(found, pairs.rows, Alignment(pairs, lossy), numbers)
     concept = named.types[:, 2:]
-    parts = np.where(concept, found.effects["interaction"], np.minimum(found.effects["at_mean"], found.effects["bins"]))
+    inputs = np.minimum(found.effects["at_mean"], found.effects["bins"])
+    parts = np.where(concept, found.effects["interaction"], inputs)
     parts = np.where(found.tested[:, None], parts, found.effects["bins"])
     cells = np.maximum(pairs.counts.sum(-1), 0)  # under noise there may be less than none
     total = cells.sum(-1, keepdims=True)
     shares = np.divide(cells, total, out=np.zeros_like(cells), where=total > 0)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
-    return named, (pairs.rows, _chance(found), found.labels, parts, overlap, tells(pairs), why(pairs, least))
+    return named, (pairs.rows, _chance(found), found.labels, parts, inputs, overlap, tells(pairs), why(pairs, least))

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from silos.errors import RefusalError, UserError
+from silos.errors import UserError
 from silos.files import write_bytes
 from silos.ledgers.client_secret import Secret
 from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
+from silos.ledgers.refusals import Kind, asked_once, beyond_budget, too_near
 from silos.locks import in_turn
 
 Draw = Callable[[str], np.random.Generator]
@@ -22,6 +23,7 @@ Draw = Callable[[str], np.random.Generator]
 
 Answer = dict[str, np.ndarray]
 
+_COUNTS = Kind()
 _SLACK = 1 + 1e-9  # of a budget, for what adding up rounds
 _WAY_OUT = "bring back its folder from a copy; nothing is told until then."
 
@@ -60,6 +62,7 @@ class Ledger:
         rho: float = 0.0,
         budget: float | None = None,
         told: Told | None = None,
+        kind: Kind = _COUNTS,
     ) -> Answer:
         """What `compute` answers, where that may be told; bit for bit what was told if it was asked before.
 
@@ -69,9 +72,10 @@ class Ledger:
         `rho` is what the answer costs, 0 without noise. It adds up over versions, as the same people are in them, to
         `budget` at most (None: any), or it is a UserError. What is spent bounds what noisy answers tell; others have none.
         Without noise `told` must name the rows that the answer stands for (`row_hashes`). RefusalError where subtracting an
-        earlier such answer would give a sum over fewer than LEAST_ROWS different rows; it tells that few have changed.
+        earlier such answer would give a sum over fewer than LEAST_ROWS different rows; it tells that few have changed. Also
+        where the `kind` of question is answered once of a version, and another such one was.
         """
-        rho = float(rho)
+        rho, question = float(rho), kind.named(question)
         if not 0 <= rho < math.inf:
             raise ValueError(f"rho is {rho}, and must be a number from 0 on")
         with in_turn(self._place / "lock"):
@@ -79,10 +83,12 @@ class Ledger:
             for entry in entries:
                 if (entry.version, entry.question, entry.rho) == (version, question, rho):
                     return self._load(entry.answer)
+            if kind.once and any(entry.version == version and kind.has(entry.question) for entry in entries):
+                raise asked_once(self.client, version, kind)
             if rho:
                 self._within(budget, entries, rho)
             else:
-                self._differs(version, entries, told or {})
+                self._differs(version, entries, told or {}, kind)
             sent = _computed(compute, secret, (version, question, rho.hex()))
             answer = self._save(sent)
             rows = "" if rho else self._save(packed(told or {}))
@@ -142,21 +148,13 @@ class Ledger:
     def _within(self, budget: float | None, entries: list[Entry], rho: float) -> None:
         spent = math.fsum(entry.rho for entry in entries)
         if budget is not None and math.fsum([spent, rho]) > budget * _SLACK:
-            raise RefusalError(
-                f"client {self.client} has a privacy budget of rho {budget:.4g}, of which {spent:.4g} is spent, and this "
-                f"question costs {rho:.4g}; ask one that it has answered, ask at {max(budget - spent, 0):.4g} or less, or "
-                "let whoever answers for the client raise its budget."
-            )
+            raise beyond_budget(self.client, budget, spent, rho)
 
-    def _differs(self, version: str, entries: list[Entry], told: Told) -> None:
+    def _differs(self, version: str, entries: list[Entry], told: Told, kind: Kind) -> None:
         check(told)
         for rows, before in {entry.rows: entry.version for entry in entries if entry.rows}.items():
             if 0 < smallest_difference(unpacked(self._load(rows)), told) < LEAST_ROWS:
-                raise RefusalError(
-                    f"what client {self.client} told of version {before[:12]} without noise and what it would tell of "
-                    f"version {version[:12]} differ by fewer than {LEAST_ROWS} different rows of a class, and subtracting "
-                    "them would show those; ask with noise, or wait until ten rows or more of the class have changed."
-                )
+                raise too_near(self.client, before, version, kind)
 
     def _save(self, arrays: Mapping[str, np.ndarray]) -> str:
         from safetensors.numpy import save

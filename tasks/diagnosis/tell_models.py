@@ -8,15 +8,30 @@ from models.shift.told.question import Question
 from silos.cohort import Cohort
 from silos.ledgers.differencing import EVERY, Told
 from silos.ledgers.ledger import Draw, Ledger
+from silos.ledgers.refusals import Kind
 from silos.private import PrivateStore
 from tasks.diagnosis.own_rows import Mine, each_allowed
 from tasks.messages import HalfModels, Silence
 from tasks.running.step import step
 
+ONCE = (
+    "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "
+    "more of its own have changed"
+)
+"""The way out where a client has taken part in another second look with these rows."""
+
+_KIND = Kind(
+    "models of halves",
+    "half of a class",
+    "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half of each class "
+    "(thirty of a class mostly do)",
+    once=ONCE,
+)
+
 
 @step
 def tell_models(cohort: Cohort, private: PrivateStore, design: Design) -> list[HalfModels | Silence]:
-    """A record a stack, and another of the clients of which the ledger lets nothing be told."""
+    """A record a stack, and another of the clients that tell nothing: of one version of its rows a client has one design."""
     messages: list[HalfModels | Silence] = []
     for told, silence in each_allowed(cohort, private, lambda ledger, mine: _told(ledger, mine, design)):
         if told:
@@ -40,7 +55,7 @@ def _told(ledger: Ledger, mine: Mine, design: Design) -> list[np.ndarray]:
         return {"weights": fitted_halves(seen, column.of, second, known)}
 
     told = _stands_for(mine.hashes(ledger, design.question), column.of, second, known)
-    return [ledger.answer(mine.version, f"models {design.id}", compute, told=told)["weights"]]
+    return [ledger.answer(mine.version, design.id, compute, told=told, kind=_KIND)["weights"]]
 
 
 def _stands_for(hashes: np.ndarray, of: np.ndarray, second: np.ndarray, known: np.ndarray) -> Told:

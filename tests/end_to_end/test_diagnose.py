@@ -99,5 +99,5 @@ def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
         ["feature"],
     ]
     assert after["second_look"]["silos"] == ["plain", "wide"]
-    sent = f"in {after['second_look']['bytes']['up_of_a_client']:,} bytes each"
-    assert any("plain and wide told these models" in note and sent in note for note in after["notes"])
+    assert "plain and wide told models of their labels, and what these expect of their rows." in after["notes"]
+    assert f"Silos sent {after['second_look']['bytes']['up']:,} bytes for it." in after["notes"]

@@ -273,10 +273,12 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
 def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
     """By another's models that are sure of a class whatever the row, so that no rounding, which is secret, is seen."""
     features = len(question.layout.names)
-    weights = np.zeros((1, 2, 3, features + 1))
-    weights[..., 0, -1] = 1e4
+    weights = np.zeros((2, 3, features + 1))
+    weights[:, 0, -1] = 1e4
     design = Design(replace(question, rho=0.0), np.zeros(features), np.ones(features))
-    asked = {"tell_models": {}, "tell_foreseen": {"owners": ("another",), "weights": weights}}
+    clients = silos.clients
+    others = {client: {clients[at - 1]: weights} for at, client in enumerate(clients)}
+    asked = {"tell_models": {}, "tell_foreseen": {"models": others}}
     told = {}
     for name, also in asked.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, round.private, design, **also)

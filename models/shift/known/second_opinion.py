@@ -8,9 +8,17 @@ from models.shift.explained import explained
 from models.shift.findings import findings
 from models.shift.known.judging import different, layout_of, verdict_of
 from models.shift.known.known_pair import KnownPair
-from models.shift.told.foreseen import Design, fitted_halves, foreseen, foreseen_counts, in_both_halves
+from models.shift.told.foreseen import (
+    Design,
+    apportioned,
+    expected_classes,
+    fitted_halves,
+    foreseen,
+    foreseen_counts,
+    in_both_halves,
+)
 from models.shift.told.question import Question
-from models.shift.told.summaries import columns, joined, summary
+from models.shift.told.summaries import Summaries, columns, joined, summary
 
 
 def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
@@ -21,26 +29,34 @@ def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
     found = findings(told, layout, one, other)
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
-        takes = explained(told, layout, _foreseen(pair, same, Design.of(Question("", layout), told), rng), one, other)
+        takes = explained(
+            told, layout, _foreseen(pair, same, told, Design.of(Question("", layout), told), rng), one, other
+        )
         found = replace(found, verdicts=replace(found.verdicts, types=takes.left(types)))
     return verdict_of(found)
 
 
-def _foreseen(pair: KnownPair, same: list[np.ndarray], design: Design, rng: np.random.Generator) -> np.ndarray:
+def _foreseen(
+    pair: KnownPair, same: list[np.ndarray], told: Summaries, design: Design, rng: np.random.Generator
+) -> np.ndarray:
     """(clients, models, features, cells, classes)."""
     layout = design.question.layout
-    told = [columns(y, which, layout) for (_, y), which in zip(pair.clients, same, strict=True)]
+    own = [columns(y, which, layout) for (_, y), which in zip(pair.clients, same, strict=True)]
     second = [rng.random(which.max() + 1)[which] < 0.5 for which in same]
     seen = [design.seen(x) for x, _ in pair.clients]
     models = []
-    for at, column in enumerate(told):
+    for at, column in enumerate(own):
         known = in_both_halves(column, same[at], second[at], layout.classes)
         models.append(fitted_halves(seen[at], column.of, second[at], known))
     tables = []
     for at, (x, _) in enumerate(pair.clients):
         ends = rng.random((x.shape[1], layout.cells, layout.classes))
-        chances = [
-            foreseen(seen[at], told[at].of, own, second[at] if of == at else None) for of, own in enumerate(models)
-        ]
-        tables.append([foreseen_counts(x, told[at], same[at], layout, expected, ends) for expected in chances])
-    return np.array(tables, float)
+        column, classes = own[at], expected_classes(own[at], same[at], len(models))
+        chances = np.stack(
+            [
+                foreseen(seen[at], column.of, classes, weights, second[at] if of == at else None)
+                for of, weights in enumerate(models)
+            ]
+        )
+        tables.append(apportioned(foreseen_counts(x, column, same[at], layout, chances, ends), told.counts[at]))
+    return np.array(tables)

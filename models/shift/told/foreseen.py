@@ -14,6 +14,9 @@ from scipy.special import softmax
 from models.shift.told.question import Question
 from models.shift.told.summaries import LEAST_ROWS, Columns, Layout, Summaries, of_all, too_few
 
+JOINED = -1
+"""Stands where a cell is told with the one before it."""
+
 _FAR = 5.0  # deviations, beyond which a value counts as one that is so far away
 _PENALTY = 10.0  # scikit-learn's C
 _CLOSE = 1e-5  # of the gradient, at which a regression is fitted
@@ -85,14 +88,22 @@ def fitted_halves(seen: np.ndarray, of: np.ndarray, second: np.ndarray, known: n
     return weights
 
 
-def foreseen(seen: np.ndarray, of: np.ndarray, weights: np.ndarray, own: np.ndarray | None) -> np.ndarray:
+def expected_classes(column: Columns, same: np.ndarray, models: int) -> np.ndarray:
+    """The classes that so many models may expect of a client's rows: (classes,) bool; same: as for `in_both_halves`."""
+    often = [len(np.unique(same[column.of == at])) >= _least(models) for at in range(len(column.alone))]
+    return column.alone & np.array(often)
+
+
+def foreseen(
+    seen: np.ndarray, of: np.ndarray, classes: np.ndarray, weights: np.ndarray, own: np.ndarray | None
+) -> np.ndarray:
     """The chances of each class that a client's two models, (2, classes, columns), give rows: (rows, classes) float64.
 
     Of the client's own rows, own (rows,) bool says which are in the second half, and the model that has not seen a row
-    speaks; of another's rows the mean of both. Rows are of classes that both know, and only these are possible: others have
-    0, and so has every row of a class (rows,) that the models do not know.
+    speaks; of another's rows the mean of both. Rows are of those classes, (classes,) bool, that both know, and only these
+    are possible: others have 0, and so has every row of a class (rows,) that the models do not know.
     """
-    known = ~np.isnan(weights[0, :, 0]) & np.isin(np.arange(weights.shape[1]), of)
+    known = ~np.isnan(weights[0, :, 0]) & classes
     chances = np.zeros((len(seen), weights.shape[1]))
     there = np.append(known, False)[of]
     if not there.any():
@@ -106,22 +117,81 @@ def foreseen(seen: np.ndarray, of: np.ndarray, weights: np.ndarray, own: np.ndar
 def foreseen_counts(
     x: np.ndarray, column: Columns, same: np.ndarray, layout: Layout, chances: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
-    """The rows of each class that are expected in each cell, as whole numbers: (features, cells, classes) int32.
+    """The rows of each class that each model expects, as whole numbers: (models, features, cells, classes) int32.
 
-    Rows are those that counts are told of, so that their sums over classes are known already. A number between two whole
-    ones becomes the upper one if the draw for its cell, ends (features, cells, classes) in [0, 1), says so: as often as it
-    is near to it, so that a cell of few rows tells no more than a count does.
+    chances: (models, rows, classes), see `foreseen`, of `expected_classes`. Rows are those that counts are told of. Cells
+    are told in runs, the same for all models, and JOINED stands in all but the first of each. Of the rows that the same
+    models speak of, a run has none or LEAST_ROWS different ones, and as many as there are models: neither a number nor a
+    difference of two models' numbers is of fewer, nor do more models than rows speak of any.
+    A number between two whole ones becomes the upper one if the draw for its run, ends (features, cells, classes) in [0, 1)
+    at its first cell, says so: as often as it is near to it.
     """
-    expected = np.zeros((*ends.shape[:2], layout.classes))
-    cells = layout.cells_of(x)
-    used = np.repeat(column.kept[:, None], x.shape[1], 1)
+    cells, used = layout.cells_of(x), np.repeat(column.kept[:, None], x.shape[1], 1)
     kept = np.flatnonzero(column.kept)
     for feature, few in too_few(x[kept], column.of[kept], same[kept], layout):
         used[:, feature] &= ~few[column.of]
+    speak: np.ndarray = np.any(chances > 0, axis=-1).T
+    kinds = np.unique(speak, axis=0, return_inverse=True)[1].ravel()
+    used[~np.any(speak, axis=-1)] = False
+    told = np.full((len(chances), *ends.shape[:2], layout.classes), JOINED, np.int32)
     for feature in range(x.shape[1]):
         mine = used[:, feature]
-        np.add.at(expected[feature], cells[mine, feature], chances[mine])
-    return np.floor(expected + ends).astype(np.int32)
+        firsts = _firsts(cells[mine, feature], kinds[mine], same[mine], layout.cells, _least(len(chances)))
+        expected = np.zeros((layout.cells, len(chances), layout.classes))
+        np.add.at(expected, firsts[cells[mine, feature]], chances[:, mine].swapaxes(0, 1))
+        runs = np.unique(firsts)
+        told[:, feature, runs] = np.floor(expected[runs] + ends[feature, runs, None]).swapaxes(0, 1)
+    return told
+
+
+def apportioned(foreseen: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """What models expect in each cell, each run's rows dealt to its cells as the rows of the classes that are expected are.
+
+    foreseen: (models, features, cells, classes), see `foreseen_counts`; counts: (features, cells, classes + 1), rows that
+    the client told. (models, features, cells, classes) float64.
+    """
+    at = np.arange(foreseen.shape[2])
+    firsts = np.maximum.accumulate(np.where((foreseen == JOINED).any((0, 3)), 0, at), axis=-1)
+    features = np.arange(len(firsts))[:, None]
+    known = (foreseen > 0).any(-2)
+    rows = np.einsum("mfk,fck->mfc", known, counts[..., :-1])
+    of_run = np.zeros((*firsts.shape, len(foreseen)))
+    np.add.at(of_run, (features, firsts), np.moveaxis(rows, 0, -1))
+    whole = np.moveaxis(of_run[features, firsts], -1, 0)
+    share = np.divide(rows, whole, out=np.zeros_like(rows), where=whole > 0)
+    return foreseen[:, features, firsts] * share[..., None]
+
+
+def _least(models: int) -> int:
+    """Different rows that a number of so many models stands for."""
+    return max(LEAST_ROWS, models)
+
+
+def _firsts(cells: np.ndarray, kinds: np.ndarray, same: np.ndarray, width: int, least: int) -> np.ndarray:
+    """The first cell of each cell's run, (width,): runs are as short as can be from the first cell on.
+
+    cells, kinds, same: (rows,). Of each kind a run has none or `least` different rows; all rows together have.
+    """
+    there = np.zeros((width, kinds.max(initial=0) + 1), np.int64)
+    rows = np.unique(np.stack([cells, kinds, same]), axis=1)
+    np.add.at(there, (rows[0], rows[1]), 1)
+    firsts: list[int] = []
+    sums: list[np.ndarray] = []
+    first, so_far = 0, np.zeros_like(there[0])
+    for cell in range(width):
+        so_far = so_far + there[cell]
+        if _whole(so_far, least):
+            firsts.append(first)
+            sums.append(so_far)
+            first, so_far = cell + 1, np.zeros_like(so_far)
+    while firsts and not _whole(so_far, least):
+        first, so_far = firsts.pop(), so_far + sums.pop()
+    firsts.append(first)
+    return np.array(firsts)[np.searchsorted(firsts, np.arange(width), side="right") - 1]
+
+
+def _whole(rows: np.ndarray, least: int) -> bool:
+    return bool(rows.any() and ((rows == 0) | (rows >= least)).all())
 
 
 def _fitted(seen: np.ndarray, of: np.ndarray) -> np.ndarray:

@@ -9,6 +9,8 @@ from flows.diagnose import diagnose, examined
 from flows.diagnosis.against import examined_against
 from models.shift.known.truth_pairs import SixFeatures
 from silos.errors import UserError
+from silos.ledgers.ledger import Ledger
+from tasks.diagnosis import compare_silos
 from tasks.running.runner import PlainRunner
 
 LOOK = "diagnose.second_look=true"
@@ -17,6 +19,12 @@ LAWS = {
     "swapped": (1000, SixFeatures(added=(1, 0), renamed=(0, 2, 1))),
     "wide": (1000, SixFeatures(width=1.8)),
 }
+FEATURES = [
+    {"name": f"x{at}", "low": -8, "high": 8}
+    if at != 4
+    else {"name": "x4", "kind": "categorical", "categories": [1, 2, 3]}
+    for at in range(6)
+]
 
 
 class Stopping(PlainRunner):
@@ -32,11 +40,12 @@ class Stopping(PlainRunner):
 def six(world):
     """Silos of six features, one of them a category: one with a wider input, one with moved inputs and another rule."""
     own = world()
-    rows = {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(LAWS.items())}
-    features = [{"name": f"x{at}", "low": -8, "high": 8} for at in range(6)]
-    features[4] = {"name": "x4", "kind": "categorical", "categories": [1, 2, 3]}
-    own.write(rows, features=features)
+    own.write(six_rows(), features=FEATURES)
     return own
+
+
+def six_rows():
+    return {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(LAWS.items())}
 
 
 def types(found):
@@ -64,6 +73,7 @@ def test_a_wider_input_is_feature_shift_alone_then_another_rule_stays_one_and_wh
     of_a_client = 4 * (2 * 3 * 9 + 3 * 6 * 33 * 3)
     assert look == {
         "silos": ["plain", "swapped", "wide"],
+        "told": {key: ["plain", "swapped", "wide"] for key in ("models", "foreseen")},
         "of_groups": False,
         "pairs": 3,
         "explained": 1,
@@ -74,6 +84,72 @@ def test_a_wider_input_is_feature_shift_alone_then_another_rule_stays_one_and_wh
     forget(six.folder / "private")
     there = diagnose(overrides=[LOOK, "runner.kind=processes", "runner.workers=2"])
     assert text({name: there[name] for name in after}) == text(after)
+
+
+def test_what_is_drawn_of_a_pair_that_is_explained_is_what_its_inputs_differ_in(six):
+    (before, _), (after, _) = (examined(six.open(*also), PlainRunner()) for also in ((), (LOOK,)))
+    drawn = [
+        {close.feature for close in found.close_ups if (close.first, close.second) == (0, 2)}
+        for found in (before, after)
+    ]
+    assert drawn[0] != drawn[1] == {1}
+
+
+def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_and_their_own(world):
+    """Of two alike, one that differs from both in a wider input, and one of too few rows to be compared."""
+    own = world()
+    laws = {"plain": LAWS["plain"], "same": LAWS["plain"], "small": (15, SixFeatures()), "wide": LAWS["wide"]}
+    rows = {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(laws.items())}
+    own.write(rows, features=FEATURES)
+    _, found = examined(own.open(LOOK), PlainRunner())
+    look = found["second_look"]
+    assert (look["pairs"], look["explained"]) == (2, 2)
+    assert look["silos"] == look["told"]["models"] == look["told"]["foreseen"] == ["plain", "same", "wide"]
+    models_asked_about = 2 + 2 + 3
+    assert look["bytes"]["up"] == 4 * (3 * 2 * 3 * 9 + models_asked_about * 6 * 33 * 3)
+    private = str(own.folder / "private" / "own")
+    assert {name: len(Ledger(private, name).entries()) for name in laws} == {
+        "plain": 3,
+        "same": 3,
+        "small": 1,
+        "wide": 3,
+    }
+
+
+def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why_not_is_said(six):
+    """Fourteen rows of a class left the wide one, some seven of either half; the others forgot what they told."""
+    examined(six.open(LOOK), PlainRunner())
+    for name in ("plain", "swapped"):
+        forget(next((six.folder / "private" / "own" / ".ledgers").glob(f"{name}-*")))
+    rows = six_rows()
+    x, y = rows["wide"]
+    kept = np.setdiff1d(np.arange(len(y)), np.flatnonzero(y == 0)[:14])
+    six.write({**rows, "wide": (x[kept], y[kept])}, features=FEATURES)
+    _, before = examined(six.open(), PlainRunner())
+    _, found = examined(six.open(LOOK), PlainRunner())
+    assert types(found) == types(before)
+    assert types(found)[("plain", "wide")] == ["feature", "concept"]
+    look = found["second_look"]
+    assert look["silos"] == ["plain", "swapped", "wide"]
+    assert look["told"] == {key: ["plain", "swapped"] for key in ("models", "foreseen")}
+    of_a_client = 4 * (2 * 3 * 9 + 2 * 6 * 33 * 3)
+    assert look["bytes"] == {"up": 2 * of_a_client, "up_of_a_client": of_a_client}
+    at = next(at for at, note in enumerate(found["notes"]) if note.startswith("A second look: in none of 3 pairs"))
+    assert found["notes"][at + 1 :] == [
+        "plain and swapped told models of their labels, and what these expect of their rows.",
+        f"Silos sent {2 * of_a_client:,} bytes for it.",
+        f"wide took no part in it: {look['silent']['wide']}",
+    ]
+
+
+def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch):
+    monkeypatch.setattr(compare_silos, "MOST_PAIRS", 1)
+    compared, found = examined(six.open(LOOK), PlainRunner())
+    feature, _, concept = compared.pairs.verdicts.types.T
+    assert (feature & concept).any()
+    assert found["second_look"]["of_groups"]
+    assert (found["second_look"]["silos"], found["second_look"]["pairs"]) == ([], 0)
+    assert any("of so many silos groups are compared" in note for note in found["notes"])
 
 
 def test_stopped_between_its_two_questions_it_ends_as_if_nothing_had_happened_with_the_same_bytes(six):

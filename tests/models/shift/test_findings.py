@@ -8,7 +8,8 @@ from scipy.cluster import hierarchy
 
 from models.shift import findings as room
 from models.shift.findings import DISCOVERIES, against_the_rest, alike, discovered, findings
-from models.shift.pairs import all_pairs
+from models.shift.guarded import evidence
+from models.shift.pairs import all_pairs, side_by_side
 
 few = settings(max_examples=40)
 
@@ -49,6 +50,17 @@ def test_false_alarms_among_many_pairs_that_are_alike_are_few(tell):
     told = tell([normal(seed, 200) for seed in range(30)])
     found = findings(told.summaries, told.layout, *all_pairs(30))
     assert found.verdicts.types.any(-1).mean() <= 0.01
+
+
+def test_what_inputs_differ_by_is_kept_of_every_pair_and_carries_the_shift_of_those_whose_rule_is_the_same(tell):
+    told = tell([normal(seed, moved=seed % 2, swapped=seed == 3) for seed in range(4)])
+    found = findings(told.summaries, told.layout, *all_pairs(4))
+    effects = evidence(side_by_side(told.summaries, told.layout, *all_pairs(4))).effects
+    np.testing.assert_array_equal(found.inputs, np.minimum(effects["at_mean"], effects["bins"]))
+    rules = found.verdicts.types[:, 2]
+    assert 0 < rules.sum() < len(rules)
+    np.testing.assert_array_equal(found.parts[~rules], found.inputs[~rules])
+    np.testing.assert_array_equal(found.parts[rules], effects["interaction"][rules])
 
 
 def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):

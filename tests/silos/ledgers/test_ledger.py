@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from silos.errors import UserError
 from silos.ledgers.differencing import EVERY, OTHER
 from silos.ledgers.ledger import Draw, Ledger
+from silos.ledgers.refusals import Kind
 from silos.names import is_plain
 from silos.private import PrivateStore
 
@@ -157,6 +158,31 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
     else:
         ledger.answer("3333cccc4444dddd.dir", "means", plain, told=rows)
     assert len(ledger.entries()) == 2
+
+
+def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_another_kind_is_in_nobodys_way(ledger):
+    rows, once = told(ledger, *range(40)), Kind("models", once="ask nothing")
+    first = ledger.answer("v1", "by weight", plain, told=rows, kind=once)
+    for kind in (Kind(), Kind("means"), Kind("medians", once="ask no more")):
+        ledger.answer("v1", "by height", plain, told=rows, kind=kind)
+    with pytest.raises(UserError) as refused:
+        ledger.answer("v1", "by height", never, told=rows, kind=once)
+    assert str(refused.value) == (
+        "client oslo has answered another question for models about version v1 of its rows, and answers one, as each more "
+        "would tell more of single rows; ask nothing."
+    )
+    assert len(ledger.entries()) == 4
+    assert same(ledger.answer("v1", "by weight", never, told=rows, kind=once), first)
+    ledger.answer("v2", "by height", plain, told=told(ledger, *range(60)), kind=once)
+
+
+def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger):
+    kind = Kind("models", "half of a class", "ask about fewer models")
+    ledger.answer("v1", "by weight", plain, told=told(ledger, *range(40)), kind=kind)
+    with pytest.raises(
+        UserError, match=r"fewer than 10 different rows of half of a class, .*; ask about fewer models\.$"
+    ):
+        ledger.answer("v2", "by weight", never, told=told(ledger, *range(41)), kind=kind)
 
 
 def test_every_version_told_before_counts_not_the_last_alone(ledger):

@@ -1,8 +1,9 @@
 """What clients tell for a second look: the same when asked again, and nothing of a class with fewer than ten rows."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
-import torch
 
 from flows.diagnosis.asking import answered
 from models.shift.told.foreseen import Design
@@ -10,6 +11,7 @@ from silos.ledgers.ledger import Ledger
 from silos.private import PrivateStore
 from tasks.diagnosis.tell_foreseen import tell_foreseen
 from tasks.diagnosis.tell_models import tell_models
+from tasks.messages import numbers_of
 from tasks.running.runner import PlainRunner
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
@@ -23,24 +25,29 @@ def rows(seed, sizes):
 
 @pytest.fixture
 def looked(asked, tmp_path):
-    """Asks silos for counts, for models, and for what these, or others, foresee; `keeps` names what they remember by."""
+    """Asks silos for counts, for models, and for what all of these, or others (client to owner to weights), foresee.
 
-    def look(silos, keeps, others=None):
+    `keeps` names what they remember by; spread: of what models see.
+    """
+
+    def look(silos, keeps, others=None, spread=1.0):
         private = PrivateStore(str(tmp_path / "private" / keeps))
         question = asked(silos, keeps=keeps).question
-        design = Design(question, np.zeros(2), np.ones(2))
+        design = Design(question, np.zeros(2), np.full(2, spread))
         (models, silent) = answered(PlainRunner(), tell_models, silos, private=private, design=design)
-        weights = np.concatenate([message.weights.numpy() for message in models]) if others is None else others
-        owners = tuple(client for message in models for client in message.clients)
-        sent = {"private": private, "design": design, "owners": owners, "weights": weights}
-        foreseen, more = answered(PlainRunner(), tell_foreseen, silos.select(owners), **sent)
+        weights = {c: own for m in models for c, own in zip(m.clients, m.weights.numpy(), strict=True)}
+        about = dict.fromkeys(weights, weights) if others is None else others
+        sent = {"private": private, "design": design, "models": about}
+        foreseen, more = answered(PlainRunner(), tell_foreseen, silos.select(list(about)), **sent)
         return models, foreseen, {**silent, **more}
 
     return look
 
 
 def told(messages):
-    return [value.numpy().tobytes() for m in messages for value in vars(m).values() if isinstance(value, torch.Tensor)]
+    values = [value for m in messages for name in numbers_of(type(m)) for value in [getattr(m, name)]]
+    tensors = [tensor for value in values for tensor in (value.values() if isinstance(value, Mapping) else [value])]
+    return [tensor.numpy().tobytes() for tensor in tensors]
 
 
 def test_asked_again_models_and_what_they_foresee_are_the_same_bytes_and_nothing_more_is_written_down(
@@ -59,17 +66,100 @@ def test_a_client_sends_the_weights_of_two_models_and_a_number_for_each_model_fe
     ((models,), (foreseen,), silent) = looked(silos, "own")
     assert silent == {}
     assert models.weights.shape == (3, 2, 2, 3)  # clients, halves, classes, two numbers and 1
-    assert foreseen.counts.shape == (3, 3, 2, 33, 2)  # clients, models, features, 32 bins and the missing, classes
+    shapes = {client: tuple(counts.shape) for client, counts in foreseen.counts.items()}
+    assert shapes == dict.fromkeys("abc", (3, 2, 33, 2))  # models, features, 32 bins and the missing, classes
     assert models.bytes_up + foreseen.bytes_up == 3 * 4 * (2 * 2 * 3 + 3 * 2 * 33 * 2)
 
 
 def test_a_client_of_which_few_rows_changed_since_is_silent_and_the_others_are_heard(silos_of, looked):
     whole = {"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}
-    looked(silos_of(whole, features=BOUNDED), "own")
+    _, (before,), _ = looked(silos_of(whole, features=BOUNDED), "own", only_of("a"))
     x, y = whole["b"]
-    models, foreseen, silent = looked(silos_of({**whole, "b": (x[3:], y[3:])}, features=BOUNDED), "own")
-    assert [message.clients for message in (*models, *foreseen)] == [("a",), ("a",)]
+    changed = silos_of({**whole, "b": (x[3:], y[3:])}, features=BOUNDED)
+    (models,), (foreseen,), silent = looked(changed, "own", only_of("a"))
+    assert models.clients == foreseen.clients == ("a",)
+    assert told([foreseen]) == told([before])
     assert set(silent) == {"b"}
+
+
+def test_where_few_rows_of_half_of_a_class_changed_that_is_said_and_no_noise_is_proposed(silos_of, looked):
+    """Of fourteen rows that changed some seven are in either half: enough for counts, and too few for models."""
+    whole = {"a": rows(1, (60, 50)), "b": rows(2, (60, 50))}
+    looked(silos_of(whole, features=BOUNDED), "own", only_of("a"))
+    x, y = whole["b"]
+    _, _, silent = looked(silos_of({**whole, "b": (x[14:], y[14:])}, features=BOUNDED), "own", only_of("a"))
+    assert set(silent) == {"b"}
+    assert "differ by fewer than 10 different rows of half of a class" in silent["b"]
+    assert (
+        "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half"
+        in silent["b"]
+    )
+    assert "noise;" not in silent["b"]
+
+
+def only_of(client, weights=None):
+    """A silo is asked about its own model alone."""
+    return {client: {client: np.zeros((2, 2, 3)) if weights is None else weights}}
+
+
+def test_of_one_version_of_its_rows_a_client_answers_for_one_set_of_models_however_near_the_next_is(
+    silos_of, looked, tmp_path
+):
+    silos = silos_of({"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}, features=BOUNDED)
+    _, first, _ = looked(silos, "own", only_of("a"))
+    entries = len(Ledger(str(tmp_path / "private" / "own"), "a").entries())
+    for others in (only_of("a", np.full((2, 2, 3), 1e-9)), {"a": dict.fromkeys("ab", np.zeros((2, 2, 3)))}):
+        _, heard, silent = looked(silos, "own", others)
+        assert heard == []
+        assert "client a has answered another question for what models foresee about version" in silent["a"]
+        assert "leave diagnose.second_look out, or wait until ten rows or more of its own have changed" in silent["a"]
+    assert len(Ledger(str(tmp_path / "private" / "own"), "a").entries()) == entries
+    _, again, silent = looked(silos, "own", only_of("a"))
+    assert told(again) == told(first)
+    assert silent == {}
+
+
+def test_two_models_that_expect_the_same_are_told_as_the_same_numbers(silos_of, looked):
+    """One draw rounds what all models expect: the mean of several would tell what is rounded away."""
+    silos = silos_of({"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}, features=BOUNDED)
+    weights = np.broadcast_to(np.array([[0.0, 0, 0], [0.7, -0.4, 0.1]]), (2, 2, 3))
+    _, (foreseen,), _ = looked(silos, "own", {"a": dict.fromkeys("ab", weights)})
+    one, other = foreseen.counts["a"].numpy()
+    assert (one == other).all()
+    assert (one > 0).sum() > 20
+
+
+def test_of_one_version_of_its_rows_a_client_tells_models_on_one_scale(silos_of, looked):
+    """Who chooses the scale, and asks again and again, would have as many models of the same rows."""
+    silos = silos_of({"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}, features=BOUNDED)
+    first, _, _ = looked(silos, "own", only_of("a"))
+    models, _, silent = looked(silos, "own", only_of("a"), spread=1.01)
+    assert models == []
+    assert "client b has answered another question for models of halves" in silent["b"]
+    assert told(looked(silos, "own", only_of("a"))[0]) == told(first)
+
+
+def test_a_client_that_other_rows_came_to_answers_for_other_models(silos_of, looked):
+    few, many = ({"a": rows(1, (60, 50)), "b": rows(2, sizes)} for sizes in ((60, 50), (110, 100)))
+    x, y = many["b"]
+    kept = np.concatenate([np.arange(60), np.arange(110, 160)])
+    few["b"] = x[kept], y[kept]
+    looked(silos_of(few, features=BOUNDED), "own")
+    _, heard, silent = looked(silos_of(many, features=BOUNDED), "own")
+    assert [m.clients for m in heard] == [("b",)]
+    assert set(silent) == {"a"}  # its own rows are as they were, and the model of b is another
+
+
+def test_a_client_is_asked_about_a_model_of_each_silo_of_the_data_at_most(silos_of, looked):
+    """With a model for each step of a grid, the rows in a bin would show where each of them lies."""
+    silos = silos_of({"a": rows(1, (60, 50)), "b": rows(2, (40, 70))}, features=BOUNDED)
+    grid = {f"model {at}": np.full((2, 2, 3), at / 100) for at in range(400)}
+    _, heard, silent = looked(silos, "own", {"a": grid, "b": {"a": np.zeros((2, 2, 3))}})
+    assert [m.clients for m in heard] == [("b",)]
+    assert silent == {
+        "a": "client a was asked about 400 models, of which 400 are of no silo of its data (the first is called model 0), "
+        "and it answers of a model of each silo at most; ask about those alone."
+    }
 
 
 @pytest.mark.parametrize("few", [1, 9])
@@ -79,8 +169,9 @@ def test_rows_of_a_class_with_fewer_than_ten_have_no_part_in_what_is_told(few, s
     By models that are sure of a class whatever the row: how others' expectations are rounded follows from all rows.
     """
     common, (x, y) = rows(1, (50, 50, 30)), rows(4, (60, 50, few))
-    sure = np.zeros((2, 2, 3, 3))
-    sure[..., 0, -1] = 1e4
+    weights = np.zeros((2, 3, 3))
+    weights[:, 0, -1] = 1e4
+    sure = {"a": {"b": weights}, "b": {"a": weights}}
     heard = []
     for changed in (None, 2, 0):
         other = np.where((y == changed)[:, None], -x, x)

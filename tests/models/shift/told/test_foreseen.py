@@ -7,10 +7,20 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from models.shift.told.foreseen import Design, fitted_halves, foreseen, foreseen_counts, in_both_halves
+from models.shift.told.foreseen import (
+    JOINED,
+    Design,
+    apportioned,
+    expected_classes,
+    fitted_halves,
+    foreseen,
+    foreseen_counts,
+    in_both_halves,
+)
 from models.shift.told.question import Question
 from models.shift.told.summaries import LEAST_ROWS, Columns, Layout, columns, summary
 
+ALL = np.ones(3, bool)
 NAMES, CODES = ("a", "b", "c"), (None, (1.0, 2.0, 3.0), None)
 
 
@@ -60,8 +70,8 @@ def test_of_a_client_s_own_rows_the_model_speaks_that_has_not_seen_them_and_of_o
     seen, second = a_design(a_layout()).seen(x), same % 3 == 0
     weights = fitted_halves(seen, y, second, np.ones(3, bool))
     first, other = (softmax(seen @ half.T, axis=-1) for half in weights)
-    np.testing.assert_allclose(foreseen(seen, y, weights, second), np.where(second[:, None], first, other))
-    np.testing.assert_allclose(foreseen(seen, y, weights, None), (first + other) / 2)
+    np.testing.assert_allclose(foreseen(seen, y, ALL, weights, second), np.where(second[:, None], first, other))
+    np.testing.assert_allclose(foreseen(seen, y, ALL, weights, None), (first + other) / 2)
 
 
 def test_only_classes_that_both_know_are_possible_and_rows_of_others_have_no_part():
@@ -69,12 +79,21 @@ def test_only_classes_that_both_know_are_possible_and_rows_of_others_have_no_par
     seen = a_design(a_layout()).seen(x)
     weights = fitted_halves(seen, y, same % 2 == 1, np.array([True, False, True]))
     assert np.isnan(weights[:, 1]).all()
-    chances = foreseen(seen, y, weights, None)
+    chances = foreseen(seen, y, ALL, weights, None)
     assert not chances[y == 1].any()
     assert not chances[:, 1].any()
     np.testing.assert_allclose(chances[y != 1].sum(-1), 1.0)
-    alone = foreseen(seen[y == 0], y[y == 0], weights, None)
-    assert (alone == [1.0, 0.0, 0.0]).all()
+    alone = foreseen(seen, y, np.array([True, True, False]), weights, None)
+    assert (alone == np.where(y[:, None] == 0, [1.0, 0.0, 0.0], 0.0)).all()
+
+
+def test_models_may_expect_the_classes_told_alone_of_ten_different_rows_and_of_as_many_as_there_are_models():
+    y = np.repeat([0, 1, 2, 3], [9, 12, 40, 40])
+    same = np.where(y == 3, -1, np.arange(len(y)))  # the last are copies of one row
+    column = columns(y, same, a_layout(4))
+    assert expected_classes(column, same, 2).tolist() == [False, True, True, False]
+    assert expected_classes(column, same, 12).tolist() == [False, True, True, False]
+    assert expected_classes(column, same, 13).tolist() == [False, False, True, False]
 
 
 @settings(max_examples=40)
@@ -107,40 +126,102 @@ def test_a_class_that_is_told_with_others_is_in_no_model_whatever_its_rows():
     assert in_both_halves(column, np.arange(120), second, 3).tolist() == [True, True, False]
 
 
-def counted(seed, missing=0.3):
-    """Rows of which a class has too few where the last feature is there, their columns, chances and draws."""
-    x, y, same = some_rows(seed)
+def counted(seed, missing=0.3, models=2, count=400):
+    """Rows of which a class has too few where the last feature is there, their columns, chances and draws.
+
+    The last model does not know the class that is last.
+    """
+    x, y, same = some_rows(seed, count)
     rng = np.random.default_rng(seed + 1)
-    x[rng.random(len(x)) < missing, 2] = np.nan
-    x[np.flatnonzero(y == 0)[4:], 2] = np.nan
+    same = same // 2 * 2 if seed % 2 else same  # every row twice
+    x, y = x[same], y[same]
+    if missing:
+        x[(rng.random(count) < missing)[same], 2] = np.nan
+        x[np.flatnonzero(y == 0)[8:], 2] = np.nan
     layout = a_layout()
-    chances = rng.dirichlet(np.ones(3), len(x))
+    chances = rng.dirichlet(np.ones(3), (models, count))[:, same]
+    chances[-1, y == 2], chances[-1, :, 2] = 0, 0
+    chances[-1, y != 2] /= chances[-1, y != 2].sum(-1, keepdims=True)
     return x, y, same, layout, chances, rng.random((3, layout.cells, 3))
 
 
-def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_mean_are_these():
-    x, y, same, layout, chances, _ = counted(5)
-    sums = np.zeros((3, layout.cells, 3))
-    cells = layout.cells_of(x)
-    for row in range(len(x)):
-        for feature in range(3):
-            if feature < 2 or y[row] != 0:  # of class 0 too few rows have the last feature
-                sums[feature, cells[row, feature]] += chances[row]
-    rng, column, total = np.random.default_rng(0), columns(y, same, layout), np.zeros(sums.shape)
-    for _ in range(400):
-        told = foreseen_counts(x, column, same, layout, chances, rng.random(sums.shape))
-        assert told.dtype == np.int32
-        assert (np.abs(told - sums) < 1).all()
-        total += told
-    np.testing.assert_allclose(total / 400, sums, atol=4 * 0.5 / 20)
+def runs_of(told):
+    """(feature, cells) of each run, by our own walk over what is told."""
+    for feature, cells in enumerate((told == JOINED).all((0, 3))):
+        firsts = np.flatnonzero(~cells)
+        yield from ((feature, range(*ends)) for ends in zip(firsts, [*firsts[1:], len(cells)], strict=True))
+
+
+def used_rows(y, same, layout, x, feature):
+    """Those that counts of a feature are told of, by loops of our own."""
+    there = [c for c in range(3) if len({*same[(y == c) & ~np.isnan(x[:, feature])].tolist()}) >= LEAST_ROWS]
+    return np.isin(y, there) if np.isnan(x[:, feature]).any() else np.ones(len(y), bool)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 999), st.sampled_from([0.0, 0.3]), st.sampled_from([2, 15]), st.sampled_from([60, 150, 400]))
+def test_a_number_and_a_difference_of_two_models_numbers_stand_for_ten_different_rows_and_for_as_many_as_models(
+    seed, missing, models, count
+):
+    """Also where one model knows a class that others do not: of its rows, too, a run has none or as many."""
+    x, y, same, layout, chances, ends = counted(seed, missing, models, count)
+    column = columns(y, same, layout)
+    chances *= expected_classes(column, same, models)[y][:, None]
+    told, cells = foreseen_counts(x, column, same, layout, chances, ends), layout.cells_of(x)
+    least = max(LEAST_ROWS, models)
+    for feature, run in runs_of(told):
+        inside = np.isin(cells[:, feature], run) & used_rows(y, same, layout, x, feature) & column.kept
+        speak = [inside & chances[model].any(-1) for model in range(models)]
+        different = [len({*same[rows].tolist()}) for rows in (*speak, speak[0] & ~speak[-1])]
+        assert all(number == 0 or number >= least for number in different)
+        sums = np.array([chances[model][speak[model]].sum(0) for model in range(models)])
+        assert (np.abs(told[:, feature, run[0]] - sums) < 1).all()
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_summed_over_classes_expected_rows_are_the_rows_that_are_told_of_each_cell(missing):
-    """So that who has both knows of no cell how many rows of a withheld class are in it."""
-    x, y, same, layout, chances, _ = counted(6, missing)
-    rng, column = np.random.default_rng(1), columns(y, same, layout)
-    shape = (3, layout.cells, 3)
-    mean = np.mean([foreseen_counts(x, column, same, layout, chances, rng.random(shape)) for _ in range(400)], 0)
-    told = summary(x, y, same, layout).counts[0].sum(-1)
-    np.testing.assert_allclose(mean.sum(-1), told, atol=0.3)
+def test_runs_are_no_longer_than_they_must_be(missing):
+    """Where every model knows every class: without its last cell none but the last of a feature has enough rows."""
+    x, y, same, layout, chances, ends = counted(6, missing)
+    chances[-1] = chances[0]
+    told, cells = foreseen_counts(x, columns(y, same, layout), same, layout, chances, ends), layout.cells_of(x)
+    runs = list(runs_of(told))
+    assert len(runs) > 10
+    for (feature, run), after in zip(runs, [*runs[1:], (3, None)], strict=True):
+        inside = np.isin(cells[:, feature], run[:-1]) & used_rows(y, same, layout, x, feature)
+        assert inside.sum() < LEAST_ROWS or after[0] != feature
+
+
+def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_mean_are_these():
+    x, y, same, layout, chances, ends = counted(4)
+    rng, column = np.random.default_rng(0), columns(y, same, layout)
+    sums = foreseen_counts(x, column, same, layout, chances, np.zeros(ends.shape))
+    heard = [foreseen_counts(x, column, same, layout, chances, rng.random(ends.shape)) for _ in range(400)]
+    assert {told.dtype for told in heard} == {np.dtype(np.int32)}
+    mean = np.mean(heard, 0)
+    cells = layout.cells_of(x)
+    for feature, run in runs_of(sums):
+        inside = np.isin(cells[:, feature], run) & used_rows(y, same, layout, x, feature)
+        np.testing.assert_allclose(mean[:, feature, run[0]], chances[:, inside].sum(1), atol=4 * 0.5 / 20)
+
+
+def test_all_models_are_rounded_by_one_draw():
+    """The same chances told by any number of models are the same numbers: their mean tells nothing more."""
+    x, y, same, layout, chances, ends = counted(8, missing=0.0)
+    told = foreseen_counts(x, columns(y, same, layout), same, layout, np.repeat(chances[:1], 9, 0), ends)
+    assert (told == told[:1]).all()
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_dealt_to_cells_expected_rows_sum_up_to_the_runs_and_of_all_classes_to_the_rows_that_are_told_of_each_cell(
+    missing,
+):
+    x, y, same, layout, chances, ends = counted(6, missing)
+    told = foreseen_counts(x, columns(y, same, layout), same, layout, chances, ends)
+    counts = summary(x, y, same, layout).counts[0]
+    dealt = apportioned(told, counts)
+    for feature, run in runs_of(told):
+        np.testing.assert_allclose(dealt[:, feature, run].sum(1), told[:, feature, run[0]])
+        for model, classes in ((0, [0, 1, 2]), (1, [0, 1])):
+            rows = counts[feature, run][:, classes].sum(-1)
+            np.testing.assert_allclose(dealt[model, feature, run].sum(-1), rows, atol=3)
+            assert not dealt[model, feature, run][rows == 0].any()

@@ -1,0 +1,54 @@
+"""The sentences in which a client refuses to tell of its rows: what is in the way, and the way out."""
+
+from dataclasses import dataclass
+
+from silos.errors import RefusalError
+from silos.ledgers.differencing import LEAST_ROWS
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What questions have in common. name: by which the ledger tells them from others; group: what an answer is a sum over.
+
+    way_out: where two answers differ by a few rows. once: the way out where another such question was answered of the same
+    version of the rows; none where any number is.
+    """
+
+    name: str = ""
+    group: str = "a class"
+    way_out: str = "ask with noise, or wait until ten rows or more of the class have changed"
+    once: str = ""
+
+    def named(self, question: str) -> str:
+        """As the ledger has it."""
+        return f"{self.name}: {question}" if self.name else question
+
+    def has(self, question: str) -> bool:
+        """Whether what the ledger has is of this kind."""
+        return bool(self.name) and question.startswith(f"{self.name}: ")
+
+
+def beyond_budget(client: str, budget: float, spent: float, rho: float) -> RefusalError:
+    """Of a question that costs rho."""
+    return RefusalError(
+        f"client {client} has a privacy budget of rho {budget:.4g}, of which {spent:.4g} is spent, and this "
+        f"question costs {rho:.4g}; ask one that it has answered, ask at {max(budget - spent, 0):.4g} or less, or "
+        "let whoever answers for the client raise its budget."
+    )
+
+
+def too_near(client: str, before: str, version: str, kind: Kind) -> RefusalError:
+    """Of what was told of the version before, and would be told of this one."""
+    return RefusalError(
+        f"what client {client} told of version {before[:12]} without noise and what it would tell of "
+        f"version {version[:12]} differ by fewer than {LEAST_ROWS} different rows of {kind.group}, and subtracting "
+        f"them would show those; {kind.way_out}."
+    )
+
+
+def asked_once(client: str, version: str, kind: Kind) -> RefusalError:
+    """Of a second question of a kind that a version's rows answer one of."""
+    return RefusalError(
+        f"client {client} has answered another question for {kind.name} about version {version[:12]} of its rows, and "
+        f"answers one, as each more would tell more of single rows; {kind.once}."
+    )
