@@ -80,8 +80,8 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> str:
 def _agree(report: dict[str, Any], line: dict[str, Any]) -> list[str]:
     """What no more pairs differ in than by chance and could be compared.
 
-    Rules only where inputs overlap, and neither rules nor inputs where no class is told by both: who has other labels has other
-    inputs, and of what these are beside that nothing is known.
+    Rules only where inputs overlap, and neither rules nor inputs where no class is told by both: who has other labels has
+    other inputs, and of what these are beside that nothing is known.
     """
     words = {**_AGREE, "label": "targets", "concept": "rules from input to target"}
     words = words if report["asked"]["targets"] else _AGREE

@@ -73,6 +73,18 @@ def test_a_class_of_many_copies_of_few_rows_is_no_shift_of_labels(tell):
     assert tell([gone, there]).between().labels[0], "of a class without rows it is known"
 
 
+def test_alike_clients_of_which_one_may_not_tell_a_rare_class_do_not_differ_in_labels(tell):
+    """About ten rows in 300: what is not told of is known to be there by the number of all rows."""
+    wrong, silent = 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        told = tell([(rng.normal(size=(300, 1)), (rng.random(300) < 0.033).astype(int)) for _ in range(2)])
+        wrong += any(told.types())
+        silent += np.isnan(told.summaries.labels[:, 1]).sum() == 1
+    assert silent > 10
+    assert wrong <= 1
+
+
 def test_a_class_that_one_side_lacks_is_a_shift_of_labels(tell):
     (x, y), (other, label) = two(Normals(), Normals())
     third, rest = np.random.default_rng(1).normal(size=(300, 2)), np.full(300, 2)
