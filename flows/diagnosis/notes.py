@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.diagnosis.unclear_pairs import of_some, too_alike
+from flows.diagnosis.unclear_pairs import of_some, small_silos, too_alike
 from flows.diagnosis.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
@@ -76,13 +76,6 @@ def _is_common(line: dict[str, Any], name: str) -> bool:
     half = (line["pairs"] - line["undetermined"]) / 2
     known = name != "concept" or line["not_identifiable"] <= half
     return bool(line["types"][name] > half and known)
-
-
-def small_silos(report: dict[str, Any]) -> list[str]:
-    """Those with too few training rows for any verdict but the printed rule, which knows no number of rows."""
-    if report["verdict"] == "paper":
-        return []
-    return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
 
 
 def _silent_silos(report: dict[str, Any], small: list[str]) -> list[str]:
