@@ -3,7 +3,7 @@
 from typing import Any
 
 from flows.diagnosis.second_look_notes import of_the_second_look
-from flows.diagnosis.unclear_pairs import of_some, too_alike
+from flows.diagnosis.unclear_pairs import of_some, small_silos, too_alike
 from flows.diagnosis.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
@@ -77,11 +77,6 @@ def _is_common(line: dict[str, Any], name: str) -> bool:
     half = (line["pairs"] - line["undetermined"]) / 2
     known = name != "concept" or line["not_identifiable"] <= half
     return bool(line["types"][name] > half and known)
-
-
-def small_silos(report: dict[str, Any]) -> list[str]:
-    """Those with too few training rows for any verdict."""
-    return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
 
 
 def _silent_silos(report: dict[str, Any], small: list[str]) -> list[str]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from flows.diagnosis.notes import leading, small_silos
+from flows.diagnosis.notes import leading
 from flows.diagnosis.report import grades
-from flows.diagnosis.unclear_pairs import in_all
-from flows.diagnosis.wording import called, counted, in_words, joined, members, plural
+from flows.diagnosis.unclear_pairs import in_all, left_out
+from flows.diagnosis.wording import called, counted, in_words, joined, listed, members, plural
 from models.shift.findings import DISCOVERIES
 
 _LINES = 6  # pairs of groups that have a sentence each
@@ -18,38 +18,56 @@ _AGREE = {"feature": "inputs", "label": "label shares", "concept": "rules from i
 def sentences(report: dict[str, Any]) -> list[str]:
     """A sentence a finding, the most important first."""
     if len(report["clients"]) == 1:
-        return ["There is one silo, and nothing to compare it with."]
+        return [_alone(report)]
     pairs = report["pairs"]
     seen = [pair for pair in pairs if not pair["undetermined"]]
     differ = [pair for pair in seen if pair["types"]]
     if pairs and not seen:
         return [in_all(report)]
     if not differ:
-        return [f"No difference was found between the {len(report['clients']) - len(small_silos(report)):,} silos."]
+        return [f"No difference was found between the {_compared(report)}{_left(report)}."]
     apart = [line for line in report["between"] if line["groups"][0] != line["groups"][1] and _told(line)]
     if not apart:
-        return [_alike(len(differ), len(seen)), *_one_by_one(report, differ, len(seen))]
+        return [_alike(report, len(differ), len(seen)), *_one_by_one(report, differ, len(seen))]
     said = [_headline(report, len(differ), len(seen))] if len(pairs) > 1 else []
     if len(apart) > _LINES:
         return [*said, *_in_sum(report, differ, len(seen)), *_within(report)]
     return [*said, *_members(report), *(_capital(_of_groups(report, line)) for line in apart), *_within(report)]
 
 
-def _alike(differ: int, seen: int) -> str:
+def _alone(report: dict[str, Any]) -> str:
+    if report["silent"]:
+        return f"{report['clients'][0]} alone tells anything, and there is nothing to compare it with."
+    return "There is one silo, and nothing to compare it with."
+
+
+def _compared(report: dict[str, Any]) -> str:
+    """How many silos something is said of, which may be all."""
+    left = left_out(report)
+    some = " that could be compared" if left or report["silent"] else ""
+    return f"{len(report['clients']) - len(left):,} silos{some}"
+
+
+def _left(report: dict[str, Any]) -> str:
+    left = left_out(report)
+    return f"; of {listed(left)} nothing can be said" if left else ""
+
+
+def _alike(report: dict[str, Any], differ: int, seen: int) -> str:
     verb = "differs" if differ == 1 else "differ"
     return (
-        f"The silos are much alike: {differ:,} of {counted(seen, 'pair')} {verb}, and no group of silos stands apart."
+        f"The {_compared(report)} are much alike: {differ:,} of {counted(seen, 'pair')} {verb}, and no group of silos "
+        f"stands apart{_left(report)}."
     )
 
 
 def _headline(report: dict[str, Any], differ: int, seen: int) -> str:
-    small = set(small_silos(report))
-    groups = sum(not small.issuperset(group) for group in report["groups"])
+    left = set(left_out(report))
+    groups = sum(not left.issuperset(group) for group in report["groups"])
     of = " of groups" if report["pairs_of"] == "groups" else ""
     verb = "differs" if differ == 1 else "differ"
-    silos = f"{len(report['clients']):,} silos"
     found = f"{differ:,} of {counted(seen, 'pair')}{of} {verb}"
-    return f"The {silos} fall into {groups:,} groups that are alike inside; {found}."
+    return f"The {_compared(report)} fall into {groups:,} groups that are alike inside; {found}{_left(report)}."
 
 
 def _members(report: dict[str, Any]) -> list[str]:

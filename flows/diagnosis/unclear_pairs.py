@@ -44,6 +44,24 @@ def too_alike(report: Mapping[str, Any]) -> str:
     return f"fewer than {LEAST_ROWS} different training rows, and may tell nothing of so few"
 
 
+def small_silos(report: Mapping[str, Any]) -> list[str]:
+    """Those with too few training rows for any verdict but the printed rule, which knows no number of rows."""
+    if report["verdict"] == "paper":
+        return []
+    return [line["client"] for line in report["rest"] if line["rows"][0] < FEWEST]
+
+
+def left_out(report: Mapping[str, Any]) -> list[str]:
+    """Silos of which nothing is said: all their pairs are unclear, or they are small where groups are compared."""
+    if report["pairs_of"] == "groups":
+        return small_silos(report)
+    unclear, clear = (
+        {name for pair in report["pairs"] if pair["undetermined"] is is_so for name in (pair["first"], pair["second"])}
+        for is_so in (True, False)
+    )
+    return [client for client in report["clients"] if client in unclear - clear]
+
+
 def in_all(report: Mapping[str, Any]) -> str:
     """The sentence where nothing is said of any pair."""
     reasons = [pair["why"] for pair in report["pairs"]]

@@ -5,11 +5,12 @@ import numpy as np
 from models.shift import moment_tests as test
 from models.shift import tables
 from models.shift.class_moments import ROWS, standard
-from models.shift.guarded import Evidence, Sized, covered, found, harmonic, noise_of_labels, priors
+from models.shift.guarded import Evidence, Sized, all_known, covered, found, harmonic, noise_of_labels, only, priors
 from models.shift.pairs import Pairs
 
 LEAST_ROWS = 100
-"""Of a class on both sides for it to be compared within: with fewer, skewness and kurtosis are too rough for a Wald test."""
+"""Of a class on both sides for it to be compared within, or of all rows where no class has so many: with fewer, skewness
+and kurtosis are too rough for a Wald test."""
 
 
 def evidence(pairs: Pairs) -> Evidence:
@@ -18,9 +19,13 @@ def evidence(pairs: Pairs) -> Evidence:
     kept: np.ndarray = np.all(told[..., :-1, ROWS] >= LEAST_ROWS, axis=-2)
     within = np.where(kept[..., None, :, None], told[..., :-1, :], 0.0)
     inner = harmonic(within[..., ROWS].sum(-1))
+    rows = told[..., ROWS].sum(-1)
+    of_all = rows.max(1, keepdims=True, initial=0)  # a feature tells of fewer where values are missing
+    compared: np.ndarray = np.any(kept, axis=(1, 2))
+    known = all_known(of_all, pairs, kept) & ((rows >= LEAST_ROWS).all(-1) | compared[:, None])
     mean, even = priors(pairs.labels, kept)
     tested = {
-        "bins": Sized(test.of_values(told), harmonic(told[..., ROWS].sum(-1))),
+        "bins": Sized(only(known, test.of_values(told)), harmonic(rows)),
         "bins_in_classes": Sized(test.of_values_in_classes(within), inner),
         "classes_in_bins": Sized(test.of_classes_at_values(within), inner),
         "interaction": Sized(test.homogeneous(within), inner),

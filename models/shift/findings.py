@@ -22,11 +22,11 @@ _AT_ONCE = 2**27  # bytes of one table of a number of pairs; some ten such are h
 class Findings:
     """Of pairs, in the order asked for, (pairs,) or (pairs, features).
 
-    chance: of labels and features as different where nothing differs, for all hypotheses of the pair together; parts: φ of
-    what the verdict names, by feature: of the odds ratios under concept shift, else of P(X) under one prior, which `inputs`
-    has of every pair; overlap: what shares of rows lie in the same bins, of the worst feature, NaN where no counts were
-    told; tells: (pairs, 2) bool, whether a client told more than its number of rows; why: a place in unclear.WHY, of what
-    stands in the way where nothing is said.
+    chance: of labels and features as different where nothing differs, for all hypotheses of the pair together: P(Y) and
+    P(X | Y), or P(X) where no class is compared; parts: φ of what the verdict names, by feature: of the odds ratios under
+    concept shift, else of P(X) under one prior, which `inputs` has of every pair; overlap: what shares of rows lie in the
+    same bins, of the worst feature, NaN where no counts were told; tells: (pairs, 2) bool, whether a client told more than
+    its number of rows; why: a place in unclear.WHY, of what stands in the way where nothing is said.
     """
 
     first: np.ndarray
@@ -121,7 +121,8 @@ def alike(first: np.ndarray, second: np.ndarray, differ: np.ndarray, clients: in
 
 def _chance(found: Evidence) -> np.ndarray:
     features = found.bins.shape[1]
-    least = found.chances["bins_in_classes"].min(-1, initial=1.0) * features
+    compared = np.where(found.tested[:, None], found.chances["bins_in_classes"], found.chances["bins"])
+    least = compared.min(-1, initial=1.0) * features
     return np.minimum(2 * np.minimum(found.chances["labels"], least), 1.0)
 
 

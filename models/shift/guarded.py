@@ -17,6 +17,10 @@ from models.shift.told.summaries import LEAST_ROWS
 ALPHA, LEAST_EFFECT = 0.01, 0.1
 """Of a hypothesis over all features; φ, the effect below which a difference is none."""
 
+HIDDEN = LEAST_EFFECT**2 / 2
+"""Share of a client's rows, not told of, that makes no effect: clients of one size that differ in a share h of one's rows
+have φ = √2h at most."""
+
 TYPES = ("feature", "label", "concept")
 
 
@@ -46,9 +50,10 @@ def evidence(pairs: Pairs) -> Evidence:
     inside = None if noise is None else noise[..., :-1] * kept[:, :, None, None, :]
     mean, even = priors(pairs.labels, kept)
     inner = _per_pair(within)
+    known = all_known(pairs.counts.sum((-2, -1)), pairs, kept)
     tested = {
         "labels": Sized(test.pearson(pairs.labels, noise_of_labels(noise)), harmonic(pairs.labels.sum(-1))),
-        "bins": Sized(test.of_bins(pairs.counts, noise), _per_pair(pairs.counts)),
+        "bins": Sized(only(known, test.of_bins(pairs.counts, noise)), _per_pair(pairs.counts)),
         "bins_in_classes": Sized(test.of_bins_in_classes(within, inside), inner),
         "classes_in_bins": Sized(test.of_classes_in_bins(within, inside), inner),
         "at_mean": Sized(test.of_bins_at_prior(within, mean, inside), inner),
@@ -103,6 +108,25 @@ def covered(pairs: Pairs, kept: np.ndarray) -> np.ndarray:
     noise = noise_of_labels(pairs.noise)
     there = (pairs.labels >= _least(noise))[..., :-1].any(-2)
     return ~np.any(there & ~kept.any(1), axis=-1)
+
+
+def all_known(told: np.ndarray, pairs: Pairs, kept: np.ndarray) -> np.ndarray:
+    """Of which features P(X) may be compared: (pairs, features) bool; told: rows that each tells of, (pairs, features, 2).
+
+    Of all where a class is kept, (pairs, features, classes). Where none is, what one does not tell of may be of the very
+    class that the other tells, and alike clients would seem to differ: so both must tell of all but HIDDEN. Under noise they
+    do.
+    """
+    if pairs.noise is not None:
+        return np.ones(told.shape[:2], bool)
+    compared: np.ndarray = np.any(kept, axis=(1, 2))
+    return (told >= (1 - HIDDEN) * pairs.rows[:, None]).all(-1) | compared[:, None]
+
+
+def only(there: np.ndarray, tested: test.Tested) -> test.Tested:
+    """The test where it may be made; elsewhere nothing is tested."""
+    statistic, free = tested
+    return np.where(there, statistic, 0.0), np.where(there, free, 0)
 
 
 def noise_of_labels(noise: np.ndarray | None) -> np.ndarray | None:

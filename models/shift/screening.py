@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import chdtrc
 
 from models.shift import tables as test
+from models.shift.guarded import HIDDEN
 from models.shift.pairs import labels
 from models.shift.told.bins import joined_bins
 from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, mixture
@@ -37,27 +38,23 @@ def on_shared_bins(told: Summaries, layout: Layout, most: int = 10) -> tuple[Sum
 def chances(told: Summaries, say: Callable[[int], None] | None = None) -> np.ndarray:
     """Of every pair, in the order of `all_pairs`, how probable such differences of P(Y) or P(X | Y) are by chance alone.
 
-    counts on shared bins, without noise; memory grows with the clients, not with the pairs. `say` hears how many pairs are
-    done.
+    Of a pair that no class can be compared of they are of P(Y) or P(X). Counts are on shared bins, without noise; memory
+    grows with the clients, not with the pairs. `say` hears how many pairs are done.
     """
-    cells = np.ascontiguousarray(
-        np.moveaxis(told.counts[..., :-1], -1, -2), np.float32
-    )  # (clients, features, classes, cells)
-    squares, rows = cells**2, cells.sum(-1)
-    there = cells > 0
-    told_alone = rows >= LEAST_ROWS
-    step = max(1, _AT_ONCE // max(1, cells[0].nbytes))
-    clients = len(cells)
+    by_class, whole = _Cells.of(told.counts[..., :-1]), _Cells.of(_all_rows(told))
+    features = told.counts.shape[1]
+    step = max(1, _AT_ONCE // max(1, by_class.cells[0].nbytes))
+    clients = len(told.rows)
     found = []
     for at in range(clients - 1):
         for start in range(at + 1, clients, step):
             others = slice(start, min(start + step, clients))
-            statistic, free = _within_classes(
-                (cells[at], squares[at], rows[at], there[at], told_alone[at]),
-                (cells[others], rows[others], there[others], told_alone[others]),
-            )
-            inside = np.where(free > 0, chdtrc(np.maximum(free, 1), statistic), 1.0).min(-1, initial=1.0)
-            found.append(np.minimum(inside * cells.shape[1], _of_labels(told, at, others)))
+            statistic, free = _within_classes(by_class.take(at), by_class.take(others))
+            apart = np.flatnonzero(~free.any(-1))
+            if len(apart):
+                statistic[apart], free[apart] = _within_classes(whole.take(at), whole.take(start + apart))
+            least = test.chance((statistic, free)).min(-1, initial=1.0)
+            found.append(np.minimum(least * features, _of_labels(told, at, others)))
         if say:
             say((at + 1) * (2 * clients - 2 - at) // 2)
     return np.minimum(2 * np.concatenate(found), 1.0) if found else np.zeros(0)
@@ -88,17 +85,42 @@ def _labels_of_all(told: Summaries) -> np.ndarray:
     return np.where(silent.all(0), np.nan, known.sum(0) + guess.sum(0))
 
 
-def _within_classes(one: tuple[np.ndarray, ...], others: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+class _Cells(NamedTuple):
+    """cells: (clients, features, classes, cells) float32, as are squares and `there`; of the others each (..., classes)."""
+
+    cells: np.ndarray
+    squares: np.ndarray
+    rows: np.ndarray
+    there: np.ndarray
+    alone: np.ndarray
+
+    @classmethod
+    def of(cls, counts: np.ndarray) -> "_Cells":
+        """counts: (clients, features, cells, classes)."""
+        cells = np.ascontiguousarray(np.moveaxis(counts, -1, -2), np.float32)
+        rows = cells.sum(-1)
+        return cls(cells, cells**2, rows, cells > 0, rows >= LEAST_ROWS)
+
+    def take(self, clients: int | slice | np.ndarray) -> "_Cells":
+        return _Cells(*(part[clients] for part in self))
+
+
+def _all_rows(told: Summaries) -> np.ndarray:
+    """As one class, (clients, features, cells, 1); none of a feature where a client does not tell of nearly all."""
+    whole = told.counts.sum(-1, keepdims=True)
+    known = whole.sum((-2, -1)) >= (1 - HIDDEN) * told.rows[:, None]
+    return np.where(known[..., None, None], whole, 0)
+
+
+def _within_classes(one: _Cells, others: _Cells) -> tuple[np.ndarray, np.ndarray]:
     """Pearson's X² of one client beside each of the others, summed over the classes that both tell: (others, features)."""
-    cells, squares, rows, there, alone = one
-    theirs, their_rows, their_there, their_alone = others
-    shares = (squares / (cells + theirs + np.float32(1e-30))).sum(-1, dtype=np.float64)
-    both = alone & their_alone
-    total, product = rows + their_rows, rows.astype(np.float64) * their_rows
+    shares = (one.squares / (one.cells + others.cells + np.float32(1e-30))).sum(-1, dtype=np.float64)
+    both = one.alone & others.alone
+    total, product = one.rows + others.rows, one.rows.astype(np.float64) * others.rows
     ratio = np.divide(total**2, product, out=np.zeros_like(product), where=product > 0)
-    whole = np.divide(rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
+    whole = np.divide(one.rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
     statistic = np.where(both, ratio * (shares - whole), 0.0).sum(-1)
-    columns = (there | their_there).sum(-1)
+    columns = (one.there | others.there).sum(-1)
     return np.maximum(statistic, 0), np.where(both, np.maximum(columns - 1, 0), 0).sum(-1)
 
 

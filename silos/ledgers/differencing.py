@@ -7,6 +7,7 @@ class that was told and is now among the pooled ones is no way around that: all 
 What is not looked at: sums over three answers or more (of rows X, X + D, X + E and X + D + E + {r} each two may differ by
 ten rows, and all four together give r away); a change of few rows in one column under a change of many in others; and rows
 that were stored otherwise in between, such as scaled ones, which are other rows to a hash. Against those there is noise.
+The number of all rows is no sum over groups, and is told whatever it is: of rows in no group it tells how many there are.
 """
 
 import json

@@ -70,18 +70,18 @@ def compare_silos(
     first, second = all_pairs(len(units.rows))
     pairs = look.at(units, layout, first, second)
     strong = strengths(drawable(units), layout, readings)
-    pairs = _as_printed(pairs, strong) if verdict == "paper" else pairs
+    pairs = as_printed(pairs, strong) if verdict == "paper" else pairs
     differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
     groups = groups or alike(first, second, differ, len(clients))
     others = against_the_rest(told)
     rest = look.at(others, layout, places, places + len(clients))
     strong_rest = strengths(drawable(others), layout, readings, np.stack([places, places + len(clients)], 1))
-    rest = _as_printed(rest, strong_rest) if verdict == "paper" else rest
+    rest = as_printed(rest, strong_rest) if verdict == "paper" else rest
     closest = close_ups(drawable(units), layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
     return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest)
 
 
-def _as_printed(found: Findings, strong: Strengths) -> Findings:
+def as_printed(found: Findings, strong: Strengths) -> Findings:
     """The same with the printed rule's types, which knows no tests and no number of rows."""
     no = np.zeros(len(strong.types), bool)
     unknown: np.ndarray = np.all(strong.grades < 0, axis=-1)

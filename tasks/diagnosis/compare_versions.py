@@ -1,7 +1,7 @@
 """The server compares what each client told of two versions of its rows; it sees no row."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from models.shift.strengths import Strengths, strengths
 from models.shift.told.noisy_counts import drawable
 from models.shift.told.question import Question
 from models.shift.told.summaries import joined
-from tasks.diagnosis.compare_silos import Look, told_of
+from tasks.diagnosis.compare_silos import Look, as_printed, told_of
 from tasks.diagnosis.pace import Pace
 from tasks.messages import NoisyCounts, ShiftNumbers
 from tasks.running.step import server_step
@@ -54,6 +54,6 @@ def compare_versions(
     each = [strengths(shown.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
     strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
     if verdict == "paper":
-        pairs = replace(pairs, verdicts=replace(pairs.verdicts, types=strong.types))
+        pairs = as_printed(pairs, strong)
     closest = close_ups(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
     return ComparedVersions(clients, pairs, strong, closest)

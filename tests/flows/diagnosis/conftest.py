@@ -132,6 +132,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "verdict": "guarded",
             "noise": None,
             "second_look": None,
+            "silent": {},
         }
         return report | also
 

@@ -67,6 +67,27 @@ def test_what_moved_is_named_by_its_type(change, types, world):
     assert {pair["client"]: pair["types"] for pair in found["pairs"]} == {"east": [], "north": types, "west": []}
 
 
+def test_by_the_printed_rule_a_silo_of_few_rows_that_moved_is_counted_among_those_that_could_be_compared(world):
+    """It knows no number of rows: what `guarded` says of too few, of sensors and of margins is not said beside its types."""
+    own, (x, y) = world(), rows(1)
+    few, turned = (rows(2, 14)[0], np.repeat([0, 1], [12, 2])), (rows(3, 14)[0] + 9, np.repeat([0, 1], [2, 12]))
+    gone, set_anew = rows(4), (rows(5)[0] * 0.5 + 2, rows(5)[1])
+    before = own.write({"big": (x, y), "few": few, "gone": gone, "sensor": rows(5)}, features=NAMED)
+    lost = gone[1] == 0
+    after = {"big": rows(6), "few": turned, "gone": (gone[0][lost] + 3, gone[1][lost]), "sensor": set_anew}
+    own.write(after, features=NAMED)
+    found = against(own, before, "diagnose.verdict=paper")
+    assert "label" in of(found, "few")["types"]
+    moved = sum(bool(pair["types"]) for pair in found["pairs"])
+    assert found["sentences"][0] == f"Of 4 silos that could be compared, {moved} moved since {before}."
+    assert [line.split(":")[0] for line in found["sentences"][1:]] == [
+        p["client"] for p in found["pairs"] if p["types"]
+    ]
+    for pair in found["pairs"]:
+        assert not any(pair[name] for name in ("undetermined", "transform", "margins_only"))
+        assert pair["note"] is None
+
+
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_between_a_version_and_itself_there_is_no_difference(task, world):
     own = world()

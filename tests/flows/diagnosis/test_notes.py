@@ -64,6 +64,13 @@ def test_small_silos_and_sizes_are_told(a_report, a_pair, a_line):
     ]
 
 
+def test_of_small_silos_the_printed_rule_says_something_and_no_note_says_otherwise(a_report, a_pair, a_line):
+    rest = [{"client": name} | a_pair(name, "label", rows=[19, 19]) for name in ("a", "b")]
+    pairs, lines = [a_pair("a", "b", "label", rows=[19, 19])], [a_line((0, 1), 1, label=1)]
+    (said,) = notes(a_report([["a"], ["b"]], pairs, lines, rest=rest, verdict="paper"))
+    assert "nothing is said" not in said
+
+
 def test_pairs_of_large_silos_of_which_nothing_is_said_are_counted(a_report, a_pair, a_line):
     pairs = [a_pair("a", "b", undetermined=True, why="apart"), a_pair("a", "c"), a_pair("b", "c")]
     (said,) = notes(a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3)]))

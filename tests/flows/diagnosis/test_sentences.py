@@ -89,18 +89,44 @@ def test_silos_that_are_alike_and_too_small_ones_are_not_mixed_up(a_report, a_pa
     lines = [a_line((0, 0), 1), a_line((0, 1), 2, {"undetermined": 2, "none": 0})]
     rest = [{"client": name} | a_pair(name, "", rows=[rows, 100]) for name, rows in (("a", 100), ("b", 100), ("c", 5))]
     assert sentences(a_report([["a", "b"], ["c"]], pairs, lines, rest=rest)) == [
-        "No difference was found between the 2 silos."
+        "No difference was found between the 2 silos that could be compared; of c nothing can be said."
     ]
     nobody = a_report([["a"], ["b"]], [a_pair("a", "b", undetermined=True, why="rows")], [])
     assert sentences(nobody) == ["Nothing can be said: no two silos have 20 training rows or more each."]
     assert sentences(a_report([["a"]], [], [])) == ["There is one silo, and nothing to compare it with."]
 
 
+@pytest.mark.parametrize(
+    ("types", "says"),
+    [
+        ([], "No difference was found between the 2 silos that could be compared"),
+        (["label"], "The 2 silos that could be compared fall into 2 groups that are alike inside; 1 of 1 pair differs"),
+    ],
+)
+def test_silos_that_are_compared_with_nobody_are_not_counted_and_are_named(a_report, a_pair, a_line, types, says):
+    """For whatever reason: their rows are many."""
+    unclear = {"undetermined": True, "why": "untold"}
+    pairs = [a_pair("a", "b", *types), a_pair("a", "c", **unclear), a_pair("b", "c", **unclear)]
+    lines = [a_line((0, 1), 1, **dict.fromkeys(types, 1)), a_line((0, 2), 1, {"undetermined": 1, "none": 0})]
+    said = sentences(a_report([["a"], ["b"], ["c"]], pairs, lines))
+    assert said[0] == f"{says}; of c nothing can be said."
+
+
+def test_silos_that_tell_nothing_are_not_counted_and_one_that_is_left_is_not_called_the_only_silo(
+    a_report, a_pair, a_line
+):
+    silent = {"silent": {"c": "client c has told enough"}}
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], **silent)
+    assert sentences(report) == ["No difference was found between the 2 silos that could be compared."]
+    alone = "a alone tells anything, and there is nothing to compare it with."
+    assert sentences(a_report([["a"]], [], [], **silent)) == [alone]
+
+
 def test_single_pairs_of_silos_that_are_otherwise_alike_are_named(a_report, a_pair, a_line):
     pairs = [a_pair("a", "b", "feature", features={"age": 0.5}), a_pair("a", "c"), a_pair("b", "c")]
     said = sentences(a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3, feature=1)]))
     assert said == [
-        "The silos are much alike: 1 of 3 pairs differs, and no group of silos stands apart.",
+        "The 3 silos are much alike: 1 of 3 pairs differs, and no group of silos stands apart.",
         "a differs from b in their inputs, P(x) (significant); most in age.",
     ]
 

@@ -23,7 +23,9 @@ def test_a_silo_whose_rows_are_too_much_alike_is_said_to_be_so(world):
     own = world()
     before = own.write({"a": answers(0, 4), "b": answers(1, 4), "narrow": answers(2, 2)}, features=FEATURES)
     _, found = examined(own.open(), PlainRunner())
-    assert found["sentences"] == ["No difference was found between the 3 silos."]
+    assert found["sentences"] == [
+        "No difference was found between the 2 silos that could be compared; of narrow nothing can be said."
+    ]
     assert f"Of narrow nothing is said: it has {FEW}." in found["notes"]
     notes = {(pair["first"], pair["second"]): pair["note"] for pair in found["pairs"]}
     said = f"Nothing is said: narrow has {FEW}."

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from models.shift import guarded
+from models.shift import by_moments, guarded
 from models.shift.findings import findings
 from models.shift.known.generators import Bump, Logistic, Normals, drawn
 from models.shift.pairs import side_by_side
@@ -20,6 +20,7 @@ NONE, FEATURE, LABEL, CONCEPT = (
     [False, True, False],
     [False, False, True],
 )
+LOOKS = {"guarded": (guarded.evidence, LEAST_ROWS), "moments": (by_moments.evidence, by_moments.LEAST_ROWS)}
 few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -72,6 +73,18 @@ def test_a_class_of_many_copies_of_few_rows_is_no_shift_of_labels(tell):
     assert tell([gone, there]).between().labels[0], "of a class without rows it is known"
 
 
+def test_alike_clients_of_which_one_may_not_tell_a_rare_class_do_not_differ_in_labels(tell):
+    """About ten rows in 300: what is not told of is known to be there by the number of all rows."""
+    wrong, silent = 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        told = tell([(rng.normal(size=(300, 1)), (rng.random(300) < 0.033).astype(int)) for _ in range(2)])
+        wrong += any(told.types())
+        silent += np.isnan(told.summaries.labels[:, 1]).sum() == 1
+    assert silent > 10
+    assert wrong <= 1
+
+
 def test_a_class_that_one_side_lacks_is_a_shift_of_labels(tell):
     (x, y), (other, label) = two(Normals(), Normals())
     third, rest = np.random.default_rng(1).normal(size=(300, 2)), np.full(300, 2)
@@ -89,6 +102,49 @@ def test_without_a_class_of_ten_rows_on_both_sides_only_margins_are_compared_and
     assert found.margins_only.tolist() == [True]
     moved = tell([(x, np.zeros(300, int)), (other + 1, np.ones(300, int))]).between().verdicts
     assert (moved.types[0].tolist(), moved.margins_only.tolist()) == (LABEL, [True])
+
+
+def of_many_classes(seed, moved, classes=20, each=6):
+    """As many rows of each class at every client."""
+    y = np.repeat(np.arange(classes), each)
+    return np.random.default_rng(seed).normal(size=(len(y), 2)) + moved, y
+
+
+@pytest.mark.parametrize("verdict", ["guarded", "moments"])
+def test_inputs_that_moved_are_named_where_no_class_is_told_by_both_and_labels_are_alike(verdict, tell):
+    few_each = {"guarded": {"classes": 20, "each": 6}, "moments": {"classes": 2, "each": 60}}[verdict]
+    look, least = LOOKS[verdict]
+    ends = {"low": np.full(2, -6.0), "high": np.full(2, 6.0), "classes": few_each["classes"]}
+    told = tell([of_many_classes(seed, moved, **few_each) for seed, moved in enumerate((0.0, 4.0, 0.0))], **ends)
+    found = told.between(look=look, least=least)
+    assert found.verdicts.types[0].tolist() == FEATURE
+    assert found.verdicts.margins_only.tolist() == [True]
+    assert found.chance[0] < 1e-20
+    again = told.between(0, 2, look=look, least=least)
+    assert (again.verdicts.types[0].tolist(), again.verdicts.undetermined.tolist()) == (NONE, [True])
+
+
+@pytest.mark.parametrize("verdict", ["guarded", "moments"])
+def test_alike_clients_that_tell_of_different_classes_do_not_seem_to_differ_in_their_inputs(verdict, tell):
+    """Of classes that lie apart, one tells this and the other that: copies of a few rows are not told of."""
+    look, least = LOOKS[verdict]
+    rng, y = np.random.default_rng(0), np.repeat([0, 1], 200)
+    x = rng.normal(size=(400, 2)) * 0.3 + 4 * y[:, None] - 2
+    clients = []
+    for silent in (0, 1):
+        mine = x.copy()
+        mine[y == silent] = mine[y == silent][np.arange(200) % 5]
+        clients.append((mine, y))
+    found = tell(clients).between(look=look, least=least)
+    assert not found.labels[0]
+    assert (found.verdicts.types[0].tolist(), found.verdicts.undetermined.tolist()) == (NONE, [True])
+
+
+@pytest.mark.parametrize("rows", [30, 60, 99])
+def test_moments_of_fewer_than_a_hundred_rows_say_nothing_of_inputs(rows, tell):
+    look, least = LOOKS["moments"]
+    told = tell([of_many_classes(seed, moved, 1, rows) for seed, moved in enumerate((0.0, 4.0))], classes=1)
+    assert told.between(look=look, least=least).verdicts.undetermined.tolist() == [True]
 
 
 def test_a_class_of_nine_rows_is_in_no_conditional_test(tell):

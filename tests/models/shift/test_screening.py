@@ -15,15 +15,23 @@ few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scop
 
 
 def slowly(told):
-    """Of every pair by the tests of tables: twice the least chance, of labels or of features times their number."""
+    """Of every pair by the tests of tables: twice the least chance, of labels or of features times their number.
+
+    Features are compared within classes; where no class is told by both, of all rows, if all are told of but a few.
+    """
     found = []
     for first, second in zip(*all_pairs(len(told.rows)), strict=True):
         both = [first, second]
-        least = 1.0
+        least, compared = 1.0, False
         for feature in range(told.counts.shape[1]):
             table = told.counts[both][:, feature, :, :-1].astype(float)
-            kept = (table.sum(1) >= LEAST_ROWS).all(0)
-            least = min(least, float(tables.chance(tables.of_bins_in_classes(table * kept))))
+            tested = tables.of_bins_in_classes(table * (table.sum(1) >= LEAST_ROWS).all(0))
+            compared |= bool(tested[1] > 0)
+            least = min(least, float(tables.chance(tested)))
+        for feature in range(0 if compared else told.counts.shape[1]):
+            whole = told.counts[both][:, feature].sum(-1).astype(float)
+            if (whole.sum(-1) >= 0.995 * told.rows[both]).all() and (whole.sum(-1) >= LEAST_ROWS).all():
+                least = min(least, float(tables.chance(tables.pearson(whole))))
         own = tables.chance(tables.pearson(labels(told.labels[None, both], told.rows[None, both])))[0]
         found.append(min(1.0, 2 * min(own, least * told.counts.shape[1])))
     return np.array(found)
@@ -49,6 +57,16 @@ def test_chances_are_those_of_each_pair_on_the_same_bins(tell, seed, sizes, move
     told = tell(clients(seed, sizes, moved), **KINDS)
     shared, _ = on_shared_bins(told.summaries, told.layout)
     np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+
+
+def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell):
+    """Of no class is there enough to be told, and labels are alike: inputs are all that can be compared."""
+    rng, law = np.random.default_rng(4), np.arange(60) % 2
+    told = tell([(rng.normal(size=(120, 2)) + 2.0 * moved, np.repeat(np.arange(20), 6)) for moved in law], classes=20)
+    shared, _ = on_shared_bins(told.summaries, told.layout)
+    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+    groups = alike(*all_pairs(60), discovered(chances(shared)), 60)
+    assert groups == [np.flatnonzero(law == kind).tolist() for kind in (0, 1)]
 
 
 def test_many_pairs_at_once_or_few_make_no_difference(tell, monkeypatch):

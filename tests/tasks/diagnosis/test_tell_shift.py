@@ -207,6 +207,21 @@ def test_a_client_that_may_not_answer_is_silent_in_a_message_of_its_own_and_the_
     assert found.bytes_up["up"] == sum(message.bytes_up for message in found.messages)
 
 
+def test_of_a_class_that_is_not_told_a_row_more_is_answered_with_the_number_of_rows_and_all_else_as_it_was(
+    silos_of, asked
+):
+    x, y = odd(1, (60, 60, 4))
+    least = np.arange(len(y)) != np.flatnonzero(y == 2)[0]
+    (before,), (after,) = (
+        asked(silos_of({"a": rows, "b": odd(2, (60, 60, 30))}, features=BOUNDED), keeps="own").answers.messages
+        for rows in ((x[least], y[least]), (x, y))
+    )
+    here = before.clients.index("a")
+    assert (after.rows - before.rows)[here] == 1
+    for part in ("labels", "counts", "moments"):
+        np.testing.assert_array_equal(getattr(before, part)[here], getattr(after, part)[here])
+
+
 def test_a_category_is_counted_as_itself_also_where_float32_rounds_it(silos_of, asked):
     features = [{"name": "a", "kind": "categorical", "categories": [0.1, 0.7, 3]}, BOUNDED[1]]
     x = np.column_stack([np.repeat([0.1, 0.7, 3.0, 0.3], 10), np.arange(40) / 20])
