@@ -404,7 +404,7 @@ def _can_partition(project: Any) -> None:
 
 def _can_compare(project: Any, revision: str) -> None:
     """An unknown version, and one of another schema, is told before Prefect is started."""
-    from flows.diagnosis.against import earlier
+    from flows.diagnosis.earlier_version import earlier
 
     with earlier(project, revision):
         pass

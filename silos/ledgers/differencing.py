@@ -6,7 +6,8 @@ class that was told and is now among the pooled ones is no way around that: all 
 
 What is not looked at: sums over three answers or more (of rows X, X + D, X + E and X + D + E + {r} each two may differ by
 ten rows, and all four together give r away); a change of few rows in one column under a change of many in others; and rows
-that were stored otherwise in between, such as scaled ones, which are other rows to a hash. Against those there is noise.
+that were stored otherwise in between, such as scaled ones or ones with a column more, which are other rows to a hash.
+Against those there is noise.
 The number of all rows is no sum over groups, and is told whatever it is: of rows in no group it tells how many there are.
 """
 
@@ -73,33 +74,46 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> Told:
 
 
 def _smallest(before: Groups, after: Groups) -> int:
-    """Over all sums of groups before less sums of groups after, where a class's rows are in its own group or in OTHER."""
+    """Over all sums of groups before less sums of groups after.
+
+    Where neither pool is in the way, groups that share no row add up by themselves: of each such part of a few groups, as a
+    class before and after, or targets cut twice, every choice is looked at, beside every choice of the pools.
+    """
     first, second, common = _overlap(before, after)
-    at, to = ({name: place for place, name in enumerate(groups)} for groups in (before, after))
-    classes = (at.keys() | to.keys()) - {OTHER}
-    apart = first[:, None] + second - common  # pairs whatever their names: classes may be bins, cut otherwise meanwhile
-    found = {int(first.sum() + second.sum() - common.sum()), *(int(size) for size in apart.flat)}
-    for with_first, with_second in product({False, OTHER in at}, {False, OTHER in to}):
-        size = 0
-        if with_first:
-            size += first[at[OTHER]]
-        if with_second:
-            size += second[to[OTHER]]
-        if with_first and with_second:
-            size -= common[at[OTHER], to[OTHER]]
-        more = set()
-        for name in classes:
-            ways = [0]  # what taking the class from neither, either or both answers adds
-            if name in at:
-                ways.append(first[at[name]] - (common[at[name], to[OTHER]] if with_second else 0))
-            if name in to:
-                ways.append(second[to[name]] - (common[at[OTHER], to[name]] if with_first else 0))
-            if name in at and name in to:
-                ways.append(ways[1] + ways[2] - common[at[name], to[name]])
-            size += min(ways)
-            more |= {way - min(ways) for way in ways}
-        found.add(int(size) or int(min(more - {0}, default=0)))
+    sizes, shared = np.concatenate([first, second]), np.zeros((len(first) + len(second),) * 2, np.int64)
+    shared[: len(first), len(first) :] = common
+    pools = [at for at, name in enumerate([*before, *after]) if name == OTHER]
+    parts = _parts(shared, [at for at in range(len(sizes)) if at not in pools])
+    found = set()
+    for chosen in product((0, 1), repeat=len(pools)):
+        taken = np.zeros(len(sizes), np.int64)
+        taken[pools] = chosen
+        beside = sizes - (shared + shared.T) @ taken
+        ways = [_ways(beside[same], shared[same[:, :, None], same[:, None]]) for same in parts]
+        least = taken @ sizes - taken @ shared @ taken + sum(int(of.min(1).sum()) for of in ways)
+        more = [of - of.min(1, keepdims=True) for of in ways]
+        found.add(int(least) or min((int(of[of > 0].min()) for of in more if (of > 0).any()), default=0))
     return min(found - {0}, default=0)
+
+
+def _parts(shared: np.ndarray, groups: list[int]) -> list[np.ndarray]:
+    """Groups that share rows, directly or by others: one array (parts, groups) for each number of groups in a part."""
+    left, found = {*groups}, list[list[int]]()
+    while left:
+        part, new = set[int](), {left.pop()}
+        while new:
+            part |= new
+            near = np.flatnonzero(shared[[*new]].any(0) | shared[:, [*new]].any(1)).tolist()
+            new = {*near} & left
+            left -= new
+        found.append(sorted(part))
+    return [np.array([part for part in found if len(part) == size]) for size in sorted({len(part) for part in found})]
+
+
+def _ways(sizes: np.ndarray, shared: np.ndarray) -> np.ndarray:
+    """Rows of every choice of groups: (parts, choices), for sizes (parts, groups) and shared (parts, groups, groups)."""
+    choices = np.array([*product((0, 1), repeat=sizes.shape[1])])
+    return sizes @ choices.T - np.einsum("cg,pgh,ch->pc", choices, shared, choices, optimize=True)
 
 
 def _overlap(before: Groups, after: Groups) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

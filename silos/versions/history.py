@@ -63,6 +63,8 @@ def partitions(root: Path, digest: str) -> dict[str, str]:
 
 def find(root: Path, revision: str) -> str:
     """The hash of data/ that a revision, or the start of a hash, stands for; UserError if there is none."""
+    if not revision.strip():  # to git that is what is staged
+        raise UserError("no version is named; give a git revision, or the start of one that `siloflow data log` lists.")
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if text:
         return digest_in(text)

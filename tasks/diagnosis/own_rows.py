@@ -24,7 +24,7 @@ class Mine:
     """One client's training rows: x (rows, *shape) as trained on, y (rows,)."""
 
     def __init__(self, silos: Silos, client: str, x: Tensor, y: Tensor) -> None:
-        self.client = client
+        self.client, self._names = client, silos.manifest.classes
         self.x, self.y = x.double().numpy(), y.numpy()
         self.same = different(x) if len(y) else np.zeros(0, np.int64)
         masks = [open_missing(Path(silos.folder), entry, "train") for entry in silos.entries(client)]
@@ -48,20 +48,23 @@ class Mine:
         return columns(self.y, self.same, question.layout)
 
     def hashes(self, ledger: Ledger, question: Question) -> np.ndarray:
-        """Of each row with its class, or with its target where there are none: (rows,) uint64."""
+        """Of each row with its class's name, or with its target where there are none: (rows,) uint64.
+
+        A class's code is no name: it is another once some other silo has a label that comes before.
+        """
         flat = self.x.reshape(len(self.x), -1)
         if question.layout.targets or question.targets:
             return ledger.row_hashes(np.concatenate([flat, self.y[:, None]], 1), "")
         classes = question.layout.classes_of(self.y)
         hashes = np.zeros(len(self.y), np.uint64)
         for c in np.unique(classes).tolist():
-            hashes[classes == c] = ledger.row_hashes(flat[classes == c], str(c))
+            hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
 
     def stands_for(self, ledger: Ledger, question: Question) -> Told:
         """The rows behind each number of counts and moments, for the ledger to hold against other answers."""
         layout, x, column = question.layout, self.features(question), self.columns(question)
-        names = [str(c) for c in range(layout.classes)] + [OTHER]
+        names = [self._name(c) for c in range(layout.classes)] + [OTHER]
         hashes = self.hashes(ledger, question)
         told = {EVERY: dict(_groups(hashes, column.of, column.kept, names))}
         kept = np.flatnonzero(column.kept)
@@ -69,6 +72,10 @@ class Mine:
             there = column.kept & ~np.isnan(x[:, feature]) & ~few[column.of]
             told[layout.names[feature]] = dict(_groups(hashes, column.of, there, names))
         return told
+
+    def _name(self, c: int) -> str:
+        """Of a class; groups of targets have none but their place."""
+        return self._names[c] if self._names else str(c)
 
 
 def each_allowed(

@@ -1,6 +1,7 @@
 """`siloflow diagnose` as typed: the embedded project, whose digits are turned, and a table whose groups are known."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,19 @@ def test_json_is_the_report_on_disk_and_asked_again_silos_tell_the_same(digits: 
         assert first.json[name] == second.json[name]
     runs = digits.mlflow().search_runs([digits.mlflow().get_experiment_by_name("diagnoses").experiment_id])
     assert {Path(first.json["folder"]).name, Path(second.json["folder"]).name} <= {run.info.run_name for run in runs}
+
+
+def test_against_a_version_that_is_the_same_nothing_moved_and_the_command_ends_in_peace(
+    partitioned: Any, tmp_path: Path, assert_quiet: Any
+) -> None:
+    """With a server of its own, as a person has it: what is imported before that has an address would look for another."""
+    folder = partitioned[0].copy(tmp_path / "since")
+    git(folder.path, "init", "-q")
+    git(folder.path, "add", "data.dvc", "params.yaml")
+    git(folder.path, "commit", "-qm", "nine silos")
+    answer = folder.type("diagnose", "--against", "HEAD")
+    assert_quiet(answer.err)
+    assert answer.out.startswith("Of 9 silos that could be compared, none moved since HEAD.")
 
 
 def test_groups_of_a_table_that_are_known_are_found_with_what_parts_them(
@@ -101,3 +115,8 @@ def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
     assert after["second_look"]["silos"] == ["plain", "wide"]
     assert "plain and wide told models of their labels, and what these expect of their rows." in after["notes"]
     assert f"Silos sent {after['second_look']['bytes']['up']:,} bytes for it." in after["notes"]
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=n@localhost"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, check=True)

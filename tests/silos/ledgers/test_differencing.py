@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silos.ledgers.differencing import EVERY, LEAST_ROWS, OTHER, check, packed, smallest_difference, unpacked
@@ -81,6 +81,34 @@ def test_classes_that_were_cut_elsewhere_meanwhile_are_compared_whatever_their_n
     assert smallest_difference({EVERY: {"0 to 5": rows[:20]}}, {EVERY: {"0 to 6": rows[:23]}}) == 3
 
 
+CUTS = st.sets(st.integers(1, 29), min_size=2, max_size=4)
+FEW = st.sets(st.integers(0, 3), max_size=2)
+
+
+@given(CUTS, FEW, CUTS, FEW, st.sets(st.integers(0, 29), max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_of_targets_that_were_cut_elsewhere_meanwhile_all_sums_are_looked_at_as_well(cuts, pooled, others, rest, gone):
+    rows = numbers(30)
+    before, after = (
+        ranges(held, at, few) for held, at, few in ((rows, cuts, pooled), (np.delete(rows, sorted(gone)), others, rest))
+    )
+    assert smallest_difference({EVERY: before}, {EVERY: after}) == least_of_all(before, after)
+
+
+def test_groups_that_differ_by_a_row_together_are_seen_though_each_two_differ_by_many():
+    """Below 100 and below 101: one row. Of the groups above and below these cuts each two differ by 20 rows or more."""
+    rows = numbers(200)
+    before, after = ranges(rows, {50, 100, 150}, set()), ranges(rows, {25, 101, 125}, set())
+    assert smallest_difference({EVERY: before}, {EVERY: after}) == 1
+
+
+def test_a_hundred_classes_of_which_most_are_pooled_are_looked_at_in_a_moment():
+    """One row of a class that was told is missing from those that are pooled now."""
+    classes = {str(at): numbers(12, 100 * at) for at in range(100)}
+    pooled = np.concatenate([rows[at == "7" :] for at, rows in classes.items()])
+    assert smallest_difference({EVERY: classes}, {EVERY: {OTHER: pooled}}) == 1
+
+
 @given(ROWS, POOLED)
 def test_what_is_kept_of_groups_comes_back(rows, pooled):
     told = {EVERY: groups(rows, pooled), "age": {}, "blood pressure": groups(rows, set())}
@@ -119,6 +147,15 @@ def groups(rows: Mapping[str, list[int]], pooled: set[str]) -> dict[str, np.ndar
     hashes = {name: np.array([100 * ord(name) + value for value in values], np.uint64) for name, values in rows.items()}
     told = {name: array for name, array in hashes.items() if name not in pooled}
     rest = [array for name, array in hashes.items() if name in pooled]
+    return told | ({OTHER: np.concatenate(rest)} if rest else {})
+
+
+def ranges(rows: np.ndarray, cuts: set[int], pooled: set[int]) -> dict[str, np.ndarray]:
+    """Groups of rows between cuts, as of targets; some are pooled, and those without rows are not told."""
+    of = np.searchsorted(sorted(cuts), rows, side="right")
+    held = {str(at): rows[of == at] for at in np.unique(of).tolist()}
+    rest = [part for at, part in held.items() if int(at) in pooled]
+    told = {at: part for at, part in held.items() if int(at) not in pooled}
     return told | ({OTHER: np.concatenate(rest)} if rest else {})
 
 

@@ -177,6 +177,13 @@ def test_a_machine_without_git_is_told_so(tmp_path, monkeypatch):
     assert history.find(tmp_path, str(recorded(tmp_path))) == recorded(tmp_path)
 
 
+@pytest.mark.usefixtures("versions")
+@pytest.mark.parametrize("nothing", ["", " "])
+def test_no_name_is_no_version_though_git_takes_it_for_what_is_staged(tmp_path, nothing):
+    with pytest.raises(UserError, match="no version is named; give a git revision"):
+        history.find(tmp_path, nothing)
+
+
 def test_before_the_first_commit_git_knows_no_version(data, tmp_path):
     git(tmp_path, "init", "-q")
     record(tmp_path)

@@ -222,6 +222,18 @@ def test_of_a_class_that_is_not_told_a_row_more_is_answered_with_the_number_of_r
         np.testing.assert_array_equal(getattr(before, part)[here], getattr(after, part)[here])
 
 
+def test_a_row_is_the_same_to_a_ledger_also_where_another_silos_new_label_moved_the_codes_of_classes(silos_of, asked):
+    """Ash comes before oak and pine, whose codes are one more from then on; of b a row is gone meanwhile."""
+    trees = np.array(["ash", "oak", "pine"])
+    rows = {name: (x, trees[1 + y]) for name, (x, y) in (("a", odd(1, (40, 30))), ("b", odd(2, (40, 30))))}
+    asked(silos_of(rows, features=BOUNDED), keeps="own")
+    (x, y), (other, labels) = rows["a"], rows["b"]
+    later = {"a": (x, np.where(np.arange(len(y)) < 36, "ash", y)), "b": (other[1:], labels[1:])}
+    found = asked(silos_of(later, features=BOUNDED), keeps="own").answers
+    assert set(found.silent) == {"b"}
+    assert "differ by fewer than 10 different rows" in found.silent["b"]
+
+
 def test_a_category_is_counted_as_itself_also_where_float32_rounds_it(silos_of, asked):
     features = [{"name": "a", "kind": "categorical", "categories": [0.1, 0.7, 3]}, BOUNDED[1]]
     x = np.column_stack([np.repeat([0.1, 0.7, 3.0, 0.3], 10), np.arange(40) / 20])

@@ -1,0 +1,53 @@
+"""An earlier version of data/ beside others that look at it, and before Prefect may be imported."""
+
+import subprocess
+import sys
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from flows.diagnosis.earlier_version import earlier
+
+LOOKS = """
+import sys
+from pathlib import Path
+from flows.cli import _can_compare
+from flows.experiment.project import Project
+_can_compare(Project.open(root=Path(sys.argv[1])), sys.argv[2])
+print("prefect" in sys.modules)
+"""
+
+
+@pytest.fixture
+def committed(world):
+    """A project of one silo, and the revision that holds it."""
+    own = world()
+    return own, own.write({"north": (np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2)})
+
+
+def test_looking_whether_a_version_can_be_compared_leaves_prefect_unimported(committed):
+    """Prefect reads its server's address once, and there is none yet: it would start another server, and wait for it."""
+    own, revision = committed
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOKS, own.folder, revision], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (looked.stdout, looked.returncode) == ("False\n", 0), looked.stderr
+
+
+def test_who_opens_a_version_that_another_has_open_waits_for_its_end(committed):
+    own, revision = committed
+    opened: list[str] = []
+
+    def other():
+        with earlier(own.open(), revision) as silos:
+            opened.extend(silos.clients)
+
+    waiting = Thread(target=other)
+    with earlier(own.open(), revision) as silos:
+        waiting.start()
+        waiting.join(1.0)
+        assert waiting.is_alive()
+        assert (opened, silos.clients) == ([], ("north",))
+    waiting.join(60)
+    assert opened == ["north"]
