@@ -109,6 +109,7 @@ def _described(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any
                 "concept_identifiable": not found.overlap[at] < NARROW,
                 "features": parts,
                 "labels_differ": bool(found.labels[at]),
+                "inputs_differ": bool(found.moved[at]),
                 "chance": float(found.chance[at]),
                 "overlap": _number(found.overlap[at]),
                 "rows": rows,
@@ -146,6 +147,7 @@ def _between(found: Findings, pairs: list[dict[str, Any]], of: dict[int, int]) -
             "undetermined": sum(line["undetermined"] for line in lines),
             "transform": sum(line["transform"] for line in lines),
             "margins_only": sum(line["margins_only"] for line in lines),
+            **{name: sum(line[name] for line in lines) for name in ("labels_differ", "inputs_differ")},
             "not_identifiable": sum(not line["concept_identifiable"] for line in lines),
             "features": _most_named(lines),
         }

@@ -12,6 +12,7 @@ from models.shift.findings import DISCOVERIES
 _LINES = 6  # pairs of groups that have a sentence each
 _PAIRS = 3  # pairs within one group that have
 _NAMED = 3  # features
+_MARGINS = {"feature": "inputs_differ", "label": "labels_differ"}
 _AGREE = {"feature": "inputs", "label": "label shares", "concept": "rules from input to label"}
 
 
@@ -96,7 +97,7 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> str:
 
 
 def _agree(report: dict[str, Any], line: dict[str, Any]) -> list[str]:
-    """What no more pairs differ in than by chance and could be compared.
+    """What no more pairs differ in than by chance, margins included, which move under other types as well.
 
     Rules only where inputs overlap, and neither rules nor inputs where no class is told by both: who has other labels has
     other inputs, and of what these are beside that nothing is known.
@@ -105,6 +106,7 @@ def _agree(report: dict[str, Any], line: dict[str, Any]) -> list[str]:
     words = words if report["asked"]["targets"] else _AGREE
     unknown = {"concept"} if line["not_identifiable"] else set()
     unknown |= {"concept", "feature"} if line["margins_only"] else set()
+    unknown |= {name for name, margin in _MARGINS.items() if line[margin] > DISCOVERIES * _told(line)}
     few = DISCOVERIES * _told(line)
     return [words[name] for name, count in line["types"].items() if count <= few and name not in unknown]
 

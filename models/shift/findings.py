@@ -23,10 +23,11 @@ class Findings:
     """Of pairs, in the order asked for, (pairs,) or (pairs, features).
 
     chance: of labels and features as different where nothing differs, for all hypotheses of the pair together: P(Y) and
-    P(X | Y), or P(X) where no class is compared; parts: φ of what the verdict names, by feature: of the odds ratios under
-    concept shift, else of P(X) under one prior, which `inputs` has of every pair; overlap: what shares of rows lie in the
-    same bins, of the worst feature, NaN where no counts were told; tells: (pairs, 2) bool, whether a client told more than
-    its number of rows; why: a place in unclear.WHY, of what stands in the way where nothing is said.
+    P(X | Y), or P(X) where no class is compared; labels, moved: whether P(Y) and any feature's P(X) differ, as margins also
+    do under other types of shift; parts: φ of what the verdict names, by feature: of the odds ratios under concept shift,
+    else of P(X) under one prior, which `inputs` has of every pair; overlap: what shares of rows lie in the same bins, of the
+    worst feature, NaN where no counts were told; tells: (pairs, 2) bool, whether a client told more than its number of rows;
+    why: a place in unclear.WHY, of what stands in the way where nothing is said.
     """
 
     first: np.ndarray
@@ -35,6 +36,7 @@ class Findings:
     verdicts: Verdicts
     chance: np.ndarray
     labels: np.ndarray
+    moved: np.ndarray
     parts: np.ndarray
     inputs: np.ndarray
     overlap: np.ndarray
@@ -132,6 +134,7 @@ def _of(
     """The verdicts, and what Findings has besides."""
     named = verdicts(found, pairs.rows, Alignment(pairs, lossy), numbers)
     concept = named.types[:, 2:]
+    moved: np.ndarray = np.any(found.bins, axis=-1)
     inputs = np.minimum(found.effects["at_mean"], found.effects["bins"])
     parts = np.where(concept, found.effects["interaction"], inputs)
     parts = np.where(found.tested[:, None], parts, found.effects["bins"])
@@ -139,4 +142,14 @@ def _of(
     total = cells.sum(-1, keepdims=True)
     shares = np.divide(cells, total, out=np.zeros_like(cells), where=total > 0)
     overlap = np.where(total.any((1, 2, 3)), shares.min(2).sum(-1).min(-1, initial=1.0), np.nan)
-    return named, (pairs.rows, _chance(found), found.labels, parts, inputs, overlap, tells(pairs), why(pairs, least))
+    return named, (
+        pairs.rows,
+        _chance(found),
+        found.labels,
+        found.bins.any(-1),
+        parts,
+        inputs,
+        overlap,
+        tells(pairs),
+        why(pairs, least),
+    )

@@ -102,6 +102,8 @@ def between(places: tuple[int, int], pairs: int, also: dict[str, Any] | None = N
         "undetermined": 0,
         "transform": 0,
         "margins_only": 0,
+        "labels_differ": 0,
+        "inputs_differ": 0,
         "not_identifiable": 0,
         "features": [],
     }

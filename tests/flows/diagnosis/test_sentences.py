@@ -56,6 +56,18 @@ def test_rules_are_not_said_to_agree_where_they_could_not_be_compared(a_report, 
     assert said.endswith("; their label shares agree.")
 
 
+def test_label_shares_and_inputs_that_moved_under_a_shift_of_another_type_are_not_said_to_agree(
+    a_report, a_pair, a_line
+):
+    for name, margin, rest in (
+        ("feature", "labels_differ", "rules from input to label"),
+        ("label", "inputs_differ", "rules from input to label"),
+    ):
+        line = a_line((0, 1), 1, {margin: 1}, **{name: 1})
+        (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", name)], [line]))
+        assert said.endswith(f"; their {rest} agree.")
+
+
 def test_nothing_is_said_of_inputs_where_no_class_is_told_by_both(a_report, a_pair, a_line):
     line = a_line((0, 1), 1, {"margins_only": 1}, label=1)
     (said,) = sentences(a_report([["a"], ["b"]], [a_pair("a", "b", "label")], [line]))
