@@ -146,7 +146,7 @@ def _of(
         pairs.rows,
         _chance(found),
         found.labels,
-        found.bins.any(-1),
+        moved,
         parts,
         inputs,
         overlap,
