@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from models.shift.told.foreseen import Design, expected_classes, foreseen, foreseen_counts
+from models.shift.told.foreseen import Design, foreseen, foreseen_counts, in_both_halves
 from silos.cohort import Cohort
 from silos.errors import RefusalError
 from silos.ledgers.ledger import Draw, Ledger
@@ -66,12 +66,12 @@ def _told(ledger: Ledger, mine: Mine, design: Design, models: Mapping[str, np.nd
     def compute(draw: Draw) -> dict[str, np.ndarray]:
         # one draw for all models: of ten, each with its own, the mean would tell what is rounded away
         ends = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
-        seen, classes = design.seen(x), expected_classes(column, mine.same, len(models))
+        seen, classes = design.seen(x), in_both_halves(column, mine.same, second, len(models))
         chances = [
             foreseen(seen, column.of, classes, weights, second if owner == mine.client else None)
             for owner, weights in models.items()
         ]
-        return {"counts": foreseen_counts(x, column, mine.same, layout, np.stack(chances), ends)}
+        return {"counts": foreseen_counts(x, column, mine.same, second, layout, np.stack(chances), ends)}
 
     weights = b"".join(own.tobytes() for own in models.values())
     asked = hashlib.sha256("\n".join(models).encode() + weights).hexdigest()[:16]

@@ -48,7 +48,7 @@ def second_half(ledger: Ledger, mine: Mine, question: Question) -> np.ndarray:
 
 def _told(ledger: Ledger, mine: Mine, design: Design) -> list[np.ndarray]:
     column, second = mine.columns(design.question), second_half(ledger, mine, design.question)
-    known = in_both_halves(column, mine.same, second, design.question.layout.classes)
+    known = in_both_halves(column, mine.same, second)
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
         seen = design.seen(mine.features(design.question))

@@ -11,7 +11,6 @@ from models.shift.known.known_pair import KnownPair
 from models.shift.told.foreseen import (
     Design,
     apportioned,
-    expected_classes,
     fitted_halves,
     foreseen,
     foreseen_counts,
@@ -46,17 +45,18 @@ def _foreseen(
     seen = [design.seen(x) for x, _ in pair.clients]
     models = []
     for at, column in enumerate(own):
-        known = in_both_halves(column, same[at], second[at], layout.classes)
+        known = in_both_halves(column, same[at], second[at])
         models.append(fitted_halves(seen[at], column.of, second[at], known))
     tables = []
     for at, (x, _) in enumerate(pair.clients):
         ends = rng.random((x.shape[1], layout.cells, layout.classes))
-        column, classes = own[at], expected_classes(own[at], same[at], len(models))
+        column, classes = own[at], in_both_halves(own[at], same[at], second[at], len(models))
         chances = np.stack(
             [
                 foreseen(seen[at], column.of, classes, weights, second[at] if of == at else None)
                 for of, weights in enumerate(models)
             ]
         )
-        tables.append(apportioned(foreseen_counts(x, column, same[at], layout, chances, ends), told.counts[at]))
+        expected = foreseen_counts(x, column, same[at], second[at], layout, chances, ends)
+        tables.append(apportioned(expected, told.counts[at]))
     return np.array(tables)

@@ -61,15 +61,16 @@ class Design:
         return np.stack([*columns, np.ones(len(x))], -1).astype(np.float64)
 
 
-def in_both_halves(column: Columns, same: np.ndarray, second: np.ndarray, classes: int) -> np.ndarray:
-    """The classes that are told alone, and have LEAST_ROWS different rows in either half: (classes,) bool.
+def in_both_halves(column: Columns, same: np.ndarray, second: np.ndarray, models: int = 1) -> np.ndarray:
+    """The classes that are told alone, and that so many models may be fitted on or asked about: (classes,) bool.
 
-    same: (rows,) which of the client's different rows each is; second: (rows,) bool, which are in the second half.
+    They have LEAST_ROWS different rows in either half, and as many as there are models. same: (rows,) which of the client's
+    different rows each is; second: (rows,) bool, which are in the second half.
     """
     return column.alone & np.array(
         [
-            all(len(np.unique(same[(column.of == at) & half])) >= LEAST_ROWS for half in (~second, second))
-            for at in range(classes)
+            all(len(np.unique(same[(column.of == at) & half])) >= _least(models) for half in (~second, second))
+            for at in range(len(column.alone))
         ]
     )
 
@@ -88,12 +89,6 @@ def fitted_halves(seen: np.ndarray, of: np.ndarray, second: np.ndarray, known: n
     return weights
 
 
-def expected_classes(column: Columns, same: np.ndarray, models: int) -> np.ndarray:
-    """The classes that so many models may expect of a client's rows: (classes,) bool; same: as for `in_both_halves`."""
-    often = [len(np.unique(same[column.of == at])) >= _least(models) for at in range(len(column.alone))]
-    return column.alone & np.array(often)
-
-
 def foreseen(
     seen: np.ndarray, of: np.ndarray, classes: np.ndarray, weights: np.ndarray, own: np.ndarray | None
 ) -> np.ndarray:
@@ -103,7 +98,7 @@ def foreseen(
     speaks; of another's rows the mean of both. Rows are of those classes, (classes,) bool, that both know, and only these
     are possible: others have 0, and so has every row of a class (rows,) that the models do not know.
     """
-    known = ~np.isnan(weights[0, :, 0]) & classes
+    known = ~np.isnan(weights).any((0, 2)) & classes
     chances = np.zeros((len(seen), weights.shape[1]))
     there = np.append(known, False)[of]
     if not there.any():
@@ -115,14 +110,21 @@ def foreseen(
 
 
 def foreseen_counts(
-    x: np.ndarray, column: Columns, same: np.ndarray, layout: Layout, chances: np.ndarray, ends: np.ndarray
+    x: np.ndarray,
+    column: Columns,
+    same: np.ndarray,
+    second: np.ndarray,
+    layout: Layout,
+    chances: np.ndarray,
+    ends: np.ndarray,
 ) -> np.ndarray:
     """The rows of each class that each model expects, as whole numbers: (models, features, cells, classes) int32.
 
-    chances: (models, rows, classes), see `foreseen`, of `expected_classes`. Rows are those that counts are told of. Cells
-    are told in runs, the same for all models, and JOINED stands in all but the first of each. Of the rows that the same
-    models speak of, a run has none or LEAST_ROWS different ones, and as many as there are models: neither a number nor a
-    difference of two models' numbers is of fewer, nor do more models than rows speak of any.
+    chances: (models, rows, classes), see `foreseen`, of classes in both halves for so many models. Rows are those that
+    counts are told of. Cells are told in runs, the same for all models, and JOINED stands in all but the first of each. Of
+    the rows of either half that the same models speak of, a run has none or LEAST_ROWS different ones, and as many as there
+    are models: whatever the models, also if of the client's own one says the same of every row, neither a number nor a
+    difference of two is of fewer, and no more models than rows speak of any.
     A number between two whole ones becomes the upper one if the draw for its run, ends (features, cells, classes) in [0, 1)
     at its first cell, says so: as often as it is near to it.
     """
@@ -131,7 +133,7 @@ def foreseen_counts(
     for feature, few in too_few(x[kept], column.of[kept], same[kept], layout):
         used[:, feature] &= ~few[column.of]
     speak: np.ndarray = np.any(chances > 0, axis=-1).T
-    kinds = np.unique(speak, axis=0, return_inverse=True)[1].ravel()
+    kinds = np.unique(np.column_stack([speak, second]), axis=0, return_inverse=True)[1].ravel()
     used[~np.any(speak, axis=-1)] = False
     told = np.full((len(chances), *ends.shape[:2], layout.classes), JOINED, np.int32)
     for feature in range(x.shape[1]):

@@ -11,7 +11,6 @@ from models.shift.told.foreseen import (
     JOINED,
     Design,
     apportioned,
-    expected_classes,
     fitted_halves,
     foreseen,
     foreseen_counts,
@@ -87,13 +86,16 @@ def test_only_classes_that_both_know_are_possible_and_rows_of_others_have_no_par
     assert (alone == np.where(y[:, None] == 0, [1.0, 0.0, 0.0], 0.0)).all()
 
 
-def test_models_may_expect_the_classes_told_alone_of_ten_different_rows_and_of_as_many_as_there_are_models():
-    y = np.repeat([0, 1, 2, 3], [9, 12, 40, 40])
-    same = np.where(y == 3, -1, np.arange(len(y)))  # the last are copies of one row
-    column = columns(y, same, a_layout(4))
-    assert expected_classes(column, same, 2).tolist() == [False, True, True, False]
-    assert expected_classes(column, same, 12).tolist() == [False, True, True, False]
-    assert expected_classes(column, same, 13).tolist() == [False, False, True, False]
+def test_a_class_is_asked_about_that_has_as_many_different_rows_in_either_half_as_there_are_models():
+    y = np.repeat([0, 1, 2, 3], [19, 24, 40, 40])
+    same = np.where(y == 3, 999, np.arange(len(y)))  # the last are copies of one row
+    column, second = columns(y, same, a_layout(4)), same % 2 == 1
+    for models, expected in (
+        (2, [False, True, True, False]),
+        (12, [False, True, True, False]),
+        (13, [False, False, True, False]),
+    ):
+        assert in_both_halves(column, same, second, models).tolist() == expected
 
 
 @settings(max_examples=40)
@@ -111,7 +113,7 @@ def test_a_model_knows_the_classes_of_ten_different_rows_in_either_half_and_is_n
         >= LEAST_ROWS
         for at in range(3)
     ]
-    known = in_both_halves(column, same, second, 3)
+    known = in_both_halves(column, same, second)
     assert known.tolist() == expected
     seen = np.column_stack([rng.normal(size=len(y)), np.ones(len(y))])
     there = ~np.isnan(fitted_halves(seen, column.of, second, known)).any((0, 2))
@@ -123,7 +125,7 @@ def test_a_class_that_is_told_with_others_is_in_no_model_whatever_its_rows():
     of = np.repeat([0, 1, 3], 40)
     column = Columns(of, np.array([True, True, False]), np.ones(120, bool))
     second = np.arange(120) % 2 == 1
-    assert in_both_halves(column, np.arange(120), second, 3).tolist() == [True, True, False]
+    assert in_both_halves(column, np.arange(120), second).tolist() == [True, True, False]
 
 
 def counted(seed, missing=0.3, models=2, count=400):
@@ -145,6 +147,10 @@ def counted(seed, missing=0.3, models=2, count=400):
     return x, y, same, layout, chances, rng.random((3, layout.cells, 3))
 
 
+def halves(same):
+    return same // 2 % 2 == 1
+
+
 def runs_of(told):
     """(feature, cells) of each run, by our own walk over what is told."""
     for feature, cells in enumerate((told == JOINED).all((0, 3))):
@@ -163,16 +169,17 @@ def used_rows(y, same, layout, x, feature):
 def test_a_number_and_a_difference_of_two_models_numbers_stand_for_ten_different_rows_and_for_as_many_as_models(
     seed, missing, models, count
 ):
-    """Also where one model knows a class that others do not: of its rows, too, a run has none or as many."""
+    """Also where one model knows a class that others do not, and where one half's model says the same of every row."""
     x, y, same, layout, chances, ends = counted(seed, missing, models, count)
     column = columns(y, same, layout)
-    chances *= expected_classes(column, same, models)[y][:, None]
-    told, cells = foreseen_counts(x, column, same, layout, chances, ends), layout.cells_of(x)
+    chances *= in_both_halves(column, same, halves(same), models)[y][:, None]
+    told, cells = foreseen_counts(x, column, same, halves(same), layout, chances, ends), layout.cells_of(x)
     least = max(LEAST_ROWS, models)
     for feature, run in runs_of(told):
         inside = np.isin(cells[:, feature], run) & used_rows(y, same, layout, x, feature) & column.kept
         speak = [inside & chances[model].any(-1) for model in range(models)]
-        different = [len({*same[rows].tolist()}) for rows in (*speak, speak[0] & ~speak[-1])]
+        kinds = [rows & half for rows in (*speak, speak[0] & ~speak[-1]) for half in (halves(same), ~halves(same))]
+        different = [len({*same[rows].tolist()}) for rows in kinds]
         assert all(number == 0 or number >= least for number in different)
         sums = np.array([chances[model][speak[model]].sum(0) for model in range(models)])
         assert (np.abs(told[:, feature, run[0]] - sums) < 1).all()
@@ -180,22 +187,24 @@ def test_a_number_and_a_difference_of_two_models_numbers_stand_for_ten_different
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_runs_are_no_longer_than_they_must_be(missing):
-    """Where every model knows every class: without its last cell none but the last of a feature has enough rows."""
-    x, y, same, layout, chances, ends = counted(6, missing)
+    """Where every model knows every class: but for a feature's last none has enough rows of both halves a cell earlier."""
+    x, y, same, layout, chances, ends = counted(6, missing, count=1000)
     chances[-1] = chances[0]
-    told, cells = foreseen_counts(x, columns(y, same, layout), same, layout, chances, ends), layout.cells_of(x)
-    runs = list(runs_of(told))
+    told = foreseen_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
+    cells, runs = layout.cells_of(x), list(runs_of(told))
     assert len(runs) > 10
     for (feature, run), after in zip(runs, [*runs[1:], (3, None)], strict=True):
         inside = np.isin(cells[:, feature], run[:-1]) & used_rows(y, same, layout, x, feature)
-        assert inside.sum() < LEAST_ROWS or after[0] != feature
+        assert after[0] != feature or min(inside[halves(same)].sum(), inside[~halves(same)].sum()) < LEAST_ROWS
 
 
 def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_mean_are_these():
     x, y, same, layout, chances, ends = counted(4)
     rng, column = np.random.default_rng(0), columns(y, same, layout)
-    sums = foreseen_counts(x, column, same, layout, chances, np.zeros(ends.shape))
-    heard = [foreseen_counts(x, column, same, layout, chances, rng.random(ends.shape)) for _ in range(400)]
+    sums = foreseen_counts(x, column, same, halves(same), layout, chances, np.zeros(ends.shape))
+    heard = [
+        foreseen_counts(x, column, same, halves(same), layout, chances, rng.random(ends.shape)) for _ in range(400)
+    ]
     assert {told.dtype for told in heard} == {np.dtype(np.int32)}
     mean = np.mean(heard, 0)
     cells = layout.cells_of(x)
@@ -207,7 +216,7 @@ def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_
 def test_all_models_are_rounded_by_one_draw():
     """The same chances told by any number of models are the same numbers: their mean tells nothing more."""
     x, y, same, layout, chances, ends = counted(8, missing=0.0)
-    told = foreseen_counts(x, columns(y, same, layout), same, layout, np.repeat(chances[:1], 9, 0), ends)
+    told = foreseen_counts(x, columns(y, same, layout), same, halves(same), layout, np.repeat(chances[:1], 9, 0), ends)
     assert (told == told[:1]).all()
 
 
@@ -216,7 +225,7 @@ def test_dealt_to_cells_expected_rows_sum_up_to_the_runs_and_of_all_classes_to_t
     missing,
 ):
     x, y, same, layout, chances, ends = counted(6, missing)
-    told = foreseen_counts(x, columns(y, same, layout), same, layout, chances, ends)
+    told = foreseen_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
     counts = summary(x, y, same, layout).counts[0]
     dealt = apportioned(told, counts)
     for feature, run in runs_of(told):
