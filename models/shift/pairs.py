@@ -102,7 +102,10 @@ def most_untold(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def guessed(wanted: np.ndarray, most: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Rows of classes that are not told, as near to `wanted` as can be, (..., classes): `most` of each, `rest` of all, (...)."""
+    """Rows of classes that are not told, as near to `wanted` as can be: (..., classes).
+
+    most: of each class; rest: of all together, (...).
+    """
     guess = np.clip(wanted, 0, most)
     total = guess.sum(-1)
     return guess * np.divide(rest, total, out=np.ones_like(total), where=total > rest)[..., None]
