@@ -8,7 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.console import screen
 from flows.diagnosis.against import examined_against
 from flows.diagnosis.asked import first_question, question
-from flows.diagnosis.asking import ask
+from flows.diagnosis.asking import ask, bytes_told
 from flows.diagnosis.findings_page import said
 from flows.diagnosis.recorded import recorded
 from flows.diagnosis.report import report
@@ -39,8 +39,8 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
     params, silos = project.params.diagnose, project.silos.federated()
     private = PrivateStore(str((project.scratch or project.root) / "private" / project.params.data.name))
     first = first_question(silos, params)
-    told = summaries(ask(runner, silos, private, first, params).messages) if first else None
-    asked = question(silos, params, told)
+    to_first = [ask(runner, silos, private, first, params)] if first else []
+    asked = question(silos, params, summaries(to_first[0].messages) if first else None)
     answers = ask(runner, silos, private, asked, params)
     readings = Readings(**params.paper.model_dump(), grid="federation")
     found: Compared = runner.once(
@@ -53,7 +53,7 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
             "noise": params.noise.model_dump() if params.noise else None,
             **report(found, asked),
             "silent": dict(answers.silent),
-            "bytes": answers.bytes_up,
+            "bytes": bytes_told([*to_first, answers], look),
             "second_look": look,
             "data_version": silos.version,
         }

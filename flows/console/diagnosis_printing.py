@@ -32,7 +32,7 @@ def diagnose(answer: dict[str, Any], console: PlainConsole) -> None:
         console.print(f"next: {step}")
     console.print()
     console.print(f"data version  {answer['data_version']}" + (f", since {since}" if since else ""))
-    console.print(f"told          {answer['bytes']['up_of_a_client']:,} bytes of each silo, no row")
+    console.print(f"told          {answer['bytes']['up_of_a_client']:,} bytes of a silo at most, no row")
     console.print(f"files         {answer['folder']}")
     if answer["pictures"]:
         console.print(f"pictures      {', '.join(answer['pictures'])}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.console import screen
 from flows.diagnosis.asked import first_question, question
-from flows.diagnosis.asking import ask, nobody
+from flows.diagnosis.asking import ask, bytes_told, nobody
 from flows.diagnosis.earlier_version import earlier
 from flows.diagnosis.findings_page import said_of_versions
 from flows.diagnosis.report import report_of_versions
@@ -37,9 +37,9 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
                 f"no silo of data/{data} was there in {shown(revision)}; `siloflow data diff` shows who was."
             )
         versions = [silos.select(both) for silos in (then, now)]
-        first, told = first_question(now, params), None
-        if first:
-            told = summaries([m for silos in versions for m in ask(runner, silos, private, first, params).messages])
+        first = first_question(now, params)
+        to_first = [ask(runner, silos, private, first, params) for silos in versions] if first else []
+        told = summaries([m for answers in to_first for m in answers.messages]) if first else None
         asked = question(now, params, told)  # the same of both versions: bins that either has rows in
         old, new = (ask(runner, silos, private, asked, params) for silos in versions)
     silent = {**old.silent, **new.silent}
@@ -57,7 +57,7 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
             "came": sorted({*now.clients} - {*both}),
             "left": sorted({*then.clients} - {*both}),
             "silent": silent,
-            "bytes": new.bytes_up,
+            "bytes": bytes_told([*to_first, old, new]),
             "against": shown(revision),
             "since": before.version,
             "data_version": now.version,

@@ -1,6 +1,7 @@
 """Silos are asked, each through its ledger; those that may not answer are silent, and the others are heard."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +27,6 @@ class Answers:
     messages: list[ShiftNumbers | NoisyCounts]
     silent: Mapping[str, str]
 
-    @property
-    def bytes_up(self) -> dict[str, int]:
-        """Of all that answered, and of one."""
-        clients = sum(len(message.clients) for message in self.messages)
-        total = sum(message.bytes_up for message in self.messages)
-        return {"up": total, "up_of_a_client": total // max(1, clients)}
-
 
 def ask(runner: Runner, silos: Silos, private: PrivateStore, asked: Question, params: DiagnoseParams) -> Answers:
     """Every client; UserError where none may answer."""
@@ -49,6 +43,18 @@ def answered(runner: Runner, task: ClientStep, silos: Silos, **options: Any) -> 
     heard: list[Message] = [m for cohort in on_cohorts(runner, task, silos, _STACK, **options) for m in cohort]
     silent = {client: why for m in heard if isinstance(m, Silence) for client, why in m.why.items()}
     return [m for m in heard if not isinstance(m, Silence)], silent
+
+
+def bytes_told(answers: Sequence[Answers], look: Mapping[str, Any] | None = None) -> dict[str, int]:
+    """Of all that answered to any of these questions, and the most of one; look: what a second look says of itself.
+
+    A client's answer to a question is as large as any other's.
+    """
+    up = look["bytes"] if look else {"up": 0, "up_of_a_client": 0}
+    of: Counter[str] = Counter()
+    for message in (m for one in answers for m in one.messages):
+        of.update(dict.fromkeys(message.clients, message.bytes_up // len(message.clients)))
+    return {"up": of.total() + up["up"], "up_of_a_client": max(of.values(), default=0) + up["up_of_a_client"]}
 
 
 def nobody(silent: Mapping[str, str]) -> str:

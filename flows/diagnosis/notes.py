@@ -3,7 +3,7 @@
 from typing import Any
 
 from flows.diagnosis.second_look_notes import of_the_second_look
-from flows.diagnosis.unclear_pairs import of_some, small_silos, too_alike
+from flows.diagnosis.unclear_pairs import of_some, shared, small_silos, too_alike
 from flows.diagnosis.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
@@ -107,7 +107,7 @@ def _of_rows(report: dict[str, Any]) -> list[str]:
         share = "shares" if margins == 1 else "share"
         what = "targets" if report["asked"]["targets"] else "label shares"
         said.append(
-            f"{counted(margins, 'pair')} {share} no label of ten rows or more: only inputs and {what} could be compared."
+            f"{counted(margins, 'pair')} {share} no label of {shared(report)}: only inputs and {what} could be compared."
         )
     return said
 

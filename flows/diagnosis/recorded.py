@@ -96,7 +96,7 @@ def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: 
 
 
 def _metrics(report: dict[str, Any]) -> dict[str, float]:
-    pairs, look = report["pairs"], report.get("second_look")
+    pairs = report["pairs"]
     return {
         "clients": len(report["clients"]),
         **({"groups": len(report["groups"])} if "groups" in report else {}),
@@ -104,5 +104,5 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
         "pairs/differ": sum(bool(pair["types"]) for pair in pairs),
         **{f"pairs/{name}": sum(name in pair["types"] for pair in pairs) for name in TYPES},
         "pairs/undetermined": sum(pair["undetermined"] for pair in pairs),
-        "bytes/up": report["bytes"]["up"] + (look["bytes"]["up"] if look else 0),
+        "bytes/up": report["bytes"]["up"],
     }

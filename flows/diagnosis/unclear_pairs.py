@@ -37,6 +37,13 @@ def clause(why: str, report: Mapping[str, Any], both: str) -> str:
     }[why]
 
 
+def shared(report: Mapping[str, Any]) -> str:
+    """The rows that a label has on both sides where inputs within it are compared, by the verdict that was asked for."""
+    if report["noise"]:
+        return "more rows than noise drowns"
+    return f"{by_moments.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
+
+
 def too_alike(report: Mapping[str, Any]) -> str:
     """What a silo has that may tell nothing but its number of rows."""
     if report["noise"]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.diagnosis.unclear_pairs import clause
+from flows.diagnosis.unclear_pairs import clause, shared
 from flows.diagnosis.wording import counted, joined
 from models.shift.unclear import WHY
 
@@ -53,7 +53,7 @@ def _of_silo(report: dict[str, Any], pair: dict[str, Any]) -> str:
         text += "; a gain and an offset undo it, as of a sensor that was set anew"
     if pair["margins_only"]:
         what = "targets" if targets else "label shares"
-        text += f"; no label has ten rows both then and now, so that only inputs and {what} could be compared"
+        text += f"; no label has {shared(report)} both then and now, so that only inputs and {what} could be compared"
     elif not pair["concept_identifiable"]:
         what = "targets" if targets else "labels"
         text += f"; inputs then and now hardly overlap, and whether {what} follow from them alike cannot be known"

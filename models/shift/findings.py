@@ -7,7 +7,7 @@ import numpy as np
 
 from models.shift.alignment import Alignment
 from models.shift.guarded import Evidence, evidence
-from models.shift.pairs import Pairs, side_by_side
+from models.shift.pairs import Pairs, guessed, most_untold, side_by_side
 from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, joined, without_each
 from models.shift.unclear import tells, why
 from models.shift.verdict import Verdicts, among, verdicts
@@ -96,16 +96,15 @@ def against_the_rest(told: Summaries) -> Summaries:
 def _labels_of_others(told: Summaries, rows: np.ndarray) -> np.ndarray:
     """(clients, classes), NaN where none of the others tells a class.
 
-    Of those that do not tell it each has fewer than LEAST_ROWS different rows: together as many as make the class as
-    frequent as with the client itself, as far as that can be. If they counted as none, a class that is rare everywhere
-    would seem to be missing from the others.
+    Those that do not tell it are taken to have together as many as make the class as frequent as with the client itself, as
+    far as that can be. If they counted as none, a class that is rare everywhere would seem to be missing from the others.
     """
     known, silent = np.nan_to_num(told.labels), np.isnan(told.labels)
     least, quiet = known.sum(0) - known, silent.sum(0) - silent
     share = np.divide(known, told.rows[:, None], out=np.zeros_like(known), where=told.rows[:, None] > 0)
-    more = np.clip(share * rows[:, None] - least, 0, quiet * (LEAST_ROWS - 1))
+    most = most_untold(told.labels, told.rows)
     left = np.maximum(rows - least.sum(-1), 0)
-    more *= np.minimum(1, np.divide(left, more.sum(-1), out=np.ones(len(rows)), where=more.sum(-1) > 0))[:, None]
+    more = guessed(share * rows[:, None] - least, most.sum(0) - most, left)
     return np.where(quiet < len(rows) - 1, least + more, np.nan)
 
 

@@ -78,20 +78,37 @@ def comparable(counts: np.ndarray, layout: Layout, most: int = 10, deciding: sli
 def labels(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows of each class, and last of those that neither tells, as alike as they can be: (pairs, 2, classes + 1).
 
-    told: (pairs, 2, classes), NaN where a client does not tell a class, of which it then has fewer than LEAST_ROWS different
-    rows; rows: (pairs, 2). Such a class is taken to be as frequent as with the other client, as far as that can be: of
-    LEAST_ROWS - 1 rows, unless there are more rows than that of such classes, and so copies, which can be any number.
+    told: (pairs, 2, classes), NaN where a client does not tell a class; rows: (pairs, 2). Such a class is taken to be as
+    frequent as with the other client, as far as that can be.
     """
     known = np.nan_to_num(told)
     rest = np.maximum(rows - known.sum(-1), 0)
     other = known[:, ::-1]
     share = np.divide(other, rows[:, ::-1, None], out=np.zeros_like(other), where=rows[:, ::-1, None] > 0)
-    copies = rest > (LEAST_ROWS - 1) * np.isnan(told).sum(-1)
-    most = np.where(copies, rest, LEAST_ROWS - 1)[..., None]
-    guess = np.where(np.isnan(told), np.minimum(share * rows[..., None], most), 0.0)
-    scale = np.divide(rest, guess.sum(-1), out=np.ones_like(rest), where=guess.sum(-1) > rest)
-    guess = guess * scale[..., None]
+    guess = guessed(share * rows[..., None], most_untold(told, rows), rest)
     return np.concatenate([known + guess, (rest - guess.sum(-1))[..., None]], -1)
+
+
+def most_untold(told: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """How many rows a client can have of a class that it does not tell, and 0 of the others: (..., classes).
+
+    told: (..., classes), NaN where it does not tell a class, of which it then has fewer than LEAST_ROWS different rows;
+    rows: (...). They are LEAST_ROWS - 1, unless there are more rows than that of such classes, and so copies, which can be
+    any number.
+    """
+    silent, rest = np.isnan(told), rows - np.nan_to_num(told).sum(-1)
+    copies = rest > (LEAST_ROWS - 1) * silent.sum(-1)
+    return silent * np.where(copies, rest, LEAST_ROWS - 1)[..., None]
+
+
+def guessed(wanted: np.ndarray, most: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Rows of classes that are not told, as near to `wanted` as can be: (..., classes).
+
+    most: of each class; rest: of all together, (...).
+    """
+    guess = np.clip(wanted, 0, most)
+    total = guess.sum(-1)
+    return guess * np.divide(rest, total, out=np.ones_like(total), where=total > rest)[..., None]
 
 
 def _told_by_both(told: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from models.shift import tables as test
 from models.shift.guarded import HIDDEN
-from models.shift.pairs import labels
+from models.shift.pairs import guessed, labels, most_untold
 from models.shift.told.bins import joined_bins
 from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, mixture
 
@@ -74,14 +74,12 @@ def together(told: Summaries, groups: list[list[int]]) -> Summaries:
 
 def _labels_of_all(told: Summaries) -> np.ndarray:
     """(classes,), NaN where nobody tells a class. Who does not is taken to have it as often as those who do, as far as that
-    can be: it has fewer than LEAST_ROWS different rows of it."""
+    can be."""
     known, silent = np.nan_to_num(told.labels), np.isnan(told.labels)
     tellers = (told.rows[:, None] * ~silent).sum(0)
     share = np.divide(known.sum(0), tellers, out=np.zeros(known.shape[1]), where=tellers > 0)
-    guess = np.where(silent, np.minimum(share * told.rows[:, None], LEAST_ROWS - 1), 0.0)
     left = np.maximum(told.rows - known.sum(1), 0)
-    total = guess.sum(1)
-    guess *= np.minimum(1, np.divide(left, total, out=np.ones(len(left)), where=total > 0))[:, None]
+    guess = guessed(share * told.rows[:, None], most_untold(told.labels, told.rows), left)
     return np.where(silent.all(0), np.nan, known.sum(0) + guess.sum(0))
 
 

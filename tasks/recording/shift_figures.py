@@ -36,7 +36,7 @@ _VERDICTS = {
     ("feature", "concept"): ("inputs and rule", COLOURS[3]),
     ("label", "concept"): ("labels and rule", COLOURS[0]),
     ("feature", "label", "concept"): ("all three", COLOURS[6]),
-    ("undetermined",): ("too few rows", COLOURS[7]),
+    ("undetermined",): ("nothing can be said", COLOURS[7]),
 }
 _NAMED = 40  # silos beside each other whose names can be read
 _RANKED = 25  # features

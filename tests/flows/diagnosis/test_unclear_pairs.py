@@ -1,9 +1,12 @@
 """A silo of which nothing can be said is said on the first screen with the reason, and in the note of each of its pairs."""
 
 import numpy as np
+import pytest
 
 from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
+from flows.diagnosis.notes import notes
+from flows.diagnosis.version_sentences import sentences_of_versions
 from tasks.running.runner import PlainRunner
 
 FEATURES = [
@@ -52,3 +55,21 @@ def test_silos_that_share_no_label_of_ten_rows_are_said_to_share_none(world):
     why = "no label has 10 different rows in both silos, and nothing else was seen to differ"
     assert found["sentences"] == [f"Nothing can be said: in 1 pair {why}."]
     assert found["pairs"][0]["note"] == f"Nothing is said: {why.replace('both silos', 'a and b')}."
+
+
+@pytest.mark.parametrize(
+    ("also", "rows"),
+    [
+        ({}, "10 rows or more"),
+        ({"verdict": "moments"}, "100 rows or more"),
+        ({"noise": {"epsilon": 1.0, "delta": 1e-5}}, "more rows than noise drowns"),
+    ],
+    ids=["guarded", "moments", "noise"],
+)
+def test_what_a_shared_label_would_need_is_said_by_the_verdict_that_was_asked_for(also, rows, a_report, a_pair, a_line):
+    one = a_pair("a", "b", "label", margins_only=True)
+    report = a_report([["a"], ["b"]], [one], [a_line((0, 1), 1, label=1)], **also)
+    said = f"1 pair shares no label of {rows}: only inputs and label shares could be compared."
+    assert said in notes(report)
+    moved = report | {"pairs": [one | {"client": "a"}], "against": "v1", "came": [], "left": []}
+    assert f"; no label has {rows} both then and now, so that" in sentences_of_versions(moved)[1]

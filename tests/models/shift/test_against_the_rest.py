@@ -1,10 +1,13 @@
 """A client beside all others differs from them where it does, and not because they tell less."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from models.shift.findings import against_the_rest, findings
 from models.shift.guarded import TYPES
+from models.shift.screening import together
 from models.shift.told.summaries import Layout, Summaries, joined, summary
 
 CLASSES, CLIENTS, ROWS = 10, 9, 120
@@ -29,6 +32,19 @@ def test_a_class_of_few_rows_with_each_client_is_not_missing_from_the_rest():
     alike = np.stack([types(told(seed)) for seed in range(20)])
     assert np.isnan(told(0).labels).mean() > 0.1
     assert alike.any(-1).mean() <= 0.05
+
+
+def test_a_client_of_copies_that_tells_nothing_makes_no_other_differ_from_the_rest_in_labels():
+    """Sixty rows, six of them different, and as many of each class as all: in pairs with it nothing can be said either."""
+    rng, y = np.random.default_rng(0), np.repeat([0, 1], 60)
+    asked = replace(COLUMNS, classes=2)
+    alike = [summary(rng.normal(size=(120, 1)), y, np.arange(120), asked) for _ in range(2)]
+    copies = summary(np.tile(rng.normal(size=(6, 1)), (10, 1)), np.tile([0, 1], 30), np.arange(60) % 6, asked)
+    found = findings(against_the_rest(joined([*alike, copies])), asked, np.arange(2), np.arange(2) + 3)
+    assert found.verdicts.types.tolist() == [[False, False, False]] * 2
+    assert found.chance.min() > 0.05
+    together_with_copies = together(joined([*alike, copies]), [[0], [1, 2]])
+    np.testing.assert_allclose(together_with_copies.labels, [[60, 60], [90, 90]])
 
 
 def test_label_shares_that_do_differ_from_the_rest_are_seen():

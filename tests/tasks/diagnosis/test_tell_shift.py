@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flows.diagnosis.asking import bytes_told
 from models.shift.told import summaries
 from silos.ledgers import differencing
 from silos.ledgers.ledger import Ledger
@@ -204,7 +205,7 @@ def test_a_client_that_may_not_answer_is_silent_in_a_message_of_its_own_and_the_
     assert [message.clients for message in found.messages] == [("a", "c")]
     assert set(found.silent) == {"b"}
     assert "client b" in found.silent["b"]
-    assert found.bytes_up["up"] == sum(message.bytes_up for message in found.messages)
+    assert bytes_told([found])["up"] == sum(message.bytes_up for message in found.messages)
 
 
 def test_of_a_class_that_is_not_told_a_row_more_is_answered_with_the_number_of_rows_and_all_else_as_it_was(
