@@ -15,6 +15,7 @@ from silos.errors import RefusalError, UserError
 from silos.files import write_bytes
 from silos.ledgers.client_secret import Secret
 from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
+from silos.ledgers.privacy_budget import RHO, Unit, check_budget
 from silos.locks import in_turn
 
 Draw = Callable[[str], np.random.Generator]
@@ -22,7 +23,6 @@ Draw = Callable[[str], np.random.Generator]
 
 Answer = dict[str, np.ndarray]
 
-_SLACK = 1 + 1e-9  # of a budget, for what adding up rounds
 _WAY_OUT = "bring back its folder from a copy; nothing is told until then."
 
 
@@ -60,6 +60,7 @@ class Ledger:
         rho: float = 0.0,
         budget: float | None = None,
         told: Told | None = None,
+        unit: Unit = RHO,
     ) -> Answer:
         """What `compute` answers, where that may be told; bit for bit what was told if it was asked before.
 
@@ -67,7 +68,8 @@ class Ledger:
         how ρ is split. At another `rho` it is another question, with noise of its own: one noise at two sizes would give the
         truth. `compute` gets the noise from its argument, by the name of each part, once.
         `rho` is what the answer costs, 0 without noise. It adds up over versions, as the same people are in them, to
-        `budget` at most (None: any), or it is a UserError. What is spent bounds what noisy answers tell; others have none.
+        `budget` at most (None: any), or it is a UserError, which names amounts in `unit`. What is spent bounds what noisy
+        answers tell; others have none.
         Without noise `told` must name the rows that the answer stands for (`row_hashes`). RefusalError where subtracting an
         earlier such answer would give a sum over fewer than LEAST_ROWS different rows; it tells that few have changed.
         """
@@ -79,9 +81,9 @@ class Ledger:
             for entry in entries:
                 if (entry.version, entry.question, entry.rho) == (version, question, rho):
                     return self._load(entry.answer)
-            if rho:
-                self._within(budget, entries, rho)
-            else:
+            if rho and budget is not None:
+                check_budget(self.client, budget, math.fsum(entry.rho for entry in entries), rho, unit)
+            if not rho:
                 self._differs(version, entries, told or {})
             sent = _computed(compute, secret, (version, question, rho.hex()))
             answer = self._save(sent)
@@ -138,15 +140,6 @@ class Ledger:
         write_bytes(self._book, secret.seal(content).encode() + b"\n" + content)
         for left in self._place.glob(".*.tmp"):  # a killed process's: nobody else is here
             left.unlink()
-
-    def _within(self, budget: float | None, entries: list[Entry], rho: float) -> None:
-        spent = math.fsum(entry.rho for entry in entries)
-        if budget is not None and math.fsum([spent, rho]) > budget * _SLACK:
-            raise RefusalError(
-                f"client {self.client} has a privacy budget of rho {budget:.4g}, of which {spent:.4g} is spent, and this "
-                f"question costs {rho:.4g}; ask one that it has answered, ask at {max(budget - spent, 0):.4g} or less, or "
-                "let whoever answers for the client raise its budget."
-            )
 
     def _differs(self, version: str, entries: list[Entry], told: Told) -> None:
         check(told)
