@@ -63,5 +63,6 @@ def test_a_diagnosis_that_waits_says_so_and_one_that_is_interrupted_says_what_to
         assert waiting.stderr.readline() == "waiting for another `siloflow diagnose --against` to end\n"
         waiting.send_signal(signal.SIGINT)
         _, said = waiting.communicate(timeout=120)
-    assert said == "stopped; nothing is lost: run it again, and silos tell the same bytes.\n"
+    # an interrupt inside of a line's printing prints that line again
+    assert said.splitlines()[-1] == "stopped; nothing is lost: run it again, and silos tell the same bytes."
     assert waiting.returncode == 130
