@@ -157,7 +157,7 @@ def diagnose(
 
     Example: siloflow diagnose --against HEAD~1
     """
-    with _session(json, timings) as session:
+    with _session(json, timings, after="run it again, and silos tell the same bytes") as session:
         session.project(overrides, None if against is None else lambda project: _can_compare(project, against))
         found = session.flow("diagnose", "diagnose", against=against, overrides=overrides or [])
         session.answer(found, "diagnose")
@@ -368,10 +368,10 @@ def main() -> None:
     app()
 
 
-def _session(json: bool, timings: bool, server: bool = True, ui: bool = False) -> Any:
+def _session(json: bool, timings: bool, **options: Any) -> Any:
     from flows.console.session import Session
 
-    return Session(json=json, timings=timings, server=server, ui=ui)
+    return Session(json=json, timings=timings, **options)
 
 
 def _start(project: Any, page: Any, seed: int) -> None:

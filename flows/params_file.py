@@ -94,7 +94,19 @@ def _apply(raw: dict[str, Any], override: str) -> None:
             place = place.setdefault(section, {}) if isinstance(place, dict) else place[_place(section)]
         place[last if isinstance(place, dict) else _place(last)] = value
     except (TypeError, LookupError, AttributeError):
-        raise UserError(f"{said}: params.yaml has no section {shown(key.rpartition('.')[0])}.") from None
+        whole = f"; write it whole: --set {shown(_whole(raw, [*sections, last], text))}" if place is None else ""
+        raise UserError(f"{said}: params.yaml has no section {shown(key.rpartition('.')[0])}{whole}.") from None
+
+
+def _whole(raw: dict[str, Any], keys: list[str], text: str) -> str:
+    """The override that gives all of a section that is null."""
+    there, place = 0, raw
+    while place is not None:
+        place, there = place[keys[there]] if isinstance(place, dict) else place[_place(keys[there])], there + 1
+    inner = f"{keys[-1]}: {text.strip()}"
+    for key in reversed(keys[there:-1]):
+        inner = f"{key}: {{{inner}}}"
+    return f"{'.'.join(keys[:there])}={{{inner}}}"
 
 
 def _place(part: str) -> int:

@@ -11,5 +11,6 @@ COPIES = 1_000  # networks beside each other
 PASSES = 10**5
 REAL = 1e9  # rates, weights, deviations: their squares and products stay numbers in float32
 VALUE = 3.4e38  # of a row: float32 holds it
+EPSILON = 0.01  # of differential privacy, the least: with less, noise is many times the rows that anybody has
 SMALLEST = 1e-9  # of what is divided by
 TURN = 3600.0  # degrees

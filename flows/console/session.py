@@ -26,8 +26,16 @@ USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 class Session:
     """Starts the server when params.yaml is read, before anything heavy is imported; ends it whatever happens."""
 
-    def __init__(self, json: bool, timings: bool, server: bool = True, ui: bool = False) -> None:
-        self._json, self._timings = json, timings
+    def __init__(
+        self,
+        json: bool,
+        timings: bool,
+        server: bool = True,
+        ui: bool = False,
+        after: str = "--resume goes on after the last whole round",
+    ) -> None:
+        """`after`: what a person may do who has interrupted the command."""
+        self._json, self._timings, self._after = json, timings, after
         self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
         self._marks: list[tuple[str, float]] = []
         self._start = self._last = time.perf_counter()
@@ -52,7 +60,7 @@ class Session:
             self._say_timings()
         self._explain(error)
         if isinstance(interruption(error), KeyboardInterrupt):
-            self._errors.print("stopped; nothing is lost: --resume goes on after the last whole round.")
+            self._errors.print(f"stopped; nothing is lost: {self._after}.")
             raise SystemExit(INTERRUPTED)
 
     @property

@@ -30,8 +30,9 @@ class Answers:
 
 def ask(runner: Runner, silos: Silos, private: PrivateStore, asked: Question, params: DiagnoseParams) -> Answers:
     """Every client; UserError where none may answer."""
-    budget = rho(params.noise.budget, params.noise.delta) if params.noise else None
-    heard, silent = answered(runner, tell_shift, silos, private=private, question=asked, budget=budget)
+    noise = params.noise
+    allowed = {"budget": rho(noise.budget, noise.delta), "delta": noise.delta} if noise else {}
+    heard, silent = answered(runner, tell_shift, silos, private=private, question=asked, **allowed)
     messages = [m for m in heard if isinstance(m, ShiftNumbers | NoisyCounts)]
     if not messages:
         raise UserError(nobody(silent))

@@ -17,7 +17,7 @@ class NoiseParams(Section):
     `budget` is the epsilon of all that a client ever tells with noise; it refuses beyond it.
     """
 
-    epsilon: float = Field(gt=0, le=bounds.REAL)
+    epsilon: float = Field(ge=bounds.EPSILON, le=bounds.REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     budget: float = Field(default=8.0, gt=0, le=bounds.REAL)
 

@@ -10,6 +10,7 @@ from models.shift.guarded import TYPES
 from models.shift.verdict import FEWEST
 
 _LARGE = 10  # times as many rows, from which on it is said
+_FAR = 4  # deviations of noise, in which nothing is said of sizes
 
 _PICTURES = {
     "direction": "a direction is one fixed mix of all pixels",
@@ -100,7 +101,8 @@ def _of_rows(report: dict[str, Any]) -> list[str]:
     if len(unclear) < len(report["pairs"]):  # otherwise the first sentence says it
         said += of_some(unclear, report)
     rows = [line["rows"][0] for line in report["rest"]]
-    if len(rows) > 1 and max(rows) >= _LARGE * max(1, min(rows)):
+    noise = _FAR * report["asked"]["rows_noise"] if report["noise"] else 0.0
+    if len(rows) > 1 and max(rows) - noise >= _LARGE * max(1, min(rows) + noise):
         said.append(f"Silos differ in size too: from {min(rows):,.0f} to {max(rows):,.0f} training rows.")
     margins = sum(pair["margins_only"] for pair in report["pairs"])
     if margins:

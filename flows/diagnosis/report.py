@@ -9,6 +9,7 @@ from models.shift.close_ups import MUCH
 from models.shift.findings import Findings
 from models.shift.guarded import TYPES
 from models.shift.strengths import GRADES, Strengths
+from models.shift.told.noise import counts_sensitivity, sigma
 from models.shift.told.question import Question
 from models.shift.unclear import WHY
 from tasks.diagnosis.compare_silos import Compared
@@ -74,7 +75,17 @@ def _asked(question: Question) -> dict[str, Any]:
         "counts": question.counts,
         "targets": list(question.layout.targets),
         "bins": question.layout.bins,
+        "rows_noise": _rows_noise(question),
     }
+
+
+def _rows_noise(question: Question) -> float:
+    """The deviation of a silo's number of rows, which under noise is the mean over features of what it told of cells."""
+    layout = question.layout
+    if not question.rho:
+        return 0.0
+    cell = sigma(counts_sensitivity(len(layout.names)), question.rho)
+    return float(cell * np.sqrt(layout.possible.sum() * layout.classes) / len(layout.names))
 
 
 def grades(lines: list[dict[str, Any]]) -> dict[str, str | None]:

@@ -15,7 +15,8 @@ from silos.errors import UserError
 from silos.files import write_bytes
 from silos.ledgers.client_secret import Secret
 from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
-from silos.ledgers.refusals import Kind, asked_once, beyond_budget, too_near
+from silos.ledgers.privacy_budget import RHO, Unit, check_budget
+from silos.ledgers.refusals import Kind, asked_once, too_near
 from silos.locks import in_turn
 
 Draw = Callable[[str], np.random.Generator]
@@ -24,7 +25,6 @@ Draw = Callable[[str], np.random.Generator]
 Answer = dict[str, np.ndarray]
 
 _COUNTS = Kind()
-_SLACK = 1 + 1e-9  # of a budget, for what adding up rounds
 _WAY_OUT = "bring back its folder from a copy; nothing is told until then."
 
 
@@ -63,6 +63,7 @@ class Ledger:
         budget: float | None = None,
         told: Told | None = None,
         kind: Kind = _COUNTS,
+        unit: Unit = RHO,
     ) -> Answer:
         """What `compute` answers, where that may be told; bit for bit what was told if it was asked before.
 
@@ -70,7 +71,8 @@ class Ledger:
         how ρ is split. At another `rho` it is another question, with noise of its own: one noise at two sizes would give the
         truth. `compute` gets the noise from its argument, by the name of each part, once.
         `rho` is what the answer costs, 0 without noise. It adds up over versions, as the same people are in them, to
-        `budget` at most (None: any), or it is a UserError. What is spent bounds what noisy answers tell; others have none.
+        `budget` at most (None: any), or it is a UserError, which names amounts in `unit`. What is spent bounds what noisy
+        answers tell; others have none.
         Without noise `told` must name the rows that the answer stands for (`row_hashes`). RefusalError where subtracting an
         earlier such answer would give a sum over fewer than LEAST_ROWS different rows; it tells that few have changed. Also
         where the `kind` of question is answered once of a version, and another such one was.
@@ -85,9 +87,9 @@ class Ledger:
                     return self._load(entry.answer)
             if kind.once and any(entry.version == version and kind.has(entry.question) for entry in entries):
                 raise asked_once(self.client, version, kind)
-            if rho:
-                self._within(budget, entries, rho)
-            else:
+            if rho and budget is not None:
+                check_budget(self.client, budget, math.fsum(entry.rho for entry in entries), rho, unit)
+            if not rho:
                 self._differs(version, entries, told or {}, kind)
             sent = _computed(compute, secret, (version, question, rho.hex()))
             answer = self._save(sent)
@@ -144,11 +146,6 @@ class Ledger:
         write_bytes(self._book, secret.seal(content).encode() + b"\n" + content)
         for left in self._place.glob(".*.tmp"):  # a killed process's: nobody else is here
             left.unlink()
-
-    def _within(self, budget: float | None, entries: list[Entry], rho: float) -> None:
-        spent = math.fsum(entry.rho for entry in entries)
-        if budget is not None and math.fsum([spent, rho]) > budget * _SLACK:
-            raise beyond_budget(self.client, budget, spent, rho)
 
     def _differs(self, version: str, entries: list[Entry], told: Told, kind: Kind) -> None:
         check(told)

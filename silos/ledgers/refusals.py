@@ -28,15 +28,6 @@ class Kind:
         return bool(self.name) and question.startswith(f"{self.name}: ")
 
 
-def beyond_budget(client: str, budget: float, spent: float, rho: float) -> RefusalError:
-    """Of a question that costs rho."""
-    return RefusalError(
-        f"client {client} has a privacy budget of rho {budget:.4g}, of which {spent:.4g} is spent, and this "
-        f"question costs {rho:.4g}; ask one that it has answered, ask at {max(budget - spent, 0):.4g} or less, or "
-        "let whoever answers for the client raise its budget."
-    )
-
-
 def too_near(client: str, before: str, version: str, kind: Kind) -> RefusalError:
     """Of what was told of the version before, and would be told of this one."""
     return RefusalError(

@@ -1,15 +1,18 @@
 """Each client of a cohort tells counts and moments of its training rows, by class, on what was agreed; its ledger knows."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
-from models.shift.told.noise import counts_sensitivity, noisy, sigma
+from models.shift.told.noise import counts_sensitivity, epsilon, noisy, sigma
 from models.shift.told.question import Question
 from models.shift.told.summaries import Summaries, joined, summary
+from silos.bounds import EPSILON
 from silos.cohort import Cohort
 from silos.ledgers.ledger import Draw, Ledger
+from silos.ledgers.privacy_budget import RHO, Unit
 from silos.private import PrivateStore
 from tasks.diagnosis.own_rows import Mine, each_allowed
 from tasks.messages import NoisyCounts, ShiftNumbers, Silence
@@ -20,16 +23,23 @@ _PARTS = ("rows", "labels", "counts", "moments")
 
 @step
 def tell_shift(
-    cohort: Cohort, private: PrivateStore, question: Question, budget: float | None = None
+    cohort: Cohort,
+    private: PrivateStore,
+    question: Question,
+    budget: float | None = None,
+    delta: float | None = None,
 ) -> list[ShiftNumbers | NoisyCounts | Silence]:
     """A record a stack, with noise of counts only, and another of the clients of which the ledger lets nothing be told.
 
     Asked again, a client tells what it told before, bit for bit. It is silent where its budget is spent, or where an answer
     without noise and an earlier one would differ by a few rows: the others' answers are of use without it.
-    budget: of each client, in zCDP, over all that it ever told with noise.
+    budget: of each client, in zCDP, over all that it ever told with noise. delta: at which a refusal names epsilons.
     """
     messages: list[ShiftNumbers | NoisyCounts | Silence] = []
-    for told, silence in each_allowed(cohort, private, lambda ledger, mine: _told(ledger, mine, question, budget)):
+    unit = RHO if delta is None else Unit("epsilon", partial(epsilon, delta=delta), EPSILON, f" at delta {delta:g}")
+    for told, silence in each_allowed(
+        cohort, private, lambda ledger, mine: _told(ledger, mine, question, budget, unit)
+    ):
         if told:
             arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*told.values(), strict=True)]
             messages.append((NoisyCounts if question.rho else ShiftNumbers)(tuple(told), *arrays))
@@ -43,17 +53,18 @@ def summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
     return joined([Summaries(*(getattr(message, part).numpy() for part in _PARTS)) for message in told])
 
 
-def _told(ledger: Ledger, mine: Mine, question: Question, budget: float | None) -> list[np.ndarray]:
+def _told(ledger: Ledger, mine: Mine, question: Question, budget: float | None, unit: Unit) -> list[np.ndarray]:
     if question.rho:
-        answer = ledger.answer(mine.version, question.id, _with_noise(mine, question), question.rho, budget)
+        compute = _with_noise(mine, question)
+        answer = ledger.answer(mine.version, question.id, compute, question.rho, budget, unit=unit)
         return [answer["counts"]]
 
-    def compute(_: Draw) -> dict[str, np.ndarray]:
+    def truth(_: Draw) -> dict[str, np.ndarray]:
         told = summary(mine.features(question), mine.y, mine.same, question.layout)
         counts = told.counts if question.counts else told.counts[..., :0, :]
         return {"rows": told.rows, "labels": told.labels, "counts": counts, "moments": told.moments}
 
-    answer = ledger.answer(mine.version, question.id, compute, told=mine.stands_for(ledger, question))
+    answer = ledger.answer(mine.version, question.id, truth, told=mine.stands_for(ledger, question))
     return [answer[part] for part in _PARTS]
 
 

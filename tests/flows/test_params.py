@@ -65,6 +65,7 @@ MISTAKES = {
     ),
     "tracking.uri=postgresql://me:hunter2@db/runs": "tracking.uri holds a password, and would be printed and stored; "
     "take it out (MLflow finds it in MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD).",
+    "diagnose.noise={epsilon: 0.001}": "diagnose.noise.epsilon is 0.001; it must be at least 0.01.",
     "comparison.methods=[]": "comparison.methods is []; it must have at least 1 in it.",
     "comparison.methods=[fedavg, fedavg]": "comparison.methods: fedavg is named twice.",
     "comparison.methods=[fedvag]": "comparison.methods: there is no method 'fedvag'; did you mean fedavg?",
@@ -126,6 +127,19 @@ def test_a_set_into_a_section_that_is_not_there_is_told(project, override, secti
     with pytest.raises(UserError) as told:
         read(project, [override])
     assert str(told.value) == f"--set {override}: params.yaml has no section {section}."
+
+
+@pytest.mark.parametrize(
+    ("override", "whole"),
+    [
+        ("diagnose.noise.epsilon=4", "diagnose.noise={epsilon: 4}"),
+        ("diagnose.noise.far.epsilon= 4", "diagnose.noise={far: {epsilon: 4}}"),
+    ],
+)
+def test_a_set_into_a_section_that_is_null_is_told_how_to_write_it_whole(project, override, whole):
+    with pytest.raises(UserError, match=r"params\.yaml has no section diagnose\.noise") as told:
+        read(project, [override])
+    assert str(told.value).endswith(f"; write it whole: --set {whole}.")
 
 
 def test_a_set_whose_value_is_not_yaml_is_told(project):

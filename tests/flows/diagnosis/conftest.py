@@ -130,7 +130,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "between": list(lines),
             "rest": [{"client": client, "features": {}} | pair(client, "") for client in clients],
             "ranking": [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking],
-            "asked": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": ""},
+            "asked": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
             "verdict": "guarded",
             "noise": None,
             "second_look": None,

@@ -1,5 +1,7 @@
 """Each silo beside itself in an earlier version: what moved, who may not answer, and what cannot be compared."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -111,6 +113,18 @@ def test_targets_that_moved_are_seen_in_their_groups(world):
     own.write({**there, "west": (x, y + 1.5)}, "regression")
     found = against(own, before)
     assert [pair["client"] for pair in found["pairs"] if pair["types"]] == ["west"]
+
+
+def test_a_question_that_a_silos_budget_has_no_room_for_is_refused_in_epsilon_and_at_what_it_names_it_answers(world):
+    own, there = world(), three()
+    version = own.write(there, features=NAMED)
+    against(own, version, "diagnose.noise={epsilon: 7, budget: 8}")
+    with pytest.raises(
+        UserError, match=r"budget of epsilon 8 at delta 1e-05, of which 7 is spent.* costs 4;"
+    ) as refused:
+        against(own, version, "diagnose.noise={epsilon: 4, budget: 8}")
+    named = re.search(r"ask at epsilon (\S+) or less", str(refused.value))
+    assert against(own, version, f"diagnose.noise={{epsilon: {named[1]}, budget: 8}}")["silent"] == {}
 
 
 @pytest.mark.parametrize("changed", [1, 9])

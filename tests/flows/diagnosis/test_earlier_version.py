@@ -1,5 +1,6 @@
 """An earlier version of data/ beside others that look at it, and before Prefect may be imported."""
 
+import signal
 import subprocess
 import sys
 from threading import Thread
@@ -51,3 +52,17 @@ def test_who_opens_a_version_that_another_has_open_waits_for_its_end(committed):
         assert (opened, silos.clients) == ([], ("north",))
     waiting.join(60)
     assert opened == ["north"]
+
+
+def test_a_diagnosis_that_waits_says_so_and_one_that_is_interrupted_says_what_to_do_again(committed):
+    own, revision = committed
+    typed = [sys.executable, "-c", "from flows.cli import main; main()", "diagnose", "--against", revision]
+    with earlier(own.open(), revision):
+        waiting = subprocess.Popen(typed, cwd=own.folder, stderr=subprocess.PIPE, text=True)
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "waiting for another `siloflow diagnose --against` to end\n"
+        waiting.send_signal(signal.SIGINT)
+        _, said = waiting.communicate(timeout=120)
+    # an interrupt inside of a line's printing prints that line again
+    assert said.splitlines()[-1] == "stopped; nothing is lost: run it again, and silos tell the same bytes."
+    assert waiting.returncode == 130

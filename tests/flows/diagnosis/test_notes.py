@@ -71,6 +71,15 @@ def test_of_small_silos_the_printed_rule_says_something_and_no_note_says_otherwi
     assert "nothing is said" not in said
 
 
+def test_of_sizes_that_lie_within_the_noise_nothing_is_said(a_report, a_pair, a_line):
+    """From 50 to 1,000 rows, each with noise of a deviation of 5, or of 100."""
+    rest = [{"client": name} | a_pair(name, "", rows=[rows, 100]) for name, rows in (("a", 1000), ("b", 50))]
+    for noise, told in ((5.0, True), (100.0, False)):
+        report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest)
+        report["noise"], report["asked"]["rows_noise"] = {"epsilon": 4.0, "delta": 1e-5, "budget": 8.0}, noise
+        assert any("Silos differ in size" in note for note in notes(report)) == told
+
+
 def test_pairs_of_large_silos_of_which_nothing_is_said_are_counted(a_report, a_pair, a_line):
     pairs = [a_pair("a", "b", undetermined=True, why="apart"), a_pair("a", "c"), a_pair("b", "c")]
     (said,) = notes(a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3)]))

@@ -78,7 +78,7 @@ def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_versio
         ledger.answer("v2", "counts", never, rho=0.3, budget=0.5)
     assert str(refused.value) == (
         "client oslo has a privacy budget of rho 0.5, of which 0.3 is spent, and this question costs 0.3; ask one that it "
-        "has answered, ask at 0.2 or less, or let whoever answers for the client raise its budget."
+        "has answered, ask at rho 0.2 or less, or let whoever answers for the client raise its budget."
     )
     ledger.answer("v2", "counts", noisy, rho=0.2, budget=0.5)
     ledger.answer("v3", "means", plain, budget=0.5, told=told(ledger, *range(30)))
