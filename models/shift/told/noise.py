@@ -20,12 +20,17 @@ import math
 import numpy as np
 
 
+def epsilon(rho: float, delta: float) -> float:
+    """The ε for which ρ-zCDP is (ε, delta)-differentially private: ρ + 2 √(ρ ln(1/δ)) (proposition 1.3)."""
+    _check(rho >= 0 and math.isfinite(rho), "rho", rho, "a number from 0 on")
+    return rho + 2 * math.sqrt(rho * _log(delta))
+
+
 def rho(epsilon: float, delta: float) -> float:
-    """The largest ρ for which ρ-zCDP is (ε, delta)-differentially private by ε = ρ + 2 √(ρ ln(1/δ)) (proposition 1.3)."""
+    """The largest ρ whose `epsilon` at this delta is no more than that: (√(ln(1/δ) + ε) − √ln(1/δ))²."""
     _check(epsilon >= 0 and math.isfinite(epsilon), "epsilon", epsilon, "a number from 0 on")
-    _check(0 < delta < 1, "delta", delta, "between 0 and 1")
-    log = -math.log(delta)
-    # (√(ln(1/δ) + ε) − √ln(1/δ))², without the digits that subtracting the roots would cost
+    log = _log(delta)
+    # the difference of the roots, without the digits that subtracting them would cost
     return (epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))) ** 2
 
 
@@ -45,6 +50,11 @@ def noisy(counts: np.ndarray, sigma: float, generator: np.random.Generator) -> n
     """Whole numbers with noise, rounded: int64, which may be negative; ValueError unless sigma is above 0."""
     _check(sigma > 0 and math.isfinite(sigma), "sigma", sigma, "a number above 0")
     return np.rint(counts + sigma * generator.standard_normal(counts.shape)).astype(np.int64)
+
+
+def _log(delta: float) -> float:
+    _check(0 < delta < 1, "delta", delta, "between 0 and 1")
+    return -math.log(delta)
 
 
 def _check(right: bool, name: str, value: float, must: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
-from models.shift.told.noise import counts_sensitivity, noisy, rho, sigma
+from models.shift.told.noise import counts_sensitivity, epsilon, noisy, rho, sigma
 
 DELTAS = st.floats(1e-12, 0.5)
 SIZES = st.floats(1e-6, 50.0)
@@ -18,6 +18,11 @@ SIZES = st.floats(1e-6, 50.0)
 def test_rho_at_delta_one_in_100000_is_the_reference_tables(told, cost):
     digits = len(cost.partition(".")[2])
     assert f"{rho(told, 1e-5):.{digits}f}" == cost
+
+
+@given(SIZES, DELTAS)
+def test_epsilon_and_rho_undo_each_other(size, delta):
+    assert rho(epsilon(size, delta), delta) == pytest.approx(size, rel=1e-9)
 
 
 @given(SIZES, DELTAS)
