@@ -104,3 +104,24 @@ def test_a_difference_that_is_negligible_on_the_printed_scale_is_explained(a_rep
     line = a_line((0, 1), 1, {"grades": {"feature": "negligible"}}, feature=1)
     (said,) = notes(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line]))
     assert said.startswith("Negligible on that scale is not nothing")
+
+
+def test_of_a_second_look_it_is_said_who_told_all_who_models_alone_and_who_nothing(a_report, a_pair, a_line):
+    look = {
+        "silos": ["a", "b", "c", "d"],
+        "told": {"models": ["a", "b", "c"], "foreseen": ["a", "b"]},
+        "of_groups": False,
+        "pairs": 3,
+        "explained": 1,
+        "silent": {"c": "what c told differs.", "d": "what d told differs."},
+        "bytes": {"up": 3000, "up_of_a_client": 1000},
+    }
+    groups, pair = [["a"], ["b"]], a_pair("a", "b", "feature")
+    said = notes(a_report(groups, [pair], [a_line((0, 1), 1, feature=1)], second_look=look))
+    assert said[-5:] == [
+        "a and b told models of their labels, and what these expect of their rows.",
+        "c told models of labels, and nothing more.",
+        "Silos sent 3,000 bytes for it.",
+        "d took no part in it: what d told differs.",
+        "c took no further part: what c told differs.",
+    ]

@@ -126,7 +126,7 @@ def test_two_models_that_expect_the_same_are_told_as_the_same_numbers(silos_of, 
     _, (foreseen,), _ = looked(silos, "own", {"a": dict.fromkeys("ab", weights)})
     one, other = foreseen.counts["a"].numpy()
     assert (one == other).all()
-    assert (one > 0).sum() > 20
+    assert (one > 0).sum() > 4
 
 
 def test_of_one_version_of_its_rows_a_client_tells_models_on_one_scale(silos_of, looked):
