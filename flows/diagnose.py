@@ -9,11 +9,11 @@ from flows.console import screen
 from flows.diagnosis.against import examined_against
 from flows.diagnosis.asked import first_question, question
 from flows.diagnosis.asking import ask, bytes_told
-from flows.diagnosis.findings_page import said
 from flows.diagnosis.recorded import recorded
 from flows.diagnosis.report import report
 from flows.diagnosis.second_look import second_look
-from flows.diagnosis.version_sentences import silences
+from flows.diagnosis.words.findings_page import said
+from flows.diagnosis.words.version_sentences import silences
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project
 from models.shift.printed.paper import Readings

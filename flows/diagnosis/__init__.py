@@ -1,1 +1,1 @@
-"""What `siloflow diagnose` is made of: the question, what came out as plain JSON, and the words for it."""
+"""What `siloflow diagnose` is made of: the question, and what came out as plain JSON."""

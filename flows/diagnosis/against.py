@@ -6,8 +6,8 @@ from flows.console import screen
 from flows.diagnosis.asked import first_question, question
 from flows.diagnosis.asking import ask, bytes_told, nobody
 from flows.diagnosis.earlier_version import earlier
-from flows.diagnosis.findings_page import said_of_versions
 from flows.diagnosis.report import report_of_versions
+from flows.diagnosis.words.findings_page import said_of_versions
 from flows.experiment.project import Project
 from models.shift.printed.paper import Readings
 from silos.errors import UserError, shown

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.console import screen
-from flows.diagnosis.findings_page import page
+from flows.diagnosis.words.findings_page import page
 from flows.experiment import prefect_page
 from flows.experiment.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project, new_experiment

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from flows.diagnosis.notes import next_steps, notes
+from flows.diagnosis.words.notes import next_steps, notes
 
 PICTURES = {"pictures": True, "counts": True, "targets": [], "bins": 32}
 

@@ -1,6 +1,6 @@
 """The table has a row for each two groups, or for each silo against the rest."""
 
-from flows.diagnosis.overview import overview
+from flows.diagnosis.words.overview import overview
 
 
 def test_a_row_is_two_groups_with_all_that_differs(a_report, a_pair, a_line):

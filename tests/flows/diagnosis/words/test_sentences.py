@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from flows.diagnosis.sentences import sentences
+from flows.diagnosis.words.sentences import sentences
 
 LEFT, RIGHT = ["c00", "c01", "c02"], ["c03", "c04", "c05"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.diagnosis.wording import counted, joined
+from flows.diagnosis.words.wording import counted, joined
 from models.shift import by_moments
 from models.shift.told import noisy_counts
 from models.shift.told.summaries import LEAST_ROWS

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.diagnosis.wording import counted, listed
+from flows.diagnosis.words.wording import counted, listed
 
 
 def of_the_second_look(report: dict[str, Any]) -> list[str]:

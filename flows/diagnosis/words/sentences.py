@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from flows.diagnosis.notes import leading
 from flows.diagnosis.report import grades
-from flows.diagnosis.unclear_pairs import in_all, left_out
-from flows.diagnosis.wording import called, counted, in_words, joined, listed, members, plural
+from flows.diagnosis.words.notes import leading
+from flows.diagnosis.words.unclear_pairs import in_all, left_out
+from flows.diagnosis.words.wording import called, counted, in_words, joined, listed, members, plural
 from models.shift.findings import DISCOVERIES
 
 _LINES = 6  # pairs of groups that have a sentence each

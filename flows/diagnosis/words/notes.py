@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from flows.diagnosis.second_look_notes import of_the_second_look
-from flows.diagnosis.unclear_pairs import of_some, shared, small_silos, too_alike
-from flows.diagnosis.wording import counted, joined, listed
+from flows.diagnosis.words.second_look_notes import of_the_second_look
+from flows.diagnosis.words.unclear_pairs import of_some, shared, small_silos, too_alike
+from flows.diagnosis.words.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
 from models.shift.verdict import FEWEST

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flows.diagnosis.report import grades
-from flows.diagnosis.wording import brief, counted, short
+from flows.diagnosis.words.wording import brief, counted, short
 from models.shift.guarded import TYPES
 
 _SCALE = (

@@ -5,8 +5,8 @@ import pytest
 
 from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
-from flows.diagnosis.notes import notes
-from flows.diagnosis.version_sentences import sentences_of_versions
+from flows.diagnosis.words.notes import notes
+from flows.diagnosis.words.version_sentences import sentences_of_versions
 from tasks.running.runner import PlainRunner
 
 FEATURES = [

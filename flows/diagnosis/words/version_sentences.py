@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flows.diagnosis.unclear_pairs import clause, shared
-from flows.diagnosis.wording import counted, joined
+from flows.diagnosis.words.unclear_pairs import clause, shared
+from flows.diagnosis.words.wording import counted, joined
 from models.shift.unclear import WHY
 
 _MOVED = {

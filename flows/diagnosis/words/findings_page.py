@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from flows.diagnosis.notes import next_steps, notes, notes_of_versions
-from flows.diagnosis.overview import overview, overview_of_versions
-from flows.diagnosis.sentences import sentences
-from flows.diagnosis.unclear_pairs import note_of
-from flows.diagnosis.version_sentences import sentences_of_versions
+from flows.diagnosis.words.notes import next_steps, notes, notes_of_versions
+from flows.diagnosis.words.overview import overview, overview_of_versions
+from flows.diagnosis.words.sentences import sentences
+from flows.diagnosis.words.unclear_pairs import note_of
+from flows.diagnosis.words.version_sentences import sentences_of_versions
 from tasks.recording.legible_names import as_markdown
 
 

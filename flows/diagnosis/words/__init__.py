@@ -1,0 +1,1 @@
+"""What a diagnosis says: sentences, the overview and the notes below it, made of a report alone."""
