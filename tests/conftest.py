@@ -23,10 +23,13 @@ from flows.console.prefect_server import PrefectServer
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from flows.round import play as play_round
+from models.gaussians import DEVIATION
+from models.method_networks.tilted import RAW, WEIGHT, Tilted
 from models.networks.dense import MLP
-from models.state import State
+from models.state import State, Weights
+from models.training.batch import ClientBatch
 from models.training.engine import Training
-from models.training.objectives import CrossEntropy
+from models.training.objectives import CrossEntropy, Objective
 from models.training.optimisers import SGD
 from silos.cohort import Silos
 from silos.data_params import DataParams
@@ -217,6 +220,12 @@ def sequential() -> Callable[[Problem], Problem]:
     return lambda problem: replace(problem, training=replace(problem.training, engine="sequential"))
 
 
+@pytest.fixture
+def solved() -> type[Tilted]:
+    """In place of `Tilted`, for a linear regression: its problem is solved, and not estimated."""
+    return _Solved
+
+
 @pytest.fixture(scope="session")
 def write_params() -> Callable[[Path], dict[str, Any]]:
     """Makes a folder with a small copy of the repository's params.yaml."""
@@ -284,6 +293,22 @@ def prefect(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterat
         os.environ.clear()
         os.environ.update(before)
         refresh_global_settings_context()
+
+
+@dataclass(frozen=True)
+class _Solved(Tilted):
+    """Its expected squared error is known, so that no weights are drawn."""
+
+    rates = {"dense0.weight" + RAW: 40.0}  # noqa: RUF012
+
+    def cost(
+        self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        posterior, nats = self.posterior(weights, context)
+        mean, deviation = (posterior["dense0.weight" + part] for part in ("", DEVIATION))
+        x = batch.x.flatten(1)
+        expected = ((x @ mean)[:, 0] - batch.y) ** 2 + (x**2 @ deviation**2)[:, 0]
+        return batch.mean(expected) + context[WEIGHT] * nats, {}
 
 
 def _clouds(client: str, rows: int, one_class: bool) -> tuple[np.ndarray, np.ndarray]:

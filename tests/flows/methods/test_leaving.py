@@ -1,7 +1,5 @@
 """Clients that leave VIRTUAL for good: what the server knows is then the prior times the sites of those who remain."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from flows.methods.authors.virtual_authors import VirtualAuthors
 from flows.methods.shared.sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural
-from models.method_networks.tilted import RAW, WEIGHT, Tilted
 from models.networks.dense import MLP
 from models.training.objectives import SquaredError
 from models.training.optimisers import SGD, Adam
@@ -175,19 +172,6 @@ def test_the_authors_server_takes_out_what_their_cavities_do_even_where_that_lea
 W, PRIOR = "dense0.weight", 2.0
 
 
-@dataclass(frozen=True)
-class Exact(Tilted):
-    """A linear regression whose expected squared error is known: its problem is solved, and not estimated."""
-
-    rates = {W + RAW: 40.0}  # noqa: RUF012
-
-    def cost(self, weights, context, batch, objective):
-        posterior, nats = self.posterior(weights, context)
-        x, variance = batch.x.flatten(1), posterior[W + DEVIATION] ** 2
-        expected = ((x @ posterior[W])[:, 0] - batch.y) ** 2 + (x**2 @ variance)[:, 0]
-        return batch.mean(expected) + context[WEIGHT] * nats, {}
-
-
 def regression(client, total):
     """Rows whose columns are orthogonal over the first 8, which are those of training."""
     hadamard = np.ones((1, 1))
@@ -208,10 +192,10 @@ def exact(problem, clients):
 @pytest.mark.parametrize("site", ["nonneg", "free", "clipped"])
 @pytest.mark.parametrize("gone", [["a"], ["c"], ["a", "c"]])
 def test_the_answer_after_a_leave_is_exact_bayes_without_the_rows_of_who_left(
-    site, gone, make_problem, play, sequential, monkeypatch
+    site, gone, make_problem, play, sequential, monkeypatch, solved
 ):
     """At once, and unchanged by another round of those who remain; while one that only vanishes leaves its evidence."""
-    monkeypatch.setattr(virtual, "Tilted", Exact)  # what clients solve in closed form in place of what they estimate
+    monkeypatch.setattr(virtual, "Tilted", solved)  # what clients solve in closed form in place of what they estimate
     rows = {"rows_of": regression, "task": "regression", "validation": 0, "test": 1}
     learning = {"objective": SquaredError(), "optimiser": SGD(0.1), "epochs": 350, "batch": 8}
     problem = sequential(make_problem(dict.fromkeys("abc", 8), network=MLP(3, (), 1), silos=rows, **learning))

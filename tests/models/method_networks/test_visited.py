@@ -1,12 +1,12 @@
 """A visit of VIRTUAL: where the client's problem has a closed form the federation is exact; what is sent is what changed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus
-from models.method_networks.tilted import RAW, WEIGHT, Tilted
+from models.method_networks.tilted import Tilted
 from models.method_networks.variational import is_gaussian
 from models.method_networks.visited import Visiting, visited
 from models.networks.dense import MLP
@@ -19,19 +19,6 @@ NAMES = ["a", "b", "c"]
 PRIOR = 2.0
 INIT = server_stream(0, 0, "init")
 W = "dense0.weight"
-
-
-@dataclass(frozen=True)
-class Exact(Tilted):
-    """A linear regression whose expected squared error is known: its problem is solved, and not estimated."""
-
-    rates = {W + RAW: 40.0}  # noqa: RUF012
-
-    def cost(self, weights, context, batch, objective):
-        posterior, nats = self.posterior(weights, context)
-        x, variance = batch.x.flatten(1), posterior[W + DEVIATION] ** 2
-        expected = ((x @ posterior[W])[:, 0] - batch.y) ** 2 + (x**2 @ variance)[:, 0]
-        return batch.mean(expected) + context[WEIGHT] * nats, {}
 
 
 def federation(network, precision=PRIOR):
@@ -89,9 +76,8 @@ def one_of(rows, at):
     return Rows(*(part[at : at + 1] for part in rows))
 
 
-def pass_through(site, rows, order, known, sites):
+def pass_through(network, rows, order, known, sites):
     """Every client in turn, with its whole step."""
-    network = Exact(MLP(3, (), 1), bias="none", site=site)
     for at in order:
         own = {name: t[None] for name, t in sites[at].items()}
         found = visit(network, known, own, one_of(rows, at), BAYES, SOLVED)
@@ -111,36 +97,38 @@ def equals(known, expected):
     ("site", "order"),
     [("nonneg", (0, 1, 2)), ("nonneg", (1, 2, 0)), ("nonneg", (2, 1, 0)), ("free", (2, 0, 1)), ("clipped", (1, 0, 2))],
 )
-def test_one_pass_gives_the_exact_posterior_and_a_second_does_not_change_it_whatever_the_order(site, order):
+def test_one_pass_gives_the_exact_posterior_and_a_second_does_not_change_it_whatever_the_order(site, order, solved):
     rows = regressions()
-    known = federation(Exact(MLP(3, (), 1), bias="none"))
+    network = solved(MLP(3, (), 1), bias="none", site=site)
+    known = federation(network)
     sites = [says_nothing(known) for _ in range(3)]
-    known = pass_through(site, rows, order, known, sites)
+    known = pass_through(network, rows, order, known, sites)
     equals(known, posterior_of(rows, [0, 1, 2]))
-    equals(pass_through(site, rows, order, known, sites), posterior_of(rows, [0, 1, 2]))
+    equals(pass_through(network, rows, order, known, sites), posterior_of(rows, [0, 1, 2]))
 
 
-def test_without_a_clients_site_the_server_knows_what_the_others_rows_say():
+def test_without_a_clients_site_the_server_knows_what_the_others_rows_say(solved):
     rows = regressions()
-    known = federation(Exact(MLP(3, (), 1), bias="none"))
+    network = solved(MLP(3, (), 1), bias="none", site="nonneg")
+    known = federation(network)
     sites = [says_nothing(known) for _ in range(3)]
-    known = pass_through("nonneg", rows, [0, 1, 2], known, sites)
+    known = pass_through(network, rows, [0, 1, 2], known, sites)
     for gone in range(3):
         equals(minus(known, sites[gone]), posterior_of(rows, [at for at in range(3) if at != gone]))
 
 
-def test_clients_visited_at_once_whose_whole_steps_are_added_give_the_exact_posterior():
+def test_clients_visited_at_once_whose_whole_steps_are_added_give_the_exact_posterior(solved):
     rows = regressions()
-    network = Exact(MLP(3, (), 1), bias="none")
+    network = solved(MLP(3, (), 1), bias="none")
     known = federation(network)
     found = visit(network, known, stacked(says_nothing(known), 3), rows, BAYES, SOLVED)
     equals({name: t + found.step[name].sum(0) for name, t in known.items()}, posterior_of(rows, [0, 1, 2]))
 
 
-def test_the_authors_kappa_counts_every_row_so_often_as_it_is_less_than_1():
+def test_the_authors_kappa_counts_every_row_so_often_as_it_is_less_than_1(solved):
     """A cold posterior: the fixed point is that of the likelihood to the power of 1 / kl_weight."""
     rows = regressions()
-    network = Exact(MLP(3, (), 1), bias="none")
+    network = solved(MLP(3, (), 1), bias="none")
     known = federation(network)
     cold = replace(BAYES, kl_weight=0.5)
     found = visit(network, known, stacked(says_nothing(known), 3), rows, cold, SOLVED)
