@@ -21,7 +21,7 @@ from models.networks.network import Network
 from models.networks.registry import comes_along, kind_of
 from models.state import Weights
 from models.streams import server_stream
-from silos.free_memory import free_bytes
+from silos.machine.free_memory import free_bytes
 from tasks.messages import Update
 
 _PASSES, _SECONDS = 50, 3.0  # of one row, to be timed

@@ -21,7 +21,7 @@ from silos.truth import true_is_no_number
 from tasks.recording.mlflow_names import fault
 
 if TYPE_CHECKING:
-    from flows.experiment.sampling import Sampler
+    from flows.experiment.calls.sampling import Sampler
     from flows.experiment.scene import Picture
     from flows.methods.shared.conditions import Conditions
     from flows.round import Problem, Round

@@ -18,7 +18,7 @@ from flows import method as methods
 from flows.console.complaints import explained
 from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.experiment import user_method
-from flows.experiment.clients_params import ClientsParams
+from flows.experiment.calls.clients_params import ClientsParams
 from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError

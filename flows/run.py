@@ -12,13 +12,13 @@ from flows.console import screen
 from flows.console.ctrl_c import heed
 from flows.console.run_news import say_result, say_round, say_warnings
 from flows.experiment import records
+from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.identity import identity_of
 from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
-from flows.experiment.sampling import Called, called
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, start
@@ -26,7 +26,7 @@ from flows.round import Problem, Round, play
 from models.model import Model
 from models.networks.registry import to_learn
 from models.state import State
-from silos.locks import alone
+from silos.machine.locks import alone
 from silos.names import plain
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import Checkpoint, load_state

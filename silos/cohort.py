@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silos.free_memory import free_bytes
+from silos.machine.free_memory import free_bytes
 from silos.manifest import COMMON
 from silos.reference import Silos
 from silos.store import open_client, open_common_rows

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from silos.errors import UserError
-from silos.files import write_bytes
+from silos.machine.files import write_bytes
 from silos.names import is_plain
 
 _STALE = 3600.0  # seconds after which an unfinished file is a dead process's

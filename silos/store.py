@@ -11,7 +11,7 @@ import numpy as np
 
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.files import leftovers
+from silos.machine.files import leftovers
 from silos.manifest import COMMON, MANIFEST, WAYS_BACK, ClientEntry, Manifest, read_manifest, to_json
 from silos.names import file_names
 from silos.rows import SPLITS, ClientRows, Partition, Rows

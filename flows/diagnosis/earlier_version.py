@@ -9,9 +9,9 @@ from typing import Any
 
 from flows.console import screen
 from flows.experiment.project import Project, thrown_away
-from silos import locks
 from silos.cohort import Silos
 from silos.errors import UserError, shown
+from silos.machine import locks
 from silos.schema import Schema, schema_of
 from silos.versions import history
 from silos.versions.digest import listing_digest

@@ -13,7 +13,7 @@ from flows.experiment.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project, new_experiment
 from flows.params_file import flat
 from models.shift.guarded import TYPES
-from silos.files import write_bytes
+from silos.machine.files import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 from tasks.recording.json_files import write_json

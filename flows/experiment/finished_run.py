@@ -13,7 +13,7 @@ from flows.params import Params
 from flows.round import Round
 from models.model import Model
 from silos.errors import UserError, shown
-from silos.files import is_there
+from silos.machine.files import is_there
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state
 from tasks.recording.json_files import ANEW, read_json

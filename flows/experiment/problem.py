@@ -5,10 +5,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from flows.experiment.clients_params import ClientsParams
-from flows.experiment.improving import Improving, validation_rows
+from flows.experiment.calls.clients_params import ClientsParams
+from flows.experiment.calls.improving import Improving, validation_rows
+from flows.experiment.calls.sampling import BySize, Sampler, Uniform
 from flows.experiment.pretrained_file import started
-from flows.experiment.sampling import BySize, Sampler, Uniform
 from flows.params import FocalParams, Params
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
@@ -21,7 +21,7 @@ from models.training.optimisers import PARAMETER_BYTES
 from models.training.plan import Kind
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.free_memory import must_fit
+from silos.machine.free_memory import must_fit
 from silos.manifest import Manifest
 from tasks.messages import LEAST_ROWS
 

@@ -16,10 +16,10 @@ from flows.console import screen
 from flows.params import Params
 from flows.params_file import read
 from models.assessment.quantities import QUANTITIES, Quantity
-from silos import locks
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.files import write_bytes
+from silos.machine import locks
+from silos.machine.files import write_bytes
 from silos.private import PrivateStore
 from silos.sources.load import contents
 from silos.store import Manifest, write
@@ -28,7 +28,7 @@ from silos.versions.digest import code_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
-    from flows.experiment.sampling import Sampler
+    from flows.experiment.calls.sampling import Sampler
     from flows.round import Problem
     from tasks.running.workers import Workers
 

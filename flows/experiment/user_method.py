@@ -13,7 +13,7 @@ import cloudpickle
 
 from flows.console.ctrl_c import interruption
 from silos.errors import UserError, shown
-from silos.files import is_there
+from silos.machine.files import is_there
 from tasks.recording.json_files import unwritable
 
 _PREFIX = "siloflow_extra_"

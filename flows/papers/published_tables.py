@@ -11,7 +11,7 @@ from flows.papers.curves import Curves, Record, Settings, filled
 from flows.papers.trial_page import Confusion, KnownSilos, Trial, check_silos, check_trials
 from silos import bounds, strict_yaml
 from silos.errors import UserError, shown
-from silos.files import is_there
+from silos.machine.files import is_there
 from silos.names import Name, Names, checked, plain
 
 PAPERS = Path(__file__).parent / "pages"

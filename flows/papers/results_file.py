@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from silos.locks import in_turn
+from silos.machine.locks import in_turn
 from tasks.recording.json_files import read_json, write_json
 
 

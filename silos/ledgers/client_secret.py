@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
-from silos.files import writing
+from silos.machine.files import writing
 
 _BYTES = 32
 _AT_ONCE = 1024  # rows that are copied to float64 together

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
-from silos.files import write_bytes
 from silos.ledgers.client_secret import Secret
 from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
 from silos.ledgers.privacy_budget import RHO, Unit, check_budget
 from silos.ledgers.refusals import Kind, asked_once, too_near
-from silos.locks import in_turn
+from silos.machine.files import write_bytes
+from silos.machine.locks import in_turn
 
 Draw = Callable[[str], np.random.Generator]
 """The generator of a part's noise, which is given out once."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from silos.errors import UserError
-from silos.free_memory import must_fit
+from silos.machine.free_memory import must_fit
 from silos.sources.source_names import first_fault
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
-from silos.free_memory import must_fit
+from silos.machine.free_memory import must_fit
 
 
 def read_pictures(paths: Sequence[Path], size: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from silos.free_memory import must_fit
+from silos.machine.free_memory import must_fit
 from silos.rows import Rows, numbered
 from silos.schemes.named_draws import stream
 from silos.sources.source_params import Synthetic

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from silos.errors import UserError
-from silos.files import write_bytes
 from silos.heterogeneity import overview
+from silos.machine.files import write_bytes
 from silos.store import MANIFEST, ClientEntry, open_client, open_missing, read_manifest
 from silos.versions.digest import file_hashes, listing_digest
 from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore

@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from models.state import State
 from silos.errors import UserError
-from silos.files import write_bytes
+from silos.machine.files import write_bytes
 from tasks.recording.json_files import ANEW, read_json, write_compact
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.assessment.quantities import QUANTITIES, Quantity
-from silos.files import write_bytes, writing
+from silos.machine.files import write_bytes, writing
 from tasks.recording.legible_names import legible
 
 ACCURACY = QUANTITIES["classification"]

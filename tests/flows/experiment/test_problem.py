@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from flows.experiment.improving import Improving
+from flows.experiment.calls.improving import Improving
+from flows.experiment.calls.sampling import BySize, Uniform
 from flows.experiment.project import Project
-from flows.experiment.sampling import BySize, Uniform
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.training.objectives import Focal
@@ -172,7 +172,7 @@ def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_mad
 
 
 def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypatch):
-    monkeypatch.setattr("silos.free_memory.free_bytes", lambda: 10**9)
+    monkeypatch.setattr("silos.machine.free_memory.free_bytes", lambda: 10**9)
     large = ["model.hidden=[100000]", "model.members=4"]  # 0.48 GB for each client
     with pytest.raises(UserError, match=r"training a stack of 6 clients .* are free here; set engine\.stack to 1\."):
         opened(*large, "engine.stack=8").problem(0)
@@ -190,7 +190,7 @@ def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypat
     ],
 )
 def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made(method, options, opened, monkeypatch):
-    monkeypatch.setattr("silos.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
+    monkeypatch.setattr("silos.machine.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
     project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
     with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
         project.params.page(method, project.root).init(project.problem(0))

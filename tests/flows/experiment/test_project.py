@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from flows.experiment.project import Project
-from silos import locks
+from silos.machine import locks
 
 OPEN = """
 from flows.console import screen

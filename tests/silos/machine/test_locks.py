@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from silos.locks import alone, changing, in_turn, working
+from silos.machine.locks import alone, changing, in_turn, working
 
 HOLD = """
 import sys
 from pathlib import Path
-from silos.locks import alone, changing, in_turn, looking, working
+from silos.machine.locks import alone, changing, in_turn, looking, working
 say = lambda line: print(line, flush=True)
 told = {"changing": changing, "looking": looking, "working": working}
 untold = {"alone": alone, "in_turn": in_turn}
@@ -90,7 +90,7 @@ def test_a_look_is_waited_for(hold, tmp_path, monkeypatch):
         pauses.append(seconds)
         look.communicate()
 
-    monkeypatch.setattr("silos.locks.time.sleep", end_the_look)
+    monkeypatch.setattr("silos.machine.locks.time.sleep", end_the_look)
     with changing(tmp_path, "partition", pytest.fail):
         assert pauses
         assert look.returncode == 0

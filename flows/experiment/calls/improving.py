@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flows.experiment.sampling import Drawing, Memory, lowest
+from flows.experiment.calls.sampling import Drawing, Memory, lowest
 from flows.method import Report
 from flows.round import Problem, Round, tickets
 from silos.cohort import Silos

@@ -8,9 +8,9 @@ from itertools import permutations
 import pytest
 from scipy import stats
 
-from flows.experiment.improving import Improving
+from flows.experiment.calls.improving import Improving
+from flows.experiment.calls.sampling import BySize, Called, Sampler, Uniform, called
 from flows.experiment.run_folder import RunFolder
-from flows.experiment.sampling import BySize, Called, Sampler, Uniform, called
 from models.state import State
 from silos.errors import UserError
 from tasks.recording.checkpoint import Journal, load_state, save_state
@@ -140,7 +140,7 @@ def test_being_drawn_says_nothing_about_dropping_out(problem):
 
 
 TURNS = """
-from flows.experiment.sampling import Called, Sampler
+from flows.experiment.calls.sampling import Called, Sampler
 from flows.methods import fedavg
 
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from flows.experiment.improving import Improving
+from flows.experiment.calls.improving import Improving
+from flows.experiment.calls.sampling import Uniform
 from flows.experiment.run_folder import RunFolder
-from flows.experiment.sampling import Uniform
 from flows.method import Report
 from flows.methods.fedavg import FedAvg
 from silos.errors import UserError

@@ -1,0 +1,1 @@
+"""Whom a round calls on, and what the loop remembers for it."""
