@@ -9,6 +9,9 @@ import typer
 
 from silos import bounds
 
+_RESUMED = "--resume goes on after the last whole round"
+_GOES_ON = "run it again, and it goes on where it stopped"
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -54,7 +57,7 @@ def run(
 
     Example: siloflow run fedavg --seed 1 --set training.rounds=20
     """
-    with _session(json, timings) as session:
+    with _session(json, timings, after=_RESUMED) as session:
         project = session.project(overrides)
         _start(project, project.params.page(method, project.root), seed)
         _ready(project)
@@ -80,7 +83,7 @@ def compare(
 
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
-    with _session(json, timings) as session:
+    with _session(json, timings, after=_RESUMED) as session:
         numbers = _seeds(seeds)
         project = session.project(overrides)
         wanted = _plan(project, methods, numbers, reference)
@@ -258,7 +261,7 @@ def reproduce(
 
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
-    with _session(json, timings, server=False) as session:
+    with _session(json, timings, server=False, after=_GOES_ON) as session:
         numbers, table = _seeds(seeds), _table(table, figure)
         session.project(overrides)
         asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}

@@ -32,7 +32,7 @@ class Session:
         timings: bool,
         server: bool = True,
         ui: bool = False,
-        after: str = "--resume goes on after the last whole round",
+        after: str = "run it again",
     ) -> None:
         """`after`: what a person may do who has interrupted the command."""
         self._json, self._timings, self._after = json, timings, after

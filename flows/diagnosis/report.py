@@ -48,6 +48,7 @@ def report(found: Compared, question: Question) -> dict[str, Any]:
             for a, b, line in zip(found.pairs.first.tolist(), found.pairs.second.tolist(), pairs, strict=True)
         ],
         "ranking": _ranking(found.pairs, features),
+        "gaps": found.gaps.named(clients, features),
         "matrices": matrices(found, names, pairs),
     }
 
@@ -64,6 +65,7 @@ def report_of_versions(found: ComparedVersions, question: Question) -> dict[str,
         "between": _between(found.pairs, pairs, {at: at for at in range(2 * len(pairs))}),
         "pairs": [{"client": name, **line} for name, line in zip(found.clients, pairs, strict=True)],
         "ranking": _ranking(found.pairs, features),
+        "gaps": found.gaps.named(found.names, features),
     }
 
 

@@ -29,7 +29,13 @@ class Kind:
 
 
 def too_near(client: str, before: str, version: str, kind: Kind) -> RefusalError:
-    """Of what was told of the version before, and would be told of this one."""
+    """Of what was told of the version before, which may be the same, and would be told of this one."""
+    if before == version:
+        return RefusalError(
+            f"what client {client} told and what it would tell of the same rows differ by fewer than {LEAST_ROWS} different "
+            f"rows of {kind.group}, as where so few miss a value of a feature, and subtracting them would show those; "
+            f"{kind.way_out}."
+        )
     return RefusalError(
         f"what client {client} told of version {before[:12]} without noise and what it would tell of "
         f"version {version[:12]} differ by fewer than {LEAST_ROWS} different rows of {kind.group}, and subtracting "

@@ -13,6 +13,7 @@ from models.shift.pairs import all_pairs
 from models.shift.printed.paper import Readings
 from models.shift.screening import chances, on_shared_bins, together
 from models.shift.strengths import Strengths, strengths
+from models.shift.told.gaps import Gaps, gaps
 from models.shift.told.noise import counts_sensitivity, sigma
 from models.shift.told.noisy_counts import as_precise, drawable, from_noisy
 from models.shift.told.question import Question
@@ -31,7 +32,8 @@ MOST_PAIRS = 5000
 class Compared:
     """Pairs in the order of `all_pairs`: of clients, or of groups where there are too many; groups are of places.
 
-    rest: each client and the others together; strengths: of the same pairs; close_ups: of the worst of them.
+    rest: each client and the others together; strengths: of the same pairs; close_ups: of the worst of them; gaps: of the
+    clients.
     """
 
     clients: tuple[str, ...]
@@ -42,6 +44,7 @@ class Compared:
     strengths: Strengths
     rest_strengths: Strengths
     close_ups: tuple[CloseUp, ...]
+    gaps: Gaps
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ def compare_silos(
     """Of all clients that answered, by name; `say` hears how far it is, where it takes long."""
     clients, told = told_of(messages, question)
     look = Look(question, verdict, Pace(say))
-    layout, places = question.layout, np.arange(len(clients))
+    layout, places, unseen = question.layout, np.arange(len(clients)), gaps(told, question.layout)
     if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and question.counts:
         told, layout = on_shared_bins(told, layout)
         groups = alike(*all_pairs(len(clients)), discovered(look.chances(told, layout)), len(clients))
@@ -78,7 +81,7 @@ def compare_silos(
     strong_rest = strengths(drawable(others), layout, readings, np.stack([places, places + len(clients)], 1))
     rest = as_printed(rest, strong_rest) if verdict == "paper" else rest
     closest = close_ups(drawable(units), layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
-    return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest)
+    return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest, unseen)
 
 
 def as_printed(found: Findings, strong: Strengths) -> Findings:

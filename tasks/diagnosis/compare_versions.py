@@ -10,6 +10,7 @@ from models.shift.close_ups import CloseUp, close_ups
 from models.shift.findings import Findings
 from models.shift.printed.paper import Readings
 from models.shift.strengths import Strengths, strengths
+from models.shift.told.gaps import Gaps, gaps
 from models.shift.told.noisy_counts import drawable
 from models.shift.told.question import Question
 from models.shift.told.summaries import joined
@@ -27,6 +28,7 @@ class ComparedVersions:
     pairs: Findings
     strengths: Strengths
     close_ups: tuple[CloseUp, ...]  # of the clients that moved most
+    gaps: Gaps  # of each before, and behind them each after
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,4 +58,4 @@ def compare_versions(
     if verdict == "paper":
         pairs = as_printed(pairs, strong)
     closest = close_ups(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
-    return ComparedVersions(clients, pairs, strong, closest)
+    return ComparedVersions(clients, pairs, strong, closest, gaps(told, question.layout))

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from flows.diagnosis.words.blind_spots import of_gaps, of_power
 from flows.diagnosis.words.second_look_notes import of_the_second_look
-from flows.diagnosis.words.unclear_pairs import of_some, shared, small_silos, too_alike
+from flows.diagnosis.words.unclear_pairs import few_rows, of_some, shared, small_silos, too_alike
 from flows.diagnosis.words.wording import counted, joined, listed
 from models.shift.close_ups import MUCH
 from models.shift.guarded import TYPES
-from models.shift.verdict import FEWEST
 
 _LARGE = 10  # times as many rows, from which on it is said
 _FAR = 4  # deviations of noise, in which nothing is said of sizes
@@ -40,13 +40,23 @@ _NEXT_SINCE_A_VERSION = {
 
 def notes(report: dict[str, Any]) -> list[str]:
     """What the verdicts stand on, and where they are silent."""
-    parts = (_of_rows, _of_overlap, _of_strength, _of_features, _of_the_question, of_the_second_look)
+    parts = (
+        _of_rows,
+        of_power,
+        of_gaps,
+        _of_overlap,
+        _of_strength,
+        _of_features,
+        _of_the_question,
+        of_the_second_look,
+    )
     return [note for part in parts for note in part(report)]
 
 
 def notes_of_versions(report: dict[str, Any]) -> list[str]:
     """The same of silos beside themselves then; of rows and overlap each silo's sentence says what there is to say."""
-    return [note for part in (_of_strength, _of_features, _of_the_question) for note in part(report)]
+    parts = (of_power, of_gaps, _of_strength, _of_features, _of_the_question)
+    return [note for part in parts for note in part(report)]
 
 
 def next_steps(report: dict[str, Any]) -> list[str]:
@@ -90,7 +100,7 @@ def _of_rows(report: dict[str, Any]) -> list[str]:
     said, small = [], small_silos(report)
     if small and len(small) < len(report["clients"]):
         have = "it has" if len(small) == 1 else "each has"
-        said.append(f"Of {listed(small)} nothing is said: {have} fewer than {FEWEST} training rows.")
+        said.append(f"Of {listed(small)} nothing is said: {have} {few_rows(report)}.")
     silent = _silent_silos(report, small)
     if silent:
         said.append(

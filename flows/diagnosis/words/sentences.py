@@ -26,7 +26,7 @@ def sentences(report: dict[str, Any]) -> list[str]:
     if pairs and not seen:
         return [in_all(report)]
     if not differ:
-        return [f"No difference was found between the {_compared(report)}{_left(report)}."]
+        return [*_nobody(report)]
     apart = [line for line in report["between"] if line["groups"][0] != line["groups"][1] and _told(line)]
     if not apart:
         return [_alike(report, len(differ), len(seen)), *_one_by_one(report, differ, len(seen))]
@@ -34,6 +34,23 @@ def sentences(report: dict[str, Any]) -> list[str]:
     if len(apart) > _LINES:
         return [*said, *_in_sum(report, differ, len(seen)), *_within(report)]
     return [*said, *_members(report), *(_capital(_of_groups(report, line)) for line in apart), *_within(report)]
+
+
+def _nobody(report: dict[str, Any]) -> Iterator[str]:
+    """No pair differs; a silo beside all others together may, whose rows are more."""
+    apart = [line for line in report["rest"] if line["types"] and not line["undetermined"]]
+    if not apart:
+        yield f"No difference was found between the {_compared(report)}{_left(report)}."
+        return
+    yield f"No difference was found between any two of the {_compared(report)}{_left(report)}."
+    words = in_words(report)
+    for line in apart[:_LINES]:
+        how = joined([f"{words[name]}{_strength({'grades': grades([line])}, name)}" for name in line["types"]])
+        most = f"; most in {joined(list(line['features'])[:_NAMED])}" if line["features"] else ""
+        yield f"{line['client']} differs from all others together {how}{most}."
+    if len(apart) > _LINES:
+        yield f"{len(apart) - _LINES} more differ from all others together."
+    yield "All others have more rows than any one, and show smaller differences."
 
 
 def _alone(report: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ def note_of(line: Mapping[str, Any], names: Sequence[str], report: Mapping[str, 
         return None
     if why == "rows":
         small = [name for name, rows in zip(names, line["rows"], strict=True) if rows < FEWEST]
-        return f"Nothing is said: {joined(small)} {_has(small)} fewer than {FEWEST} training rows."
+        return f"Nothing is said: {joined(small)} {_has(small)} {few_rows(report)}."
     if why == "untold":
         silent = [name for name, tells in zip(names, line["tells"], strict=True) if not tells]
         return f"Nothing is said: {joined(silent)} {_has(silent)} {too_alike(report)}."
@@ -29,7 +29,7 @@ def clause(why: str, report: Mapping[str, Any], both: str) -> str:
     """Why nothing is said of a pair, or of several; `both`: what its two sides are called."""
     label = "group of targets" if report["asked"]["targets"] else "label"
     return {
-        "rows": f"a silo has fewer than {FEWEST} training rows",
+        "rows": f"a silo has {few_rows(report)}",
         "untold": f"a silo has {too_alike(report)}",
         "apart": f"no {label} has {_least(report)} in {both}, and nothing else was seen to differ",
         "rough": f"no {label} has {by_moments.LEAST_ROWS} rows in {both}, as the verdict moments needs",
@@ -42,6 +42,11 @@ def shared(report: Mapping[str, Any]) -> str:
     if report["noise"]:
         return "more rows than noise drowns"
     return f"{by_moments.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
+
+
+def few_rows(report: Mapping[str, Any]) -> str:
+    """What a silo has of which nothing is said, since its rows are few; under noise nobody knows how many there are."""
+    return f"fewer than {FEWEST} training rows" + (", as far as noise lets that be seen" if report["noise"] else "")
 
 
 def too_alike(report: Mapping[str, Any]) -> str:
@@ -73,7 +78,8 @@ def in_all(report: Mapping[str, Any]) -> str:
     """The sentence where nothing is said of any pair."""
     reasons = [pair["why"] for pair in report["pairs"]]
     if set(reasons) == {"rows"}:
-        return f"Nothing can be said: no two silos have {FEWEST} training rows or more each."
+        seen = ", as far as noise lets that be seen" if report["noise"] else ""
+        return f"Nothing can be said: no two silos have {FEWEST} training rows or more each{seen}."
     return f"Nothing can be said: {'; '.join(_counted(reasons, report))}."
 
 

@@ -161,13 +161,15 @@ def summary(x: np.ndarray, y: np.ndarray, same: np.ndarray, layout: Layout) -> S
 def too_few(x: np.ndarray, of: np.ndarray, same: np.ndarray, layout: Layout) -> Iterator[tuple[int, np.ndarray]]:
     """The features with missing values, and of which columns too few different rows are there: (classes + 1,) bool.
 
-    Of all columns in a regression, if of one: what was told of all rows together, less the others, would be those few.
+    Not of columns without any value: there the missing ones are all rows. Of all columns in a regression, if of one: what
+    was told of all rows together, less the others, would be those few.
     """
     there = ~np.isnan(x)
     for feature in np.flatnonzero(~there.all(0)).tolist():
         mine = of[there[:, feature]]
         few = ~_enough(mine, same[there[:, feature]], layout.classes + 1)
-        yield feature, few | (bool(layout.targets) and bool(few[mine].any()))
+        few &= np.isin(np.arange(len(few)), mine)
+        yield feature, few | (bool(layout.targets) and bool(few.any()))
 
 
 def mixture(moments: np.ndarray) -> np.ndarray:

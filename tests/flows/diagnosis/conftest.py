@@ -84,7 +84,7 @@ def pair(first: str, second: str, *types: str, features: dict[str, float] | None
         "margins_only": False,
         "concept_identifiable": True,
         "features": features or {},
-        "rows": [100, 100],
+        "rows": [1000, 1000],
         "rows_ratio": 1.0,
         "strength": {"grades": dict.fromkeys(TYPES, "significant")},
     }
@@ -129,6 +129,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "pairs": list(pairs),
             "between": list(lines),
             "rest": [{"client": client, "features": {}} | pair(client, "") for client in clients],
+            "gaps": {"absent": {}, "untold": {}, "crowded": []},
             "ranking": [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking],
             "asked": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
             "verdict": "guarded",

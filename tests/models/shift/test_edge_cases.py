@@ -190,6 +190,20 @@ def test_a_client_whose_values_are_missing_more_often_is_named_by_that_feature(t
     assert told.between().parts[0, 0] < 0.1
 
 
+@pytest.mark.parametrize("classes", [[0, 1], [1]])
+def test_a_feature_that_one_client_never_has_is_named(classes, tell):
+    (x, y), (other, label) = two(Normals(), Normals())
+    x[np.isin(y, classes), 1] = np.nan
+    told = tell([(x, y), (other, label)], missing=(False, True))
+    found = told.between()
+    assert found.verdicts.types[0, 0] or found.verdicts.types[0, 2]
+    assert found.parts[0].argmax() == 1
+    if len(classes) == 2:
+        assert told.types() == FEATURE
+        assert found.overlap[0] == 0
+        assert tell([(x, y), (x, y)], missing=(False, True)).types() == NONE
+
+
 def test_values_that_are_missing_as_often_on_both_sides_are_no_shift(tell):
     (x, y), (other, label) = two(Normals(), Normals())
     rng = np.random.default_rng(4)

@@ -24,6 +24,21 @@ def test_one_silo_differs_and_several_differ(a_report, a_pair, a_line):
     ]
 
 
+def test_a_silo_that_differs_from_all_others_together_alone_is_said_to(a_report, a_pair, a_line):
+    def report(*types, **also):
+        rest = [{"client": name} | a_pair(name, "", *(types if name == "b" else ()), **also) for name in "abc"]
+        pairs = [a_pair(a, b) for a, b in ("ab", "ac", "bc")]
+        return a_report([["a", "b", "c"]], pairs, [a_line((0, 0), 3)], rest=rest)
+
+    assert sentences(report()) == ["No difference was found between the 3 silos."]
+    assert sentences(report("feature", undetermined=True, why="rows")) == sentences(report())
+    assert sentences(report("feature", features={"dose": 0.5, "age": 0.4})) == [
+        "No difference was found between any two of the 3 silos.",
+        "b differs from all others together in their inputs, P(x) (significant); most in dose and age.",
+        "All others have more rows than any one, and show smaller differences.",
+    ]
+
+
 def test_what_only_some_pairs_have_is_said_of_some_pairs(a_report, a_pair, a_line):
     pairs = [a_pair(a, b, "feature", *["concept"] * (b == "c03")) for a, b in product(LEFT, RIGHT)]
     said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 1), 9, feature=9, concept=4)]))[-1]

@@ -159,6 +159,15 @@ def test_clients_one_after_another_are_taken_back_one_by_one():
             np.testing.assert_array_equal(getattr(whole.take([at]), name), getattr(part, name))
 
 
+def test_of_a_feature_without_a_value_the_missing_rows_are_told_and_of_few_values_nothing():
+    one = layout(1, 1, missing=(True,))
+    x, y, same = np.full((30, 1), np.nan), np.zeros(30, np.int64), np.arange(30)
+    assert summary(x, y, same, one).counts[0, 0, -1, 0] == 30
+    for there, told in ((1, 0), (9, 0), (10, 30)):
+        x[:there] = 0.5
+        assert summary(x, y, same, one).counts.sum() == told
+
+
 @pytest.mark.parametrize("classes", [1, 3])
 def test_targets_are_in_the_group_between_their_edges(classes):
     y = np.array([-1.5, 0.2, 0.5, 7.0], np.float32)

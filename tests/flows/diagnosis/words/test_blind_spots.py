@@ -1,0 +1,44 @@
+"""Where nothing is found it is said what could not have been."""
+
+from flows.diagnosis.words.notes import notes, notes_of_versions
+
+FEW = (
+    "Fewer than 500 training rows of a silo show large differences alone: where none is found, small ones may be there."
+)
+
+
+def test_small_differences_may_be_there_where_nothing_is_found_in_few_rows(a_report, a_pair, a_line):
+    few = {"rows": [499, 5000]}
+    for pair, verdict, said in (
+        (a_pair("a", "b", **few), "guarded", True),
+        (a_pair("a", "b", rows=[500, 5000]), "guarded", False),
+        (a_pair("a", "b", "feature", **few), "guarded", False),
+        (a_pair("a", "b", **few), "paper", False),
+    ):
+        report = a_report([["a", "b"]], [pair], [a_line((0, 0), 1)], verdict=verdict)
+        assert (FEW in notes(report)) == said
+
+
+def test_against_a_version_too(a_report, a_pair):
+    pairs = [{"client": "a"} | a_pair("", "", rows=[30, 40])]
+    assert FEW in notes_of_versions(a_report([["a"]], pairs, [], against="HEAD~1"))
+
+
+def test_features_without_values_or_untold_are_named_with_their_silos(a_report, a_pair, a_line):
+    gaps = {
+        "absent": {f"x{at}": ["a"] for at in range(5)},
+        "untold": {"dose": ["a", "b"]},
+        "crowded": ["age"],
+    }
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], gaps=gaps)
+    assert notes(report) == [
+        "x0 is missing in every row of a.",
+        "x1 is missing in every row of a.",
+        "x2 is missing in every row of a.",
+        "So it is with 2 more features; report.json names them.",
+        "Of dose nothing is told by a and b, where fewer than ten different rows of a label have a value: there it is not "
+        "compared.",
+        "Nearly all values of age lie in one or two of 32 bins, as where a few are far out, and nothing is seen within "
+        "these: under data.features declare low and high that hold most, or the kind categorical where there are few "
+        "different ones.",
+    ]
