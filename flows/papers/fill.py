@@ -123,7 +123,9 @@ def _at_rounds(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, flo
 
 
 def _at(curve: list[tuple[int, float]], when: str | int) -> float | None:
-    """A curve's value in a round; or its unrest, the standard deviation of the changes from one scored round to the next."""
+    """A curve's value in a round, or its highest; or its unrest, the deviation of changes between scored rounds."""
+    if when == "highest":
+        return max((value for _, value in curve), default=None)
     if when != "unrest":
         return dict(curve).get(int(when))
     changes = [after - before for (_, before), (_, after) in pairwise(curve)]

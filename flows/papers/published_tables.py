@@ -133,8 +133,8 @@ class Table(Record):
         for cell in sorted(named - self.cells.keys()):
             raise ValueError(f"there is no cell {cell!r}; there are {', '.join(self.cells)}")
         for metric in (*self.also, *(self.measure_of(cell).metric or "" for cell in self.cells)):
-            if "@" in metric and not re.fullmatch(r".+@([1-9][0-9]*|last|unrest)", metric):
-                raise ValueError(f"{metric!r}: after @ stands the number of a round, last or unrest")
+            if "@" in metric and not re.fullmatch(r".+@([1-9][0-9]*|last|highest|unrest)", metric):
+                raise ValueError(f"{metric!r}: after @ stands the number of a round, last, highest or unrest")
         check_trials(self.family, self.second_look, {name: cell.trial for name, cell in self.cells.items()})
         check_silos(self.family, {name: cell.silos for name, cell in self.cells.items()})
         for name, cell_ in self.cells.items():

@@ -16,3 +16,8 @@ def test_unrest_is_the_standard_deviation_of_the_changes_so_that_steady_progress
     assert _at(CURVE, "unrest") == pytest.approx(np.std(np.diff([value for _, value in CURVE]), ddof=1))
     assert _at([(n, n / 8) for n in range(8)], "unrest") == pytest.approx(0)
     assert _at(CURVE[:2], "unrest") is None
+
+
+def test_the_highest_is_that_of_any_round():
+    assert _at([(1, 0.2), (2, 0.9), (3, 0.4)], "highest") == 0.9
+    assert _at([], "highest") is None
