@@ -253,24 +253,52 @@ def draw_curves(
     title: str,
     quantity: Quantity = ACCURACY,
 ) -> None:
-    """The running best of every seed's curve, by cell, on a logarithmic axis of rounds, and the target."""
-    from matplotlib.ticker import LogFormatter
+    """Every seed's curve, thin, and their mean, by cell, as they are: a best round hides that a later one is worse.
 
+    Where rounds to a `target` are counted, the running best of each seed instead, on a logarithmic axis, and the target.
+    """
     figure, axes = new_figure(8, 4.6, 1)
     lines = {}
     for number, (cell, seeds) in enumerate(curves.items()):
-        for curve in seeds:
-            rounds = [round for round, _ in curve]
-            best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))
-            (lines[cell],) = axes.plot(rounds, best, color=COLOURS[number % len(COLOURS)], linewidth=1.5)
+        colour = COLOURS[number % len(COLOURS)]
+        if target is None:
+            lines[cell] = _draw_mean(axes, seeds, colour)
+        else:
+            lines[cell] = _draw_best(axes, seeds, colour, quantity)
     if target is not None:
         axes.axhline(target, color=GREY, linewidth=1, linestyle="--")
     set_title(axes, drawable_name(title, letters=80))
-    axes.set(xlabel="round", ylabel=f"test {quantity.name}, running best", xscale="log")
-    axes.xaxis.set(major_formatter=LogFormatter(), minor_formatter=LogFormatter())  # the usual one writes formulas
+    axes.set(xlabel="round", ylabel=f"test {quantity.name}" + (", running best" if target is not None else ""))
+    if target is not None:
+        _set_powers(axes)
     if lines:
         set_legend(axes, list(lines.values()), list(lines))
     write_figure(figure, path)
+
+
+def _draw_best(axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], colour: str, quantity: Quantity) -> Any:
+    for curve in seeds:
+        best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))
+        (line,) = axes.plot([round for round, _ in curve], best, color=colour, linewidth=1.5)
+    return line
+
+
+def _draw_mean(axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], colour: str) -> Any:
+    """Of the rounds that all seeds have."""
+    if len(seeds) > 1:
+        for curve in seeds:
+            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=0.8, alpha=0.4)
+    common = sorted(set.intersection(*({round for round, _ in curve} for curve in seeds)))
+    means = [statistics.fmean(dict(curve)[round] for curve in seeds) for round in common]
+    (line,) = axes.plot(common, means, color=colour, linewidth=1.8)
+    return line
+
+
+def _set_powers(axes: Any) -> None:
+    from matplotlib.ticker import LogFormatter
+
+    axes.set(xscale="log")
+    axes.xaxis.set(major_formatter=LogFormatter(), minor_formatter=LogFormatter())  # the usual one writes formulas
 
 
 def draw_lines(

@@ -187,3 +187,19 @@ def test_what_is_published_of_two_lines_alike_is_drawn_once(tmp_path, monkeypatc
     )
     dashed = [line for line in drawn[0].axes[0].get_lines() if line.get_linestyle() == "--"]
     assert [list(line.get_ydata()) for line in dashed] == [[0.4, 0.6], [0.4, 0.8]]
+
+
+@pytest.mark.parametrize(("target", "shown"), [(None, [[0.2, 0.9, 0.1]]), (0.5, [[0.2, 0.9, 0.9], [0.5, 0.5]])])
+def test_a_curve_shows_a_collapse_but_where_rounds_to_a_target_are_counted(target, shown, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "write_figure", lambda figure, _: drawn.append(figure))
+    draw_curves(tmp_path / "p", {"one": [[(1, 0.2), (2, 0.9), (3, 0.1)]]}, target, "")
+    assert [list(line.get_ydata()) for line in drawn[0].axes[0].get_lines()] == shown
+
+
+def test_seeds_are_drawn_with_their_mean_over_the_rounds_that_all_have(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "write_figure", lambda figure, _: drawn.append(figure))
+    draw_curves(tmp_path / "p", {"one": [[(1, 0.2), (2, 0.4)], [(1, 0.4)]]}, None, "")
+    *_, mean = drawn[0].axes[0].get_lines()
+    assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1], [pytest.approx(0.3)])
