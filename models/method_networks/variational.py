@@ -111,7 +111,7 @@ def apart(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def is_gaussian(name: str, bias: Bias) -> bool:
-    """Whether the inner network's weight of this name is."""
+    """Whether the inner network's weight of this name is: by how the name ends, and with any other ending it is a number."""
     return name.endswith(".weight") or (name.endswith(".bias") and bias == "gaussian")
 
 
