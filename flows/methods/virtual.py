@@ -145,12 +145,12 @@ class Virtual(Method):
 
     @property
     def _least(self) -> float | None:
-        """Of the precisions of the server and of cavities, where sites may have negative ones."""
+        """Least precision of the server and of cavities, where the server holds the sites; without it nothing guards."""
         return self.prior_precision / 10
 
     @property
     def _kept(self) -> float:
-        """What a site takes of its step."""
+        """What a site takes of its step, where the server holds the sites; the server takes the whole."""
         return 1.0
 
     def _answering(self, network: Network) -> Variational:

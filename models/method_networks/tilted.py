@@ -3,7 +3,6 @@
 Equations of VIRTUAL (Corinzia et al. 2019), restored: docs/methods/virtual.md.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from ..networks.wrapped import Around
 from ..state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
-from .variational import Bias, is_gaussian, mean_answer, without
+from .variational import Bias, answer, is_gaussian, without
 
 RAW = ".raw"
 """What the name ends in of what a deviation is trained as."""
@@ -66,12 +65,12 @@ class Tilted(Stacked, Around):
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """As Variational's, of the posterior as it is."""
         means, variances, _ = self._law(weights, context)
-        return self._answer(self.inner.apply, means, variances, context, x, stream, False)
+        return answer(self.inner.apply, means, variances, context, x, stream, self.noise, self.draws, False)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """As Variational's, of the posteriors as they are."""
         means, variances, _ = self._law_of_stack(weights, context)
-        return self._answer(self.inner.apply_stack, means, variances, context, x, streams, True)
+        return answer(self.inner.apply_stack, means, variances, context, x, streams, self.noise, self.draws, True)
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
@@ -118,21 +117,6 @@ class Tilted(Stacked, Around):
             variances[name], apart = _Law.apply(means[name], weights[name + RAW], *cavity, self.site == "nonneg")
             nats.append(apart)
         return means, variances, sum(nats[1:], nats[0])
-
-    def _answer(
-        self,
-        apply: Callable[..., Any],
-        means: Weights,
-        variances: Weights,
-        context: Weights,
-        x: Tensor,
-        stream: Tensor | None,
-        stack: bool,
-    ) -> Tensor:
-        if stream is None:
-            return mean_answer(apply, means, variances, context, x, self.draws, stack)
-        logits: Tensor = apply(Noisy(means, variances, stream, self.noise), context, x, stream)
-        return logits
 
 
 def _told(means: Weights, variances: Weights, nats: Tensor) -> tuple[dict[str, Tensor], Tensor]:

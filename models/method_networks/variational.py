@@ -62,26 +62,42 @@ class Variational(Stacked, Around):
         return self._answer(self.inner.apply_stack, weights, context, x, streams, True)
 
     def _answer(
-        self, apply: Callable, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None, stack: bool
+        self,
+        apply: Callable[..., Tensor],
+        weights: Weights,
+        context: Weights,
+        x: Tensor,
+        stream: Tensor | None,
+        stack: bool,
     ) -> Tensor:
         means, variances = apart(weights)
-        if stream is not None:
-            logits: Tensor = apply(Noisy(means, variances, stream, self.noise), context, x, stream)
-            return logits
-        return mean_answer(apply, means, variances, context, x, self.draws, stack)
+        return answer(apply, means, variances, context, x, stream, self.noise, self.draws, stack)
 
 
-def mean_answer(
-    apply: Callable, means: Weights, variances: Weights, context: Weights, x: Tensor, draws: int, stack: bool
+def answer(
+    apply: Callable[..., Tensor],
+    means: Weights,
+    variances: Weights,
+    context: Weights,
+    x: Tensor,
+    stream: Tensor | None,
+    noise: Noise,
+    draws: int,
+    stack: bool,
 ) -> Tensor:
-    """The logarithm of the mean of softmax over draws of the weights, which of a stack all clients share."""
+    """What a network says whose weights have these means and variances, by the inner network's `apply`.
+
+    With a stream, one pass with noise. Without, the logarithm of the mean of softmax over draws of the weights, which of a
+    stack all clients share; a regression's mean; of 0 draws the answer of the means. Shapes as `apply` has them.
+    """
+    if stream is not None:
+        return apply(Noisy(means, variances, stream, noise), context, x, stream)
     if not draws:
-        answer: Tensor = apply(means, context, x, None)
-        return answer
-    stream = server_stream(0, 0, "prediction").to(x.device)
+        return apply(means, context, x, None)
+    common = server_stream(0, 0, "prediction").to(x.device)
     outputs = []
     for number in range(draws):
-        noisy = Noisy(means, variances, fold(stream, number), "naive", common=stack)
+        noisy = Noisy(means, variances, fold(common, number), "naive", common=stack)
         outputs.append(apply(noisy, context, x, None))
     if outputs[0].shape[-1] == 1:
         return torch.stack(outputs).mean(0)
@@ -95,7 +111,7 @@ def apart(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def is_gaussian(name: str, bias: Bias) -> bool:
-    """Whether the inner network's weight of this name is."""
+    """Whether the inner network's weight of this name is: by how the name ends, and with any other ending it is a number."""
     return name.endswith(".weight") or (name.endswith(".bias") and bias == "gaussian")
 
 

@@ -3,6 +3,7 @@
 cavity = server / site;  q = argmin of the tilted free energy;  new site = q / cavity;  step = share * (new - site)
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,22 +36,18 @@ class Visiting:
 
 
 class Visit(NamedTuple):
-    """Of every client of a stack: its posterior as a Variational network's weights, the step of its site in natural
-    parameters, float64 of float32's digits, the step of what is no Gaussian, the divergence of posterior and cavity in nats,
-    the mean training loss, of how many weights no step is sent, and its own column's as it is trained; and what a Tilted
-    network answers with before and after: weights, and the context of both.
-    """
+    """Of every client of a stack, whose axis comes first; what a Tilted network answers with is `before` or `after`."""
 
-    posterior: dict[str, Tensor]
-    step: dict[str, Tensor]
-    points: dict[str, Tensor]
-    nats: Tensor
-    loss: Tensor
-    unsent: Tensor
-    own: dict[str, Tensor]
-    before: dict[str, Tensor]
+    posterior: dict[str, Tensor]  # a Variational network's weights, all of them, whatever is sent
+    step: dict[str, Tensor]  # of the site, natural parameters in float64 of float32's digits; 0 where none is sent
+    points: dict[str, Tensor]  # step of what is no Gaussian, float64
+    nats: Tensor  # (clients,), divergence of the posterior from the cavity
+    loss: Tensor  # (clients,), mean in training
+    unsent: Tensor  # (clients,) int64: of how many weights no step is sent
+    own: dict[str, Tensor]  # the column's weights as they are trained: means, and "….raw"
+    before: dict[str, Tensor]  # weights in training
     after: dict[str, Tensor]
-    context: dict[str, Tensor]
+    context: dict[str, Tensor]  # of both
 
 
 def visited(
@@ -74,16 +71,8 @@ def visited(
     names = sorted(gaussian_names(server, PULL))
     cavities = {name: _cavity(Natural.of(server, name), Natural.of(sites, name)) for name in names}
     points = {name: w for name, w in server.items() if not name.endswith((PULL, PRECISION))}
-    weights, context = {**points, **own}, {WEIGHT: how.kl_weight / rows.counts.clamp_min(1).to(torch.float32)}
-    for name in names:
-        told, site, cavity = Natural.of(server, name), Natural.of(sites, name), cavities[name]
-        weights[name] = (told.mean if start is None else start[name]).to(torch.float32)
-        weights[name + RAW] = _raw(network, told, site, cavity, how.deviation, start is None)
-        context |= {name + MEAN: cavity.mean.float(), name + PRECISION: cavity.precision.float()}
-    for name in gaussian_names(own, RAW):
-        prior = torch.full_like(own[name], how.prior_precision)
-        context |= {name + MEAN: torch.zeros_like(prior), name + PRECISION: prior}
-    weights = dict(sorted(weights.items()))
+    weights = _first_weights(network, server, sites, {**points, **own}, start, cavities, how.deviation)
+    context = _context(cavities, own, rows, how)
     trained = train(network, weights, context, rows, training, streams)
     of_stack, of_one = network.posterior_stack, network.posterior
     posterior, nats = resolve(network, training.engine).run(of_stack, of_one, trained.weights, context)
@@ -96,9 +85,47 @@ def visited(
         step |= parts.named(name)
     kept, unsent = _largest(step, server, names, how.upload)
     moved = {name: along(share, w) * (trained.weights[name] - w).double() for name, w in points.items()}
-    column = {name: trained.weights[name] for name in own}
-    answers = (weights, trained.weights, context)
-    return Visit(posterior, kept, moved, nats, trained.loss, unsent, column, *answers)
+    return Visit(
+        posterior=posterior,
+        step=kept,
+        points=moved,
+        nats=nats,
+        loss=trained.loss,
+        unsent=unsent,
+        own={name: trained.weights[name] for name in own},
+        before=weights,
+        after=trained.weights,
+        context=context,
+    )
+
+
+def _first_weights(
+    network: Tilted,
+    server: Weights,
+    sites: Weights,
+    plain: Weights,
+    start: Weights | None,
+    cavities: Mapping[str, Natural],
+    deviation: float,
+) -> dict[str, Tensor]:
+    """What training starts from, names sorted: `plain` as it is, means, and what deviations are trained as."""
+    weights = {**plain}
+    for name, cavity in cavities.items():
+        told, site = Natural.of(server, name), Natural.of(sites, name)
+        weights[name] = (told.mean if start is None else start[name]).to(torch.float32)
+        weights[name + RAW] = _raw(network, told, site, cavity, deviation, start is None)
+    return dict(sorted(weights.items()))
+
+
+def _context(cavities: Mapping[str, Natural], own: Weights, rows: Rows, how: Visiting) -> dict[str, Tensor]:
+    """What a Tilted network costs beside its weights: cavities, of a column's weights the prior, and the weight of a nat."""
+    context = {WEIGHT: how.kl_weight / rows.counts.clamp_min(1).to(torch.float32)}
+    for name, cavity in cavities.items():
+        context |= {name + MEAN: cavity.mean.float(), name + PRECISION: cavity.precision.float()}
+    for name in gaussian_names(own, RAW):
+        prior = torch.full_like(own[name], how.prior_precision)
+        context |= {name + MEAN: torch.zeros_like(prior), name + PRECISION: prior}
+    return context
 
 
 def _cavity(told: Natural, site: Natural) -> Natural:

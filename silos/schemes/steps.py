@@ -78,9 +78,19 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     said = (*notes, *owners.notes)
     made = Partition(clients, list(rows.classes), common, left_out, rows.task, said, rows.features)
     for index, step in enumerate(steps[place + 1 :], start=place + 1):
+        _same_units(step, rows, made, At(seed, index, step.kind))
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
     lost = [f"The scheme leaves out {made.left_out} rows of the source."] if made.left_out else []
     return replace(made, notes=(*made.notes, *lost))
+
+
+def _same_units(step: Assignment | Change, rows: Rows, made: Partition, at: At) -> None:
+    """UserError for noise, of 255 for pixels, on pixels that an earlier step has made 255ths."""
+    if isinstance(step, Noise) and rows.x.dtype == np.uint8 and made.clients[0].x.dtype != np.uint8:
+        raise at.error(
+            "comes after noise with clip: false, by which pixels are no longer of 255 as its sd and mean are; give clip: "
+            "false to the last noise only."
+        )
 
 
 def _thinned(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Rows:

@@ -65,16 +65,17 @@ def visit(
     return messages
 
 
-def _told(stack: Stack, model: Model, found: Visit, rows: Tensor, sites: Weights, private: PrivateStore) -> SiteSteps:
+def _told(stack: Stack, model: Model, found: Visit, counts: Tensor, sites: Weights, private: PrivateStore) -> SiteSteps:
+    """The stack's message, after its clients have stored what stays; counts: (stack size,), their rows."""
     places = slice(len(stack.clients))
     steps = {name: t.cpu() for name, t in found.step.items()}
-    every = torch.ones(len(rows), dtype=torch.float64)
+    every = torch.ones(len(counts), dtype=torch.float64)
     every[len(stack.clients) :] = 0  # dummies
     held_by_server = not isinstance(model.context, Private)
     summed = {**found.points, **({} if held_by_server else steps)}
     message = SiteSteps(
         stack.clients,
-        rows[places],
+        counts[places],
         {name: weighted_sum(t.cpu(), every) for name, t in summed.items()},
         found.loss.cpu()[places],
         nats=found.nats.double().cpu()[places],

@@ -11,9 +11,10 @@ from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names
 from models.method_networks.tilted import RAW
 from models.method_networks.variational import Bias, is_gaussian, without
 from models.model import Model
-from models.networks.registry import Network
+from models.networks.registry import Network, kind_of
 from models.state import Private, State, Weights
 from models.streams import server_stream
+from silos.errors import UserError
 from tasks.messages import SiteSteps
 from tasks.sites.absorb import absorb, absorb_apart, divide_out
 from tasks.sites.visit import POSTERIOR
@@ -28,9 +29,18 @@ Share = Literal["rows", "equal", "whole"]
 
 
 def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, columns: bool) -> State:
-    """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing."""
+    """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing.
+
+    UserError for a network of which no weight is Gaussian.
+    """
     known: dict[str, torch.Tensor] = {}
-    for name, w in _drawn(problem, bias).items():
+    drawn = _drawn(problem, bias)
+    if not any(is_gaussian(name, bias) for name in drawn):
+        raise UserError(
+            f"the network {kind_of(problem.network)} has no weight that could be Gaussian: these are those whose names end "
+            "in .weight; name them so."
+        )
+    for name, w in drawn.items():
         if is_gaussian(name, bias):
             precision = torch.full_like(w, prior_precision, dtype=torch.float64)
             known |= Natural(torch.zeros_like(precision), precision).named(name)
@@ -61,13 +71,13 @@ def known_to(network: Network, state: State, problem: Problem, clients: Sequence
 
 
 def fresh(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
-    """Weights of a column as they are trained, its Gaussian ones with this deviation."""
+    """Weights of a column as a Tilted network trains them: means, and "….raw" of which `deviation` comes."""
     law = fresh_law(column, bias, deviation)
     return {**column, **{name + RAW: raw_of(law[name + DEVIATION]) for name in gaussian_names(law)}}
 
 
 def fresh_law(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.Tensor]:
-    """The same as a Variational network has them."""
+    """Weights of a column as a Variational network has them: means, and "….deviation", all the same."""
     gaussian = {name: w for name, w in column.items() if is_gaussian(name, bias)}
     return {**column, **{name + DEVIATION: torch.full_like(w, deviation) for name, w in gaussian.items()}}
 
@@ -89,7 +99,10 @@ def shares(problem: Problem, clients: Sequence[str], by: Share, damping: float) 
 def absorbed(
     state: State, round: Round, messages: Sequence[SiteSteps], least: float | None, kept: float
 ) -> tuple[State, float]:
-    """The state after what visited clients sent, and the share of it that the server could take."""
+    """The state after what visited clients sent, and the share of it that the server could take.
+
+    `least` and `kept` as of `absorb_apart`: where clients keep their sites neither does anything, and the share is 1.
+    """
     taken, known = 1.0, state.tensors[KNOWN]
     if SITES in state.tensors:
         held = state.tensors[SITES]

@@ -12,6 +12,7 @@ from models.gaussians import DEVIATION, PRECISION, PULL
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.networks.images.normalised_convolution import NormalisedCNN
+from models.networks.network import Network
 from models.training.optimisers import SGD, Adam
 from silos.errors import UserError
 from tasks.sites.visit import POSTERIOR
@@ -129,6 +130,23 @@ def test_columns_stay_with_their_clients_and_the_server_answers_without(problem,
     (first, second) = (played.private.load("columns", refs, client) for client in ("oslo", "rome"))
     assert any((first[name] != second[name]).any() for name in first)
     assert set(page.model(played.state, problem).shared) == set(Virtual().model(played.state, problem).shared)
+
+
+class Misnamed(Network):
+    """A linear network whose weights have the names that somebody liked."""
+
+    dropout, widest = 0.0, 3
+
+    def init(self, stream):
+        return {"kernel": torch.zeros(5, 3), "offset": torch.zeros(3)}
+
+    def apply(self, weights, context, x, stream):
+        return x @ weights["kernel"] + weights["offset"]
+
+
+def test_a_network_of_which_no_weight_is_named_as_gaussian_ones_are_is_refused_with_how_to_name_them(problem):
+    with pytest.raises(UserError, match=r"Misnamed has no weight that could be Gaussian: .* names end in \.weight"):
+        Virtual().init(replace(problem, network=Misnamed()))
 
 
 def test_networks_without_a_variational_form_are_refused_by_name(problem):

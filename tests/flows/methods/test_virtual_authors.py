@@ -9,6 +9,7 @@ from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.streams import client_streams
 from models.training.optimisers import Adam
+from tasks.sites.visit import POSTERIOR
 
 SIZES = {"oslo": 11, "lyon": 7, "rome": 9}
 NONE_OF_THEM = {"evidence": False, "kept": 1, "guarded": True, "doubled_precision": False}
@@ -64,6 +65,20 @@ def test_the_generation_of_2019_visits_one_client_after_another_and_sums_nothing
     )
     played = play(page, problem, [1])
     assert {*played.state.private["columns"]} == {*SIZES}
+    last = played.private.load(POSTERIOR, played.state.private[POSTERIOR], problem.silos.clients[-1])
+    for name, w in page.model(played.state, problem).shared.items():  # its whole step, and nobody's on top of it
+        torch.testing.assert_close(w, torch.from_numpy(last[name]), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_set_beside_a_generation_stays_and_the_rest_is_the_generations():
+    ours = {"kl_weight": 0.5, "site": "nonneg", "visits": "parallel"}
+    page = VirtualAuthors(generation=2019, **ours)
+    assert {name: getattr(page, name) for name in ours} == ours
+    assert (page.noise, page.share, page.columns) == ("naive", "whole", "beside")
+    newer = VirtualAuthors()
+    assert newer == VirtualAuthors(generation=2020)
+    assert (newer.site, newer.bias, newer.share, newer.draws) == ("free", "none", "whole", 1)
+    assert newer.damping * newer.kept == pytest.approx(0.4)
 
 
 def test_a_start_as_evidence_asks_for_sites_that_the_server_holds():

@@ -134,6 +134,19 @@ def test_noise_leaves_missing_values_of_common_rows_alone(make):
         np.testing.assert_array_equal(one.x == 0, one.missing)
 
 
+def test_noise_on_pixels_that_are_255ths_by_then_is_refused_and_on_a_table_it_is_not(make):
+    """Its sd is of 255: of numbers from 0 to 1 it would leave nothing but noise."""
+    first, second = {"kind": "noise", "sd": 20, "clip": False}, {"kind": "noise", "sd": 10, "clip": False}
+    pixels = Rows(np.full((12, 4, 4), 128, np.uint8), np.arange(12) % 2, ["0", "1"])
+    with pytest.raises(
+        UserError, match=r"data.scheme\[2\] \(`noise`\) comes after noise with clip: false, .* the last noise"
+    ):
+        make(pixels, EQUAL, first, second)
+    assert make(pixels, EQUAL, first | {"clip": True}, second).clients[0].x.dtype == np.float32
+    table = Rows(np.zeros((12, 4), np.float32), np.arange(12) % 2, ["0", "1"])
+    assert make(table, EQUAL, first, second).clients[0].x.std() > 5
+
+
 def test_noisy_common_rows_that_are_not_there_or_would_have_several_laws_are_a_sentence(make):
     step = {"kind": "noise", "sd": [1, 2], "common_rows": True}
     with pytest.raises(ValidationError, match="it has 2 sd, and common rows have one law; give one sd"):
