@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from silos import bounds
 from silos.names import Name, Names
@@ -12,6 +12,14 @@ from silos.sources.source_params import Section
 def _several(value: Any) -> Any:
     """One value as a list of one: a union of both would name each of its members in an error."""
     return value if isinstance(value, list | tuple) else [value]
+
+
+def _once(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """A class that is there twice would be thinned twice, or is a slip."""
+    for name in classes:
+        if classes.count(name) > 1:
+            raise ValueError(f"class {name!r} is there twice; name it once")
+    return classes
 
 
 class ByCluster(Section):
@@ -99,7 +107,7 @@ class Imbalance(Section):
     """Class imbalance: of the training rows of some classes, every client keeps one in `ratio`."""
 
     kind: Literal["imbalance"]
-    classes: Names
+    classes: Annotated[Names, AfterValidator(_once)]
     ratio: float = Field(ge=1, le=bounds.REAL)
 
 
@@ -110,15 +118,8 @@ class Subsample(Section):
     """
 
     kind: Literal["subsample"]
-    classes: Names
+    classes: Annotated[Names, AfterValidator(_once)]
     ratio: float = Field(ge=1, le=bounds.REAL)
-
-    @model_validator(mode="after")
-    def _names_a_class_once(self) -> "Subsample":
-        for name in self.classes:
-            if self.classes.count(name) > 1:
-                raise ValueError(f"class {name!r} is there twice; name it once")
-        return self
 
 
 class HoldOut(Section):

@@ -89,6 +89,7 @@ MISTAKES_OF_METHODS = {
     "method.fedprox.proximal=-1": "method.fedprox.proximal is -1; it must be at least 0.",
     "method.fedprox={proxmal: 1}": "method.fedprox.proxmal: there is no such key; did you mean proximal?",
     "method.fedavg={proximal: 1}": "method.fedavg.proximal: there is no such key.",
+    "method.virtual_authors.generation=[2019]": "method.virtual_authors.generation is [2019]; it must be 2019 or 2020.",
 }
 
 

@@ -61,7 +61,9 @@ class VirtualAuthors(virtual.Virtual):
     @model_validator(mode="before")
     @classmethod
     def _of_generation(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {**_GENERATIONS.get(given.get("generation", 2020), {}), **given}
+        asked = given.get("generation", 2020)
+        of_generation = {} if isinstance(asked, list | dict) else _GENERATIONS.get(asked, {})  # these have no hash
+        return {**of_generation, **given}
 
     @model_validator(mode="after")
     def _held(self) -> "VirtualAuthors":

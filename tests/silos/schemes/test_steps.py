@@ -138,6 +138,10 @@ def test_any_names_can_be_sorted(names):
         ([{"kind": "equal", "clients": 2}, {"kind": "noise", "sd": -1}], "greater than or equal to 0"),
         ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": ["0"], "ratio": 0.5}], "equal to 1"),
         ([{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [], "ratio": 2}], "at least 1"),
+        (
+            [{"kind": "equal", "clients": 2}, {"kind": "imbalance", "classes": [0, "0"], "ratio": 2}],
+            "'0' is there twice",
+        ),
         ([{"kind": "equal", "clients": 2}, {"kind": "merge_labels", "into": {"a": [1, 2], "b": [2]}}], "merged twice"),
     ],
 )
