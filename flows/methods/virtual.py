@@ -7,9 +7,9 @@ repeat: every client k trains q_k from s:  minimise  E_q[loss] + kappa KL(q || s
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from flows.method import Method, Report
 from flows.methods.shared import sites
@@ -29,15 +29,17 @@ from silos import bounds
 from tasks.messages import SiteSteps
 from tasks.sites.visit import visit
 
+_KL_IN_TURN = 1e-2
+
 Answer = Literal["server", "own", "own_called", "own_refreshed"]
 
 
 class Virtual(Method):
-    """`kl_weight` is kappa, 1 is Bayes; `deviation` is what training starts from while the server knows nothing.
+    """`kl_weight` is kappa: 1 is Bayes; 0.01 where it is not set and visits are sequential, else 0.001.
 
-    `columns`: dense layers of every client's own, which stay with it. `answers`: whose posteriors are scored, the first of
-    them as the method's: the server's; every client's own last one; that of those who were called in the round; every
-    client's after one visit more.
+    `deviation`: what training starts from while the server knows nothing. `columns`: dense layers of every client's own,
+    which stay with it. `answers`: whose posteriors are scored, the first of them as the method's: the server's; every
+    client's own last one; that of those who were called in the round; every client's after one visit more.
     """
 
     takes_members = False
@@ -56,6 +58,12 @@ class Virtual(Method):
     columns: Lateral | None = None
     draws: int = Field(10, ge=0, le=bounds.PASSES)
     answers: tuple[Answer, ...] = Field(("server", "own"), min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_turn(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Visits one after another forget what was learned before with the divergence of visits at once."""
+        return {"kl_weight": _KL_IN_TURN, **given} if given.get("visits") == "sequential" else given
 
     @field_validator("answers")
     @classmethod

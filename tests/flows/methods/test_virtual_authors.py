@@ -81,6 +81,13 @@ def test_what_is_set_beside_a_generation_stays_and_the_rest_is_the_generations()
     assert newer.damping * newer.kept == pytest.approx(0.4)
 
 
+def test_visits_in_turn_weigh_the_divergence_more_where_nothing_is_said_of_it():
+    assert (Virtual().kl_weight, Virtual(visits="sequential").kl_weight) == (0.001, 0.01)
+    assert Virtual(visits="sequential", kl_weight=0.5).kl_weight == 0.5
+    assert VirtualAuthors(visits="sequential").kl_weight == VirtualAuthors().kl_weight == 2e-5
+    assert VirtualAuthors(generation=2019).kl_weight == 0.1
+
+
 def test_a_start_as_evidence_asks_for_sites_that_the_server_holds():
     with pytest.raises(ValueError, match="with a site other than free set evidence to false and kept to 1"):
         VirtualAuthors(site="nonneg")
