@@ -125,6 +125,13 @@ class FocalParams(Section):
         Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
     ] = 1.0
 
+    @field_validator("alpha")
+    @classmethod
+    def _teaches(cls, alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        if not any(alpha if isinstance(alpha, tuple) else (alpha,)):
+            raise ValueError("every row would weigh nothing; let one class at least have a weight above 0")
+        return alpha
+
 
 class SquaredErrorParams(Section):
     """(prediction - y)^2, of a regression."""

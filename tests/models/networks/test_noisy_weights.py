@@ -157,6 +157,18 @@ def test_with_signs_of_their_own_two_rows_are_uncorrelated_and_not_independent()
     agree(same, torch.tensor(0.5).double(), torch.tensor(0.25 / DRAWS).sqrt())
 
 
+def test_every_row_has_signs_of_its_own_for_each_number_that_a_layer_reads_and_for_each_unit():
+    """Flipout; two rows' covariance, and the law of one, are the same without either of them."""
+
+    def found(numbers):
+        weights = torch.zeros(numbers, 2)
+        noisy = Noisy({"dense0.weight": weights}, {"dense0.weight": weights + 1}, streams(1)[0], "flipout")
+        return linear(noisy, "dense0", torch.ones(64, numbers))
+
+    assert [len({f"{size:.4f}" for size in unit.abs().tolist()}) for unit in found(2).T] == [2, 2]  # |a + b|, |a - b|
+    assert {*found(1).prod(-1).sign().tolist()} == {1.0, -1.0}
+
+
 @each_noise
 def test_every_client_of_a_stack_gets_the_noise_that_it_gets_alone(noise):
     means, variances = dense_weights(True)

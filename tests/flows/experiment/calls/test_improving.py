@@ -89,7 +89,7 @@ def test_29_of_50_are_29_though_the_product_rounds_down(make_problem):
 
 
 @pytest.mark.parametrize(
-    ("focus", "improved"), [(0.0, HALF), (0.4, []), (0.4, HALF[:8]), (0.8, HALF[:8]), (0.8, HALF[:3])]
+    ("focus", "improved"), [(0.0, HALF), (0.4, []), (0.4, HALF[:8]), (0.45, HALF[:8]), (0.8, HALF[:8]), (0.8, HALF[:3])]
 )
 def test_how_often_each_client_is_called_is_as_the_equations_say(focus, improved, problem):
     """Chi-square over clients: those that improved with one chance, all others with another."""
