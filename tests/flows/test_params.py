@@ -9,6 +9,8 @@ from flows.params import Params
 from flows.params_file import differences, flat, read
 from silos.errors import UserError
 
+NO_WEIGHT = "training.objective.alpha: every row would weigh nothing; let one class at least have a weight above 0."
+
 MISTAKES = {
     "training.ruonds=3": "training.ruonds: there is no such key; did you mean rounds?",
     "runner.wrokers=3": "runner.wrokers: there is no such key; did you mean workers?",
@@ -34,8 +36,8 @@ MISTAKES = {
     "training.objective={kind: focal, alpha: .inf}": "training.objective.alpha is inf; it must be a finite number.",
     "training.objective={kind: focal, alpha: x}": "training.objective.alpha is 'x'; it must be a number.",
     "training.objective={kind: focal, alpha: true}": "training.objective.alpha is True; it must be a number.",
-    "training.objective={kind: focal, alpha: 0}": "training.objective.alpha: every row would weigh nothing; let one class at least have a weight above 0.",
-    "training.objective={kind: focal, alpha: [0, 0]}": "training.objective.alpha: every row would weigh nothing; let one class at least have a weight above 0.",
+    "training.objective={kind: focal, alpha: 0}": NO_WEIGHT,
+    "training.objective={kind: focal, alpha: [0, 0]}": NO_WEIGHT,
     "training.objective={kind: focal, alpha: [1, -1]}": "training.objective.alpha is -1; it must be at least 0.",
     "training.objective={kind: focal, alpha: [1, .nan]}": "training.objective.alpha is nan; it must be a finite number.",
     "clients.fraction=1.5": "clients.fraction is 1.5; it must be at most 1.",
