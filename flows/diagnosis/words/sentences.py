@@ -98,6 +98,12 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> str:
     told, words, counts = _told(line), in_words(report), line["types"]
     most = [name for name, count in counts.items() if count > told / 2]
     some = [name for name, count in counts.items() if DISCOVERIES * told < count <= told / 2]
+    if not most and not some:
+        odd = told - line["none"]
+        verb = "differ" if odd > 1 else "differs"
+        return (
+            f"Between {first} and {second}, {odd or 'none'} of {counted(told, 'pair')} that could be compared {verb}."
+        )
     if not most:
         how = [f"{counts[name]} of {told} {words[name]}{_strength(line, name)}" for name in some]
         return f"{first} and {second} differ in some pairs only: {joined(how)}."

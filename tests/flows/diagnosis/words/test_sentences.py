@@ -64,6 +64,18 @@ def test_groups_of_which_no_type_has_most_pairs_are_said_to_differ_in_some(a_rep
     )
 
 
+def test_groups_that_only_pairs_of_which_nothing_is_said_keep_apart_are_not_said_to_differ(a_report, a_pair, a_line):
+    """Pairs that are unclear count as different where silos are grouped."""
+    pairs = [a_pair("c00", "c01", "feature"), a_pair("c00", "c03")]
+    for odd, verdict in (
+        (0, "none of 1 pair that could be compared differs"),
+        (1, "1 of 30 pairs that could be compared differs"),
+    ):
+        line = a_line((0, 1), 90, {"undetermined": 60 if odd else 89, "none": 30 - odd if odd else 1}, feature=odd)
+        said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 0), 3, feature=1), line]))
+        assert said[1] == f"Between c00, c01 and c02 and c03, c04 and c05, {verdict}."
+
+
 @pytest.mark.parametrize("unknown", ["not_identifiable", "margins_only"])
 def test_rules_are_not_said_to_agree_where_they_could_not_be_compared(a_report, a_pair, a_line, unknown):
     line = a_line((0, 1), 1, {unknown: 1}, feature=1)
