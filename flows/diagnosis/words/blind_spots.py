@@ -21,13 +21,14 @@ def of_power(report: dict[str, Any]) -> list[str]:
 
 def of_gaps(report: dict[str, Any]) -> list[str]:
     """Features that some silos have no value of or tell nothing of, and bins that are too wide to see anything."""
-    gaps, said = report["gaps"], []
+    gaps, said = report["gaps"], list[str]()
+    label = "group of targets" if report["asked"]["targets"] else "label"
     for what, text in (
-        ("absent", "{feature} is missing in every row of {silos}."),
+        ("absent", "{feature} has no value in any row that {silos} told of."),
         (
             "untold",
-            "Of {feature} nothing is told by {silos}, where fewer than ten different rows of a label have a value: there it "
-            "is not compared.",
+            f"Of {{feature}} {{silos}} told no value, since fewer than ten different rows of a {label} have one: its values "
+            "are not compared there.",
         ),
     ):
         some = list(gaps[what].items())
