@@ -10,8 +10,13 @@ _NAMED = 3  # features that values are missing of
 
 def of_power(report: dict[str, Any]) -> list[str]:
     """By the printed rule, which knows no number of rows, chance shows itself as a difference."""
-    quiet = [pair for pair in report["pairs"] if not pair["types"] and not pair["undetermined"]]
-    if report["verdict"] == "paper" or not any(min(pair["rows"]) < _SMALL for pair in quiet):
+    quiet = [min(pair["rows"]) for pair in report["pairs"] if not pair["types"] and not pair["undetermined"]]
+    if (
+        report.get("pairs_of") == "groups"
+    ):  # whose rows are many; silos were put into one as none was found between them
+        shared = {client for group in report["groups"] if len(group) > 1 for client in group}
+        quiet = [line["rows"][0] for line in report["rest"] if line["client"] in shared]
+    if report["verdict"] == "paper" or not any(rows < _SMALL for rows in quiet):
         return []
     return [
         f"Fewer than {_SMALL} training rows of a silo show large differences alone: where none is found, small ones may be "

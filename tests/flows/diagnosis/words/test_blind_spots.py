@@ -19,6 +19,13 @@ def test_small_differences_may_be_there_where_nothing_is_found_in_few_rows(a_rep
         assert (FEW in notes(report)) == said
 
 
+def test_silos_of_few_rows_that_are_in_one_group_are_known_where_groups_are_compared(a_report, a_pair, a_line):
+    """One group has no pair, and two have more rows than any silo."""
+    for groups, said in (([["a", "b"]], True), ([["a"], ["b"]], False)):
+        rest = [{"client": name} | a_pair(name, "", rows=[60, 6000]) for name in "ab"]
+        assert (FEW in notes(a_report(groups, [], [], pairs_of="groups", rest=rest))) == said
+
+
 def test_against_a_version_too(a_report, a_pair):
     pairs = [{"client": "a"} | a_pair("", "", rows=[30, 40])]
     assert FEW in notes_of_versions(a_report([["a"]], pairs, [], against="HEAD~1"))

@@ -35,8 +35,10 @@ def test_a_silo_that_differs_from_all_others_together_alone_is_said_to(a_report,
     assert sentences(report("feature", features={"dose": 0.5, "age": 0.4})) == [
         "No difference was found between any two of the 3 silos.",
         "b differs from all others together in their inputs, P(x) (significant); most in dose and age.",
-        "All others have more rows than any one, and show smaller differences.",
+        "All others together have more rows than any one of them, and show smaller differences.",
     ]
+    of_groups = {**report("feature"), "pairs_of": "groups", "pairs": []}
+    assert sentences(of_groups)[0] == "No groups that differ were found among the 3 silos."
 
 
 def test_what_only_some_pairs_have_is_said_of_some_pairs(a_report, a_pair, a_line):
