@@ -10,8 +10,13 @@ _NAMED = 3  # features that values are missing of
 
 def of_power(report: dict[str, Any]) -> list[str]:
     """By the printed rule, which knows no number of rows, chance shows itself as a difference."""
-    quiet = [pair for pair in report["pairs"] if not pair["types"] and not pair["undetermined"]]
-    if report["verdict"] == "paper" or not any(min(pair["rows"]) < _SMALL for pair in quiet):
+    quiet = [min(pair["rows"]) for pair in report["pairs"] if not pair["types"] and not pair["undetermined"]]
+    if (
+        report.get("pairs_of") == "groups"
+    ):  # whose rows are many; silos were put into one as none was found between them
+        shared = {client for group in report["groups"] if len(group) > 1 for client in group}
+        quiet = [line["rows"][0] for line in report["rest"] if line["client"] in shared]
+    if report["verdict"] == "paper" or not any(rows < _SMALL for rows in quiet):
         return []
     return [
         f"Fewer than {_SMALL} training rows of a silo show large differences alone: where none is found, small ones may be "
@@ -21,13 +26,14 @@ def of_power(report: dict[str, Any]) -> list[str]:
 
 def of_gaps(report: dict[str, Any]) -> list[str]:
     """Features that some silos have no value of or tell nothing of, and bins that are too wide to see anything."""
-    gaps, said = report["gaps"], []
+    gaps, said = report["gaps"], list[str]()
+    label = "group of targets" if report["asked"]["targets"] else "label"
     for what, text in (
-        ("absent", "{feature} is missing in every row of {silos}."),
+        ("absent", "{feature} has no value in any row that {silos} told of."),
         (
             "untold",
-            "Of {feature} nothing is told by {silos}, where fewer than ten different rows of a label have a value: there it "
-            "is not compared.",
+            f"Of {{feature}} {{silos}} told no value, since fewer than ten different rows of a {label} have one: its values "
+            "are not compared there.",
         ),
     ):
         some = list(gaps[what].items())

@@ -42,7 +42,10 @@ def _nobody(report: dict[str, Any]) -> Iterator[str]:
     if not apart:
         yield f"No difference was found between the {_compared(report)}{_left(report)}."
         return
-    yield f"No difference was found between any two of the {_compared(report)}{_left(report)}."
+    if report["pairs_of"] == "groups":  # in one group that is alike a few pairs may differ
+        yield f"No groups that differ were found among the {_compared(report)}{_left(report)}."
+    else:
+        yield f"No difference was found between any two of the {_compared(report)}{_left(report)}."
     words = in_words(report)
     for line in apart[:_LINES]:
         how = joined([f"{words[name]}{_strength({'grades': grades([line])}, name)}" for name in line["types"]])
@@ -50,7 +53,7 @@ def _nobody(report: dict[str, Any]) -> Iterator[str]:
         yield f"{line['client']} differs from all others together {how}{most}."
     if len(apart) > _LINES:
         yield f"{len(apart) - _LINES} more differ from all others together."
-    yield "All others have more rows than any one, and show smaller differences."
+    yield "All others together have more rows than any one of them, and show smaller differences."
 
 
 def _alone(report: dict[str, Any]) -> str:
@@ -98,6 +101,12 @@ def _of_groups(report: dict[str, Any], line: dict[str, Any]) -> str:
     told, words, counts = _told(line), in_words(report), line["types"]
     most = [name for name, count in counts.items() if count > told / 2]
     some = [name for name, count in counts.items() if DISCOVERIES * told < count <= told / 2]
+    if not most and not some:
+        odd = told - line["none"]
+        verb = "differ" if odd > 1 else "differs"
+        return (
+            f"Between {first} and {second}, {odd or 'none'} of {counted(told, 'pair')} that could be compared {verb}."
+        )
     if not most:
         how = [f"{counts[name]} of {told} {words[name]}{_strength(line, name)}" for name in some]
         return f"{first} and {second} differ in some pairs only: {joined(how)}."

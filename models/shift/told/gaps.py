@@ -14,8 +14,8 @@ _ENOUGH = 8  # bins, of which two are few
 
 class Gaps(NamedTuple):
     """absent: which clients have no value of a feature in the rows that they tell of, (clients, features) bool; untold: of
-    which features, though of others, they tell nothing, since too few of their rows have one; crowded: (features,) bool,
-    numbers that differ, nearly all of which lie in one bin or in two beside each other."""
+    which features, though they tell of rows, they tell no value, since too few rows of some class have one; crowded:
+    (features,) bool, numbers that differ, nearly all of which lie in one bin or in two beside each other."""
 
     absent: np.ndarray
     untold: np.ndarray
@@ -42,8 +42,10 @@ def gaps(told: Summaries, layout: Layout) -> Gaps:
         return none._replace(untold=(rows == 0) & rows.any(-1, keepdims=True))
     cells = told.counts.sum(-1)
     total, missing = cells.sum(-1), cells[..., -1]
-    absent = (total > 0) & (missing == total)
-    untold = (total == 0) & total.any(-1, keepdims=True)
+    of_class = told.counts.sum(2).max(1, initial=0)  # nothing is told of a feature in a class where few have a value
+    of_class[:, :-1] = np.maximum(of_class[:, :-1], np.nan_to_num(told.labels))
+    absent = (total > 0) & (missing == of_class.sum(-1, keepdims=True))
+    untold = (total == missing) & ~absent & total.any(-1, keepdims=True)
     values = np.pad(cells[..., :-1].sum(0), ((0, 0), (0, 1)))
     beside = values[:, :-1] + values[:, 1:]  # an edge may lie in the middle of them
     varies = np.nan_to_num(of_all(told)[:, 2]) > 0

@@ -35,8 +35,10 @@ def test_a_silo_that_differs_from_all_others_together_alone_is_said_to(a_report,
     assert sentences(report("feature", features={"dose": 0.5, "age": 0.4})) == [
         "No difference was found between any two of the 3 silos.",
         "b differs from all others together in their inputs, P(x) (significant); most in dose and age.",
-        "All others have more rows than any one, and show smaller differences.",
+        "All others together have more rows than any one of them, and show smaller differences.",
     ]
+    of_groups = {**report("feature"), "pairs_of": "groups", "pairs": []}
+    assert sentences(of_groups)[0] == "No groups that differ were found among the 3 silos."
 
 
 def test_what_only_some_pairs_have_is_said_of_some_pairs(a_report, a_pair, a_line):
@@ -62,6 +64,18 @@ def test_groups_of_which_no_type_has_most_pairs_are_said_to_differ_in_some(a_rep
         "c00, c01 and c02 and c03, c04 and c05 differ in some pairs only: 4 of 9 in their inputs, P(x) (significant) and "
         "3 of 9 in how often each label occurs, P(y) (significant)."
     )
+
+
+def test_groups_that_only_pairs_of_which_nothing_is_said_keep_apart_are_not_said_to_differ(a_report, a_pair, a_line):
+    """Pairs that are unclear count as different where silos are grouped."""
+    pairs = [a_pair("c00", "c01", "feature"), a_pair("c00", "c03")]
+    for odd, verdict in (
+        (0, "none of 1 pair that could be compared differs"),
+        (1, "1 of 30 pairs that could be compared differs"),
+    ):
+        line = a_line((0, 1), 90, {"undetermined": 60 if odd else 89, "none": 30 - odd if odd else 1}, feature=odd)
+        said = sentences(a_report([LEFT, RIGHT], pairs, [a_line((0, 0), 3, feature=1), line]))
+        assert said[1] == f"Between c00, c01 and c02 and c03, c04 and c05, {verdict}."
 
 
 @pytest.mark.parametrize("unknown", ["not_identifiable", "margins_only"])

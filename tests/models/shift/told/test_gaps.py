@@ -34,6 +34,17 @@ def test_a_feature_is_absent_or_untold_by_how_many_rows_have_a_value(there):
     assert found["crowded"] == []
 
 
+@pytest.mark.parametrize("there", [0, 5, 12])
+def test_a_feature_with_few_values_in_one_class_and_none_in_the_other_is_not_absent(there):
+    """Of the class with few nothing is told, and what is told of the other is that all are missing."""
+    (x, y), other = rows(0), rows(1)
+    x[:, 1:] = np.nan
+    x[np.flatnonzero(y == 0)[:there], 1:] = 1.0
+    found = gaps(told((x, y), other, of=layout()), layout()).named(CLIENTS, NAMES)
+    assert found["absent"] == ({"dose": ["north"], "kind": ["north"]} if there == 0 else {})
+    assert found["untold"] == ({"dose": ["north"], "kind": ["north"]} if there == 5 else {})
+
+
 def test_one_far_value_that_makes_all_others_one_bin_is_seen_in_the_bin_and_a_constant_is_not():
     (x, y), other = rows(0), rows(1)
     x[:, 1] = other[0][:, 1] = 3.0
