@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -207,19 +208,31 @@ def is_own(paper: str) -> bool:
 
 def tables(paper: str) -> Mapping[str, Any]:
     """The tables of a paper as they are written; UserError if there is no such page."""
+    held: Mapping[str, Any] = written(paper)["tables"]
+    return held
+
+
+def written(paper: str) -> Mapping[str, Any]:
+    """A paper's page as it is written, with its tables; UserError if there is no such page."""
     page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
     if not is_there(page) or not (is_own(paper) or paper in names()):
         raise UserError(
             f"there is no paper {shown(repr(paper))}; there are {', '.join(names())}, or name a .yaml file of your own."
         )
     try:
-        content = strict_yaml.load(page.read_bytes())
+        content = _parsed(page.read_bytes())
     except strict_yaml.NotYamlError as error:
         raise UserError(f"{page} is not valid YAML: {error}.") from None
     held = content.get("tables") if isinstance(content, dict) else None
     if not isinstance(held, dict) or not held:
         raise UserError(f"{page} holds no tables; a page has `tables:` and under it a section for each.")
-    return held
+    return dict(content)
+
+
+@lru_cache(maxsize=8)
+def _parsed(content: bytes) -> Any:
+    """Once for all tables of a page."""
+    return strict_yaml.load(content)
 
 
 def table_of(paper: str, table: str | None, scale: str) -> Table:

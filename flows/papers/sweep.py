@@ -1,6 +1,6 @@
 """A published table as a sweep of runs: which cells there are, what of them is recorded, and what is missing.
 
-Nothing is run and nothing is written here, and no Prefect is needed.
+Nothing is run and nothing is written here, and no Prefect is needed; nor is torch, where only records are asked for.
 """
 
 import statistics
@@ -9,14 +9,16 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder, run_name
 from flows.papers.published_tables import Pair, table_of
 from flows.papers.results_file import Results, without_places
-from models.assessment.quantities import Quantity, lower_is_better
+from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
+
+if TYPE_CHECKING:
+    from flows.experiment.project import Project
+    from flows.experiment.run_folder import RunFolder
 
 
 class Sweep:
@@ -29,7 +31,7 @@ class Sweep:
         self, paper: str, table: str, scale: str, seeds: list[int] | None = None, overrides: Sequence[str] = ()
     ) -> None:
         self.page = table_of(paper, table, scale)
-        self.paper, self.table, self.scale = Path(paper).stem, table, scale
+        self.named, self.paper, self.table, self.scale = paper, Path(paper).stem, table, scale
         self.seeds = seeds or list(self.page.scales[scale].seeds)
         self.overrides = list(overrides)
         if self.page.family and overrides:
@@ -48,6 +50,18 @@ class Sweep:
         whole = all(self.record(cell, *one) for cell in self.page.cells for one in self.tries(cell))
         whole = whole and all(self.record(cell, *one) for cell in self.page.cells for one in self.wanted(cell))
         return whole and not any(map(self.could_pair, self.pairs())) and not any(map(self.could_join, self.page.cells))
+
+    def whole(self, cell: str) -> bool:
+        """Whether all of a cell's runs are recorded."""
+        return self.done(cell) == self.count(cell)
+
+    def done(self, cell: str) -> int:
+        """So many of a cell's runs are recorded."""
+        tries = self.tries(cell)
+        recorded = {one for one in tries if self.record(cell, *one)}
+        if len(recorded) < len(tries) > 1:  # the other seeds have the choice that is yet to be made
+            return len(recorded)
+        return len(recorded | {one for one in self.wanted(cell) if self.record(cell, *one)})
 
     def tries(self, cell: str) -> list[tuple[int, str | None]]:
         """Seed and choice of the runs that a cell's choice is made from: the grid on the first seed."""
@@ -153,12 +167,14 @@ class Sweep:
         """Whether all of a cell's runs are on this machine."""
         return all(folder.outcomes.is_file() for folder in self.folders(cell))
 
-    def folders(self, cell: str) -> list[RunFolder]:
+    def folders(self, cell: str) -> "list[RunFolder]":
         """Those of a cell's runs, seed by seed; they may be on another machine."""
         return [self.folder(cell, *one) for one in self.wanted(cell)]
 
-    def folder(self, cell: str, seed: int, choice: str | None) -> RunFolder:
+    def folder(self, cell: str, seed: int, choice: str | None) -> "RunFolder":
         """A run's."""
+        from flows.experiment.run_folder import RunFolder, run_name
+
         name = run_name(self.page.method_of(cell), seed, self.place(cell, choice))
         return RunFolder(self.root / "runs" / self.experiment / name)
 
@@ -170,13 +186,17 @@ class Sweep:
         """A run's, over params.yaml."""
         return self.page.settings(cell, self.scale, choice, seed) + self.overrides
 
-    def project(self, cell: str, seed: int, choice: str | None) -> Project:
+    def project(self, cell: str, seed: int, choice: str | None) -> "Project":
         """A run's."""
+        from flows.experiment.project import Project
+
         return Project.open(self.settings(cell, seed, choice), self.root, derived=True)
 
     def quantity(self, cell: str) -> Quantity:
-        """What a cell is judged by."""
-        return self._projects[cell].quantity
+        """What a cell is judged by, as its records say; where there are none yet, as its settings do."""
+        record = self.results.find((self.owner, self.scale, cell), {"set": without_places(self.overrides)}) or {}
+        recorded = [quantity for quantity in QUANTITIES.values() if quantity.name in record]
+        return recorded[0] if recorded else self._projects[cell].quantity
 
     def rounds(self, cell: str) -> int:
         """Of a run, at most."""
@@ -187,7 +207,7 @@ class Sweep:
         return len(self.page.choices(cell, self.scale)) - 1 + len(self.seeds_of(cell))
 
     @cached_property
-    def _projects(self) -> dict[str, Project]:
+    def _projects(self) -> "dict[str, Project]":
         """cell to what its runs have in common."""
         return {cell: self.project(cell, self.seeds[0], None) for cell in self.page.cells}
 

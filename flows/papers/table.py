@@ -38,7 +38,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "by_class": {name: _of_class(sweep, name) for name in page.by_class},
         "also": {title: _also(sweep, name) for name, title in page.also.items()},
         "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
-        "paired": [record for pair in sweep.pairs() if (record := _difference(sweep, pair)) is not None],
+        "paired": [record for pair in sweep.pairs() if (record := difference(sweep, pair)) is not None],
         "results": str(sweep.results.file.relative_to(sweep.root)),
         "figures": list(_draw(sweep)),
         "experiment": sweep.experiment,
@@ -99,7 +99,7 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
     return {"ours": statistics.fmean(values) if values else None, "sd": sd}
 
 
-def _difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
+def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """The paired difference; None if it is not recorded.
 
     Over draws of the data the records tell it: other draws share neither rows nor laws that could be paired. Likewise of a

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.special import betaincinv
 
 from flows.papers.published_tables import Confusion
 from flows.papers.sweep import Sweep
@@ -27,8 +27,8 @@ def truth_table(sweep: Sweep) -> dict[str, Any]:
         "known_errors": page.known_errors,
         "scale": sweep.scale,
         "seeds": sweep.seeds,
-        "rows": [_row(sweep, cell) for cell in page.cells],
-        "confusions": {title: _together(sweep, of) for title, of in page.confusions.items()},
+        "rows": [row_of(sweep, cell) for cell in page.cells],
+        "confusions": {title: together(sweep, of) for title, of in page.confusions.items()},
         "results": str(sweep.results.file.relative_to(sweep.root)),
     }
 
@@ -37,8 +37,9 @@ def share(right: int, of: int) -> Share:
     """A share with its 95 % interval, by Clopper and Pearson; None of nothing."""
     if not of:
         return {"right": 0, "of": 0, "share": None, "low": None, "high": None}
-    interval = binomtest(right, of).proportion_ci(0.95)
-    return {"right": right, "of": of, "share": right / of, "low": float(interval.low), "high": float(interval.high)}
+    low = float(betaincinv(right, of - right + 1, 0.025)) if right else 0.0
+    high = float(betaincinv(right + 1, of - right, 0.975)) if right < of else 1.0
+    return {"right": right, "of": of, "share": right / of, "low": low, "high": high}
 
 
 def mean_of(shares: Iterable[Share]) -> Share:
@@ -51,7 +52,7 @@ def mean_of(shares: Iterable[Share]) -> Share:
     return {"share": mean, "low": max(0.0, mean - reach[0]), "high": min(1.0, mean + reach[1])}
 
 
-def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
+def row_of(sweep: Sweep, cell: str) -> dict[str, Any]:
     page_cell, records, truth = sweep.page.cells[cell], sweep.records(cell), _truth(sweep, cell)
     said, pairs = _said(records), sum(record["pairs"] for record in records)
     published = {
@@ -73,7 +74,7 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
     }
 
 
-def _together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
+def together(sweep: Sweep, confusion: Confusion) -> dict[str, Any]:
     """Cells as one table: what is said of each truth, and what follows from it."""
     by_truth: dict[str, list[dict[str, Any]]] = {}
     for cell in confusion.cells:

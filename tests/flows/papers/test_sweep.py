@@ -46,9 +46,9 @@ def sweep(tmp_path, monkeypatch):
 
 def test_a_difference_is_of_the_seeds_that_both_cells_have_a_number_of(sweep):
     found = sweep("law", {"a": [0.5, None, 0.75], "b": [None, 0.125, 0.25]})
-    assert table._difference(found, Pair(first="a", second="b"))["difference"] == 0.5
+    assert table.difference(found, Pair(first="a", second="b"))["difference"] == 0.5
     apart = sweep("law", {"a": [0.5, None, None], "b": [None, 0.125, 0.25]})
-    assert table._difference(apart, Pair(first="a", second="b")) is None
+    assert table.difference(apart, Pair(first="a", second="b")) is None
 
 
 def test_a_table_of_other_runs_shows_its_own_measure_of_them(sweep):
