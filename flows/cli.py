@@ -247,8 +247,10 @@ def export(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A page of flows/papers/pages, or a .yaml file of your own.")],
-    table: Annotated[str | None, typer.Option(help="Which of its tables.")] = None,
+    paper: Annotated[
+        str | None, typer.Argument(help="A page of flows/papers/pages, or a .yaml file of your own; all if not given.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Which of its tables; if none is named, they are listed.")] = None,
     figure: Annotated[str | None, typer.Option(help="Which of its figures: --figure 3 is --table figure-3.")] = None,
     scale: Annotated[str, typer.Option(help="cpu, or paper for the published size.")] = "cpu",
     seeds: Annotated[str | None, typer.Option(help="Comma-separated; those of the scale if not given.")] = None,
@@ -257,12 +259,18 @@ def reproduce(
     json: Json = False,
     timings: Timings = False,
 ) -> None:
-    """Repeat a published table and print it beside ours; goes on where it stopped.
+    """List published tables and what came of them, or repeat one and print it beside ours.
+
+    A table that was interrupted goes on where it stopped.
 
     Example: siloflow reproduce mcmahan --table 2NN --estimate
     """
     with _session(json, timings, server=False, after=_GOES_ON) as session:
         numbers, table = _seeds(seeds), _table(table, figure)
+        if table is None and not (estimate or seeds or overrides):
+            session.answer(_listing(paper), "listing")
+            return
+        paper = _named(paper)
         session.project(overrides)
         asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
         asked["overrides"] = overrides or []
@@ -432,6 +440,21 @@ def _sweep(**asked: Any) -> Any:
     from flows.papers.sweep import Sweep
 
     return Sweep(**asked)
+
+
+def _listing(paper: str | None) -> dict[str, Any]:
+    from flows.papers.writing.listing import listing
+
+    return listing(paper)
+
+
+def _named(paper: str | None) -> str:
+    from flows.papers.published_tables import names
+    from silos.errors import UserError
+
+    if paper is None:
+        raise UserError(f"say which paper: {', '.join(names())}, or a .yaml file of your own.")
+    return paper
 
 
 def _recorded(sweep: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 from flows.console.bench_printing import bench, diagnose_cost, overhead, regroup, tune
 from flows.console.data_printing import data_diff, data_log, data_use, partition, show, stats
 from flows.console.diagnosis_printing import diagnose
+from flows.console.listing_printing import listing
 from flows.console.literal_text import PlainConsole
 from flows.console.model_printing import cost, export
 from flows.console.run_printing import compare, methods, run
@@ -19,7 +20,7 @@ PRINTERS: dict[str, Callable[[dict[str, Any], PlainConsole], None]] = {
         *(cost, export),
         diagnose,
         *(bench, overhead, regroup, diagnose_cost, tune),
-        *(reproduce, estimate),
+        *(reproduce, estimate, listing),
     )
 }
 """By the names that commands give."""

@@ -277,6 +277,29 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         17,
     ),
+    "listing": (
+        {
+            "papers": [
+                {
+                    "paper": EVIL,
+                    "title": EVIL,
+                    "page": EVIL,
+                    "tables": [
+                        {
+                            "name": EVIL,
+                            "title": EVIL,
+                            "scales": [{"scale": EVIL, "state": "not run"}],
+                            "verdict": None,
+                            "not_run": EVIL,
+                        }
+                    ],
+                    "absent": [{"name": EVIL, "why": EVIL}],
+                    "not_at": {EVIL: EVIL},
+                }
+            ]
+        },
+        11,
+    ),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
 }
 
