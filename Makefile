@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check look clean
+.PHONY: help run test check docs look clean
 
 help:            ## What there is to type
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -22,6 +22,9 @@ check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README t
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 	@$(BIN)/python -m pytest tests/test_docs.py
+
+docs: $(INSTALLED)   ## Write the tables of docs/ that are made from records
+	@$(BIN)/python -m flows.papers.writing.doc_tables
 
 look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
 	@$(BIN)/python tests/look.py

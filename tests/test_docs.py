@@ -28,6 +28,8 @@ from flows.experiment.project import Project
 from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import is_own, table_of
+from flows.papers.writing import doc_tables
+from flows.papers.writing.listing import told
 from flows.params import Params
 from flows.params_file import read
 from models.assessment.network_cost import largest_activation, network_cost
@@ -114,8 +116,16 @@ def test_every_command_can_be_typed(page, folder):
                 assert name is None or params.page(name, folder)
             paper, figure = asked.get("paper"), asked.get("figure")
             table = f"figure-{figure}" if figure else asked.get("table")
-            if paper and not is_own(paper) and table != "NAME":
+            if paper and table is None and arguments[1] == "reproduce":
+                assert told(paper)
+            elif paper and not is_own(paper) and table != "NAME":
                 assert table_of(paper, table, asked["scale"]), arguments
+
+
+@pytest.mark.parametrize("page", doc_tables.pages(CHECKOUT / "docs"), ids=lambda p: p.name)
+def test_every_table_of_results_is_as_the_records_have_it_now(page, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    assert doc_tables.renewed(page) == page.read_text("utf-8"), f"a table of {page.name} is stale: type `make docs`"
 
 
 def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
