@@ -5,14 +5,14 @@ decimals, ` .2`, and that it may be missing, `?`. A cell of another table of the
 
     {fedavg}                      mean ± standard deviation over seeds, or what one seed has
     {fedavg: mean}, {: each}      the mean alone; every seed's number
-    {fedavg: published}, {: floor}, {: fresh}, {: unseen}
+    {fedavg: published}, {: floor}, {: fresh}, {: unseen}, {: seconds}
     {fedavg: accuracy/own_law}    another metric of the same runs; `mean`, `each` and `published` may stand before it
     {fedavg: class 5}, {: least class}   the share of a class's rows that is right
     {fedavg: ensemble nll}        of its seeds as one deep ensemble
     {ours - fedavg}, {: classes}   the recorded difference, where it is short without its unit; on the rows of some classes
-    {none-500: guarded}           of trials: how often this verdict was right
+    {none-500: guarded}           of trials: how often this verdict was right; `right guarded`, `guarded says label`
     {fedavg-0, fedavg-15: mean}   the mean of several cells
-    {φ = 0.3: guarded}            of cells of trials together: balanced accuracy; `alarms guarded`, `ranked first`
+    {φ = 0.3: guarded}            of trials together: balanced accuracy; `mean guarded`, `alarms guarded`, `ranked first`
 """
 
 import math
@@ -24,6 +24,7 @@ from typing import Any
 
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
+from flows.papers.writing.trial_quotes import TrialQuotes
 from silos.errors import UserError, shown
 
 _QUOTE = re.compile(r"\{([^{}]+)\}")
@@ -40,7 +41,7 @@ class Quotes:
     def __init__(self, sweep: Sweep, short: bool = False) -> None:
         self._sweep, self._short = sweep, short
         self._others: dict[str, Quotes] = {}
-        self._together: dict[str, dict[str, Any]] = {}
+        self._trials: dict[str, TrialQuotes] = {}
 
     def fill(self, text: str) -> str:
         """The text with every figure; MissingError for one that is not recorded and that no `?` excuses."""
@@ -64,7 +65,7 @@ class Quotes:
         if table and table != self._sweep.table:
             return self._other(table)._found(own, what, decimals)
         if self._sweep.page.judged:
-            return self._judged(own, what)
+            return self._of_trials(own, what)
         first, _, second = own.partition(" - ")
         named = [first, second] if second else own.split(", ")
         for cell in named:
@@ -98,7 +99,10 @@ class Quotes:
         """One, or one of each seed that has one."""
         page = self._sweep.page
         kind, _, metric = what.partition(" ")
-        if kind == "published":
+        found: list[float | None]
+        if kind == "seconds":
+            found = [statistics.fmean(record["seconds"] for record in self._records(cell))]
+        elif kind == "published":
             found = [page.cells[cell].beside.get(metric) if metric else page.published_of(cell)]
         elif kind == "floor":
             found = [page.cells[cell].floor]
@@ -164,29 +168,6 @@ class Quotes:
             raise self._missing(f"{pair.first} - {pair.second} is not recorded")
         return record
 
-    def _judged(self, name: str, what: str) -> str:
-        """Of a cell of trials or of several together."""
-        from flows.papers.truth_table import row_of, together
-
-        page = self._sweep.page
-        for cell in [name] if name in page.cells else page.confusions[name].cells if name in page.confusions else ():
-            self._records(cell)
-        if name in page.cells:
-            counted = row_of(self._sweep, name)["ours"].get(what)
-        elif name in page.confusions:
-            kind, _, judge = what.partition(" ")
-            found = self._together.setdefault(name, together(self._sweep, page.confusions[name]))
-            if what in found["balanced_accuracy"]:
-                share = found["balanced_accuracy"][what]
-                mean, low, high = (self._number(share[side], 3) for side in ("share", "low", "high"))
-                return f"{mean}, {low} to {high}"
-            counted = {"alarms": found["false_alarms"], "ranked": found["ranked"]}.get(kind, {}).get(judge)
-        else:
-            counted = None
-        if counted is None:
-            raise self._missing(f"of {name!r} nothing is recorded under {what!r}")
-        return f"{counted['right']} of {counted['of']}"
-
     @cached_property
     def _contested(self) -> list[Pair]:
         """The pairs of contests, whose cells must all be recorded."""
@@ -197,6 +178,20 @@ class Quotes:
         if not self._sweep.whole(cell):
             raise self._missing(f"the cell {cell} is not recorded, or not with all its seeds")
         return self._sweep.records(cell)
+
+    def _of_trials(self, name: str, what: str) -> str:
+        """Of a cell of trials, or of several together under a title."""
+        page = self._sweep.page
+        if name not in page.cells and name not in page.confusions:
+            raise UserError(f"{self._where}: there is no cell {shown(repr(name))}, and no title of several.")
+        for cell in [name] if name in page.cells else page.confusions[name].cells:
+            self._records(cell)
+        if name not in self._trials:
+            self._trials[name] = TrialQuotes(self._sweep, name)
+        found = self._trials[name].find(what, lambda share: self._number(share, 3))
+        if found is None:
+            raise self._missing(f"of {name!r} nothing is recorded under {what!r}")
+        return found
 
     def _number(self, value: float, decimals: int | None) -> str:
         """Three digits that count, and at least so many decimals; a true minus."""

@@ -81,6 +81,36 @@ def test_a_cell_that_is_not_there_is_refused_even_where_it_may_be_missing(quotes
         quotes("{c?}")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{far-rotation: guarded}", "113 of 135"),
+        ("{far-rotation: right guarded} {far-rotation: guarded says feature+concept}", "113 21"),
+        ("{far-rotation: guarded says concept}", "0"),
+        ("{single types: guarded}", "0.919, 0.897 to 0.936"),
+        ("{single types: mean guarded} {single types: alarms guarded}", "0.919 0 of 315"),
+        ("{3/φ = 0.3, 500 rows and more: ranked all}", "451 of 480"),
+    ],
+)
+def test_trials_are_quoted_by_judge_and_by_what_was_said(monkeypatch, text, said):
+    monkeypatch.chdir(CHECKOUT)
+    assert Quotes(Sweep("shift-types", "images", "cpu")).fill(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{far-rotation: nobody}", "of 'far-rotation' nothing is recorded under 'nobody'"),
+        ("{single types: moments}", "of 'single types' nothing is recorded under 'moments'"),
+        ("{near: guarded?}", "there is no cell 'near', and no title of several"),
+    ],
+)
+def test_trials_that_are_not_there_are_not_quoted(monkeypatch, text, said):
+    monkeypatch.chdir(CHECKOUT)
+    with pytest.raises(UserError, match=said):
+        Quotes(Sweep("shift-types", "images", "cpu")).fill(text)
+
+
 def test_a_spread_that_three_decimals_hide_is_shown_with_one_digit(quotes, monkeypatch):
     monkeypatch.setattr(Sweep, "values", lambda *_: [0.9691, 0.9695, 0.9693])
     spread = statistics.stdev([0.9691, 0.9695, 0.9693])
