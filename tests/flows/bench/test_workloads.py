@@ -68,6 +68,13 @@ def test_every_contestant_does_the_rounds_and_says_what_they_took(root):
     )
 
 
+def test_a_regression_is_timed_too_though_it_has_no_accuracy(root):
+    linear = replace(TINY, model={"kind": "mlp", "hidden": []}, shape=(), objective={"kind": "squared_error"})
+    found = contest._contest(root, linear, ["plain 1", "siloflow"], 1, lambda _: None)
+    assert found["ratio"] > 0
+    assert found["accuracy"] == {}
+
+
 MODELS = {
     "mlp": ({"kind": "mlp", "hidden": [7]}, MLP(256, (7,), 10)),
     "cnn": ({"kind": "cnn", "channels": [3, 4], "kernel": 3, "hidden": [6]}, CNN((16, 16), (3, 4), (6,), 10, kernel=3)),
