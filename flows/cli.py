@@ -294,6 +294,7 @@ def bench(
     codebook: Annotated[bool, typer.Option("--codebook", help="What a codebook adds to a training step.")] = False,
     regroup: Annotated[bool, typer.Option("--regroup", help="What making groups adds to a round.")] = False,
     diagnose: Annotated[bool, typer.Option("--diagnose", help="What comparing 1,000 silos costs.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -302,6 +303,7 @@ def bench(
     Example: siloflow bench W1 --repeats 3
     """
     with _session(json, timings=False, server=False) as session:
+        keep = _keeper(session.root, record and not tune)
         if tune:
             from flows.bench.tuning import tune as measure
 
@@ -309,19 +311,23 @@ def bench(
         elif codebook:
             from flows.bench.codebook_cost import overhead
 
-            session.answer(overhead(repeats, session.say), "overhead")
+            session.answer(keep("codebook", overhead(repeats, session.say), f" --repeats {repeats}"), "overhead")
         elif regroup:
             from flows.bench.regroup_cost import regroup_cost
 
-            session.answer(regroup_cost(repeats, session.say), "regroup")
+            session.answer(keep("regroup", regroup_cost(repeats, session.say), f" --repeats {repeats}"), "regroup")
         elif diagnose:
             from flows.bench.diagnose_cost import diagnose_cost
 
-            session.answer(diagnose_cost(session.say), "diagnose_cost")
+            session.answer(keep("diagnose", diagnose_cost(session.say)), "diagnose_cost")
         else:
             from flows.bench.contest import bench as contest
 
-            session.answer(contest(workloads or [], repeats, peer or [], session.say), "bench")
+            measured = contest(workloads or [], repeats, peer or [], session.say)
+            asked = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
+            for workload in measured["workloads"]:
+                keep(workload["workload"], workload, asked)
+            session.answer(measured, "bench")
 
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Versions of data/: list, compare, go back.")
@@ -440,6 +446,21 @@ def _sweep(**asked: Any) -> Any:
     from flows.papers.sweep import Sweep
 
     return Sweep(**asked)
+
+
+def _keeper(root: Path, wanted: bool) -> Any:
+    """Keeps what a benchmark measured, if that is wanted, and answers it; how busy the machine is, is seen before."""
+    from flows.bench.bench_records import BenchRecords
+
+    records = BenchRecords(root)
+
+    def keep(name: str, measured: Any, options: str = "") -> Any:
+        if wanted:
+            asked = f"--{name}" if name.islower() else name
+            records.keep(name, f"siloflow bench {asked}{options}", measured)
+        return measured
+
+    return keep
 
 
 def _listing(paper: str | None) -> dict[str, Any]:

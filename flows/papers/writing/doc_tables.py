@@ -16,7 +16,8 @@ After the paper stands the table, and after that the scale where it is not cpu. 
 the place of `*` in every column; or what stands in each column. `fedavg: published` in place of a cell asks that of it in
 every column that asks nothing itself. A column's third entry, `highest` or `lowest`, makes one number bold. Figures are read
 by flows/papers/writing/quotes.py. `<!-- list: PAPER -->` is the list of a paper's tables, which `siloflow reproduce` prints.
-What stands in a fenced block is an example.
+`<!-- table: bench` is likewise a table of what benchmarks measured, `{W2: ratio}`. What stands in a fenced block is an
+example.
 
     python -m flows.papers.writing.doc_tables        writes them all; `make docs` does
 """
@@ -28,6 +29,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from flows.bench.bench_records import BenchQuotes, BenchRecords
 from flows.papers.curves import Record
 from flows.papers.sweep import Sweep
 from flows.papers.writing.listing import lines, listing
@@ -65,7 +67,7 @@ def pages(docs: Path) -> list[Path]:
 
 def renewed(page: Path) -> str:
     """The page with every table as the records have it now; UserError naming the page and the table that cannot be made."""
-    made: dict[str, Quotes] = {}
+    made: dict[str, Quotes | BenchQuotes] = {}
 
     def block(found: re.Match[str]) -> str:
         try:
@@ -96,17 +98,24 @@ def main(docs: Path) -> None:
             print(f"written {page}")
 
 
-def _table(about: str, written: str, made: dict[str, Quotes]) -> str:
-    paper, table, scale = [*about.split(), "cpu"][:3]
+def _table(about: str, written: str, made: dict[str, Quotes | BenchQuotes]) -> str:
     layout = _layout(written)
     if about not in made:
-        made[about] = Quotes(Sweep(paper, table, scale), short=True)
+        made[about] = _quotes(about)
     rows = [[row[0], *(made[about].fill(text) for text in _texts(row, layout))] for row in layout.rows]
     for at, (_, _, *best) in enumerate(layout.columns, 1):
         if best:
             _mark(rows, at, max if best[0] == "highest" else min)
     rows.insert(0, [layout.corner, *(column[0] for column in layout.columns)])
     return "".join(_line(row) + ("|" + "---|" * len(row) + "\n" if row is rows[0] else "") for row in rows)
+
+
+def _quotes(about: str) -> Quotes | BenchQuotes:
+    """Of a paper's table, or of `bench`."""
+    if about == "bench":
+        return BenchQuotes(BenchRecords(Path().resolve()).all())
+    paper, table, scale = [*about.split(), "cpu", "cpu"][:3]
+    return Quotes(Sweep(paper, table, scale), short=True)
 
 
 def _mark(rows: list[list[str]], at: int, best: Callable[[Iterable[float]], float]) -> None:

@@ -1,0 +1,103 @@
+"""docs/results/bench.json: what benchmarks measured, by name, with the command, versions, and the machine in words."""
+
+import os
+import platform
+import re
+from collections.abc import Callable, Mapping
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from silos.errors import UserError, shown
+from silos.machine.locks import in_turn
+from tasks.recording.json_files import read_json, write_json
+
+BUSY = 0.25  # of a core each: so much others may take before it is said that they did
+
+_QUOTE = re.compile(r"\{(?P<name>[^{}:]+): (?P<what>[^{}]+?)(?: \.(?P<decimals>\d))?(?P<missing>\?)?\}")
+_UNITS: Mapping[str, float] = {"percent": 0.01, "ms": 0.001, "MiB": 2**20}
+_WORDS = {*_UNITS, "each"}
+
+
+class BenchRecords:
+    """Of this folder; `load` is how many processes waited for the machine's cores before the benchmark began."""
+
+    def __init__(self, root: Path) -> None:
+        self._file, self._lock = root / "docs" / "results" / "bench.json", root / "runs" / "bench.results.lock"
+        self.load = os.getloadavg()[0]
+
+    def keep(self, name: str, command: str, measured: Mapping[str, Any]) -> None:
+        """In the place of what was measured under this name before."""
+        versions = {one: installed(one) for one in ("torch", "numpy")} | {"python": platform.python_version()}
+        record = {"command": command, "machine": machine(self.load), "load_before": round(self.load, 2)}
+        with in_turn(self._lock):
+            write_json(self._file, {**self.all(), name: {**record, "versions": versions, "measured": dict(measured)}})
+
+    def all(self) -> dict[str, Any]:
+        """name to record."""
+        return read_json(self._file) or {}
+
+
+class BenchQuotes:
+    """Fills `{W2: ratio}` in from what was measured.
+
+    What is asked for is a key, keys within keys with / between, `command` or `machine`; `each` before it is for a list,
+    `percent`, `ms` or `MiB` for another unit; at the end ` .2` says how many decimals, and `?` that it may be missing.
+    """
+
+    def __init__(self, records: Mapping[str, Any]) -> None:
+        self._records = records
+
+    def fill(self, text: str) -> str:
+        """UserError for what is not recorded."""
+        return _QUOTE.sub(self._figure, text)
+
+    def _figure(self, found: re.Match[str]) -> str:
+        record = self._records.get(found["name"])
+        if record is None:
+            raise UserError(
+                f"bench: {shown(repr(found['name']))} is not recorded; there are {', '.join(self._records)}."
+            )
+        if found["what"] in ("command", "machine"):
+            return str(record[found["what"]])
+        word, _, rest = found["what"].partition(" ")
+        before, path = (word, rest) if word in _WORDS else ("", found["what"])
+        value: Any = record["measured"]
+        for key in path.split("/"):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            if found["missing"]:
+                return ""
+            raise UserError(f"bench: {found['name']} has no {shown(repr(path))}.")
+        number = _number(int(found["decimals"]) if found["decimals"] else None, _UNITS.get(before, 1))
+        return ", ".join(map(number, value)) if before == "each" else number(value)
+
+
+def machine(load: float) -> str:
+    """`2 cores, Intel Xeon, 8 GiB; others used it` without a name by which it could be found."""
+    cores = os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    used = "others used it" if load > BUSY * cores else "nobody else used it"
+    return f"{cores} cores, {_processor()}, {memory:.0f} GiB; {used}"
+
+
+def _processor() -> str:
+    """Its kind, as Linux tells it, or what Python knows."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text(encoding="utf-8", errors="replace").splitlines() if told.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _number(decimals: int | None, unit: float) -> Callable[[Any], str]:
+    """Three digits that count, or so many decimals; text as it is."""
+
+    def said(value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        number = value / unit
+        auto = next((digits for digits, most in ((3, 0.9995), (2, 9.995), (1, 99.95)) if abs(number) < most), 0)
+        auto = 0 if isinstance(value, int) and unit == 1 else auto
+        return f"{number:,.{auto if decimals is None else decimals}f}"
+
+    return said
