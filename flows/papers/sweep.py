@@ -51,18 +51,6 @@ class Sweep:
         whole = whole and all(self.record(cell, *one) for cell in self.page.cells for one in self.wanted(cell))
         return whole and not any(map(self.could_pair, self.pairs())) and not any(map(self.could_join, self.page.cells))
 
-    def whole(self, cell: str) -> bool:
-        """Whether all of a cell's runs are recorded."""
-        return self.done(cell) == self.count(cell)
-
-    def done(self, cell: str) -> int:
-        """So many of a cell's runs are recorded."""
-        tries = self.tries(cell)
-        recorded = {one for one in tries if self.record(cell, *one)}
-        if len(recorded) < len(tries) > 1:  # the other seeds have the choice that is yet to be made
-            return len(recorded)
-        return len(recorded | {one for one in self.wanted(cell) if self.record(cell, *one)})
-
     def tries(self, cell: str) -> list[tuple[int, str | None]]:
         """Seed and choice of the runs that a cell's choice is made from: the grid on the first seed."""
         return [(self.seeds[0], choice) for choice in self.page.choices(cell, self.scale)]

@@ -83,6 +83,7 @@ def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFacto
     other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "by_class": {1: {}}}
     page = {"tables": {"digits": DIGITS, "laws": LAWS, "late": LATE, "other": other}}
     page["tables"] |= {"figure-1": LINES, "figure-2": OTHER_TEST}
+    page |= {"verdicts": {"digits": "One model has {shared}: {alone - shared}."}, "absent": {"table 9": "Lost."}}
     (found.path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
     return found
 
@@ -123,6 +124,21 @@ def test_counts_by_class_add_up_to_the_accuracy_over_rows(folder, digits):
         right, rows = map(sum, zip(*record["by_class"].values(), strict=True))
         assert rows == sum(r for _, r in record["by_class"].values()) > 400
         assert right / rows == pytest.approx(record["accuracy"], abs=0.01)  # clients differ by one row
+
+
+def test_the_list_quotes_what_is_recorded_and_says_what_is_not_there(folder, digits):
+    (paper,) = folder.type("reproduce", "tiny.yaml", "--json").json["papers"]
+    listed = {entry["name"]: entry for entry in paper["tables"]}
+    assert listed["digits"]["scales"] == [{"scale": "cpu", "runs": 5, "of": 5, "seeds": 2, "state": "recorded"}]
+    shared, contest = digits["rows"][0], digits["paired"][0]
+    assert listed["digits"]["verdict"].startswith(f"One model has {shared['ours']:.3f} ± ")
+    assert f": {100 * contest['difference']:+.1f} points (".replace("-", "−") in listed["digits"]["verdict"]
+    assert listed["digits"]["command"] == "siloflow reproduce tiny.yaml --table digits"
+    assert listed["other"]["scales"][0]["state"] == "recorded"  # its runs are those of digits
+    said = folder.type("reproduce", "tiny.yaml").out
+    assert "--table digits  cpu recorded\n    One model has" in said
+    assert "--figure 1      cpu " in said
+    assert "table 9         not here\n    Lost." in said
 
 
 def test_a_table_of_other_tables_runs_runs_nothing(folder, digits):

@@ -15,6 +15,7 @@ from flows.papers.published_tables import is_own, names, table_of, written
 from flows.papers.results_file import Results
 from flows.papers.sweep import Sweep
 from flows.papers.writing.quotes import Quotes
+from flows.papers.writing.recorded_runs import runs
 from silos.errors import UserError, shown
 
 
@@ -71,9 +72,11 @@ def _of_paper(paper: str) -> dict[str, Any]:
 
 def _of_table(paper: str, table: str, page: Told, results: Results | None) -> tuple[dict[str, Any], Results]:
     """One line of the list; and the results, parsed once for all lines."""
-    first = next(iter(written(paper)["tables"][table]["scales"]))
+    as_written = written(paper)["tables"][table]
+    scales_there = as_written.get("scales") if isinstance(as_written, dict) else None
+    first = next(iter(scales_there), "cpu") if isinstance(scales_there, dict) else "cpu"
     sweeps = []
-    for scale in table_of(paper, table, first).scales:
+    for scale in table_of(paper, table, first).scales:  # which says what is wrong with a page that is no table
         sweep = Sweep(paper, table, scale)
         results = sweep.results = results or sweep.results
         sweeps.append(sweep)
@@ -92,9 +95,9 @@ def _of_table(paper: str, table: str, page: Told, results: Results | None) -> tu
 
 
 def _runs(sweep: Sweep) -> dict[str, Any]:
-    of, runs = (sum(map(count, sweep.page.cells)) for count in (sweep.count, sweep.done))
-    state = "recorded" if runs == of else f"{runs} of {of} runs" if runs else "not run"
-    return {"scale": sweep.scale, "runs": runs, "of": of, "seeds": len(sweep.seeds), "state": state}
+    of, done = sum(map(sweep.count, sweep.page.cells)), sum(runs(sweep, cell) for cell in sweep.page.cells)
+    state = "recorded" if done == of else f"{done} of {of} runs" if done else "not run"
+    return {"scale": sweep.scale, "runs": done, "of": of, "seeds": len(sweep.seeds), "state": state}
 
 
 def _option(table: str) -> str:

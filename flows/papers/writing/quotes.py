@@ -24,6 +24,7 @@ from typing import Any
 
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
+from flows.papers.writing.recorded_runs import whole
 from flows.papers.writing.trial_quotes import TrialQuotes
 from silos.errors import UserError, shown
 
@@ -172,10 +173,10 @@ class Quotes:
     def _contested(self) -> list[Pair]:
         """The pairs of contests, whose cells must all be recorded."""
         cells = {cell for cells in self._sweep.page.contests for cell in cells}
-        return self._sweep.pairs() if cells and all(map(self._sweep.whole, cells)) else []
+        return self._sweep.pairs() if cells and all(whole(self._sweep, cell) for cell in cells) else []
 
     def _records(self, cell: str) -> list[dict[str, Any]]:
-        if not self._sweep.whole(cell):
+        if not whole(self._sweep, cell):
             raise self._missing(f"the cell {cell} is not recorded, or not with all its seeds")
         return self._sweep.records(cell)
 

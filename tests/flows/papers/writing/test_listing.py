@@ -61,6 +61,14 @@ def test_a_recorded_table_has_a_verdict_and_one_without_records_says_why(papers,
 
 
 @pytest.mark.parametrize("paper", names())
+def test_of_a_scale_at_which_nothing_is_recorded_the_page_says_why(papers, paper):
+    runs: dict[str, int] = {}
+    for scale in (scale for entry in papers[paper]["tables"] for scale in entry["scales"]):
+        runs[scale["scale"]] = runs.get(scale["scale"], 0) + scale["runs"]
+    assert {scale for scale, count in runs.items() if not count} == told(paper).not_at.keys()
+
+
+@pytest.mark.parametrize("paper", names())
 def test_what_is_said_is_a_short_sentence_with_no_figure_left_open(papers, paper):
     for name, _, sentence in lines(papers[paper]):
         assert re.fullmatch(r"[^{}]{10,260}\.", sentence), f"{paper}, {name}: {sentence}"
@@ -111,6 +119,14 @@ def test_a_sentence_about_a_table_that_is_not_there_is_refused(tmp_path, monkeyp
     (tmp_path / "mine.yaml").write_text(f"tables: {{1: {table}}}\n{section}: {{2: 'Better.'}}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=f"{section} speaks of '2', and there is no such table"):
+        listing("mine.yaml")
+
+
+@pytest.mark.parametrize("table", ["", "[]", "{scales: 3}", "{scales: {}}", "{scales: {cpu: {seeds: [0]}}}", "word"])
+def test_a_page_that_holds_no_table_is_refused_as_where_one_is_named(tmp_path, monkeypatch, table):
+    (tmp_path / "mine.yaml").write_text(f"tables: {{a: {table}}}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"mine\.yaml, table a: "):
         listing("mine.yaml")
 
 
