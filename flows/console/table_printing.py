@@ -26,6 +26,8 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(table)
     seeds = f"{'draws of the data' if answer['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
     console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
+    if any(row["choice"] for row in rows):
+        _chosen(rows, console)
     if answer["by_class"]:
         _by_class(answer["by_class"], console)
     if answer["also"]:
@@ -43,6 +45,19 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     for figure in answer["figures"]:
         console.print(f"figure        {figure}")
     console.print(f"experiment    {answer['experiment']}")
+
+
+def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    """What each cell was tuned to; a choice at the edge of what was tried might be better still beyond it."""
+    table = text_table("cell", "chosen", "settings tried", "at the edge of these")
+    for row in rows:
+        if row["choice"]:
+            chosen = ", ".join(setting.rpartition(".optimiser.")[2] for setting in row["choice"].split("; "))
+            edge = ", ".join(key.rpartition(".")[2] for key in row["at_edge"])
+            table.add_row(row["cell"], chosen, f"{row['tried']}", edge)
+    console.print()
+    console.print("each cell's settings, chosen on the first seed")
+    console.print(table)
 
 
 def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
