@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flows.console.durations import duration
 from flows.console.literal_text import PlainConsole, text_table
 from flows.console.truth_printing import truth_table
 
@@ -108,10 +109,5 @@ def _three(value: float | None) -> str:
 def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
     """Minutes by cell."""
     for cell, seconds in answer["seconds"].items():
-        console.print(f"{cell:<20} about {_time(seconds)}")
-    console.print(f"in all               about {_time(sum(answer['seconds'].values()))} on this machine")
-
-
-def _time(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes."""
-    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+        console.print(f"{cell:<20} about {duration(seconds)}")
+    console.print(f"in all               about {duration(sum(answer['seconds'].values()))} on this machine")

@@ -28,7 +28,7 @@ class Axis(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     values: tuple[Any, ...] = Field(min_length=1)
-    least: float = Field(0.0, ge=0)
+    least: float = Field(default=0.0, ge=0)
     most: float | None = None
 
     @model_validator(mode="before")
@@ -101,6 +101,11 @@ class Grid:
 def _ordered(values: Sequence[Any]) -> bool:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in values)
     return numbers and len(values) > 1
+
+
+def axes(**values: Axis | tuple[Any, ...]) -> dict[str, Axis]:
+    """Option to its axis, as a method's page names what it is tuned by."""
+    return {option: v if isinstance(v, Axis) else Axis(values=v) for option, v in values.items()}
 
 
 def placed(setting: str, value: Any) -> str:
