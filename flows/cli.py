@@ -72,6 +72,9 @@ def compare(
     methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
     reference: Annotated[str | None, typer.Option(help="The method that the others are compared with.")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="First choose each method's best of 8 settings, on validation rows.")
+    ] = False,
     resume: Resume = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -86,10 +89,13 @@ def compare(
     with _session(json, timings, after=_RESUMED) as session:
         numbers = _seeds(seeds)
         project = session.project(overrides)
+        if tune and not project.params.comparison.tune:
+            overrides = [*(overrides or []), "comparison.tune=8"]
+            project = session.project(overrides)
         wanted = _plan(project, methods, numbers, reference)
         _ready(project)
         if resume:
-            _check_comparison(project, wanted)
+            _check_comparison(project, wanted, overrides or [])
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference}
         comparison = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
         session.answer(comparison, "compare", failed=bool(comparison["failed"]))
@@ -435,10 +441,10 @@ def _check_run(project: Any, method: str, seed: int) -> None:
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
 
-def _check_comparison(project: Any, wanted: dict[str, Any]) -> None:
+def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str]) -> None:
     from flows.compare import check_resume
 
-    check_resume(project, wanted)
+    check_resume(project, wanted, overrides)
 
 
 def _sweep(**asked: Any) -> Any:

@@ -1,28 +1,28 @@
 """The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
 from prefect import flow
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
-from flows.console.ctrl_c import interruption
-from flows.console.run_printing import headline, spread
+from flows.console.run_printing import headline, spread, tuned_sentence
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared, kept
 from flows.experiment.many_runs.seed_ensemble import ensemble
+from flows.experiment.many_runs.tuned import Tuned
+from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
-from flows.experiment.user_method import MethodError
 from flows.method import start
-from flows.run import run
 from silos.errors import UserError
 from tasks.recording.figures import draw_comparison, table_rows
-from tasks.recording.json_files import unwritable, write_json
+from tasks.recording.json_files import write_json
 from tasks.recording.track import connect
 from tasks.running.runner import PrefectRunner
 
@@ -39,8 +39,9 @@ def compare(
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
-    What is not named is read from `comparison` in params.yaml. `resume` goes on with the newest comparison, which must
-    have asked for the same. A run that fails does not stop the others; its error is under `failed`.
+    What is not named is read from `comparison` in params.yaml; with its `tune`, every method is first given equally many
+    settings. `resume` goes on with the newest comparison, which must have asked for the same. A run that fails does not
+    stop the others; its error is under `failed`.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
@@ -70,29 +71,38 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     problem = project.problem(seeds[0])
     for method in methods:
         start(project.params.page(method, project.root), problem)
-    return {"methods": methods, "seeds": seeds, "reference": reference, "data_version": project.silos.version}
+    check_tuning(project, methods)
+    asked = {"methods": methods, "seeds": seeds, "reference": reference, "tune": defaults.tune}
+    return {**asked, "data_version": project.silos.version}
 
 
-def check_resume(project: Project, wanted: dict[str, Any]) -> None:
+def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str]) -> None:
     """UserError if `resume` would have to go on with something else than was started."""
     name = newest_experiment(project, "compare")
-    if name is not None:
-        _same(wanted, experiment(project, name))
-        for method in wanted["methods"]:
-            for seed in wanted["seeds"]:
-                identity.check_resume(project, method, seed, name)
+    if name is None:
+        return
+    _same(wanted, experiment(project, name))
+    for method in wanted["methods"]:
+        if wanted["tune"]:
+            first = Project.open(overrides + first_setting(project, method), project.root)
+            identity.check_resume(first, method, wanted["seeds"][0], name, cell_of(0))
+            continue
+        for seed in wanted["seeds"]:
+            identity.check_resume(project, method, seed, name)
 
 
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
     prefect_page.called(name)
     with project.workers():
-        results, failed = _all_runs(project, name, wanted, overrides)
-        conclusions = _conclusions(project, wanted, results)
+        chosen = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else {}
+        results, failed = _all_runs(name, wanted, overrides, chosen)
+        conclusions = _conclusions(project, wanted, overrides, results, chosen)
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         "task": project.manifest.task,
+        "tuning": [asdict(one) for one in chosen.values()],
         "runs": list(results.values()),
         "failed": failed,
         **conclusions,
@@ -106,31 +116,30 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
 
 
 def _all_runs(
-    project: Project, name: str, wanted: dict[str, Any], overrides: list[str]
+    name: str, wanted: dict[str, Any], overrides: list[str], chosen: Mapping[str, Tuned]
 ) -> tuple[Results, list[dict[str, Any]]]:
-    """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect."""
+    """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect.
+
+    The run that a method was tuned to is its run on the first seed.
+    """
     results: Results = {}
     failed = []
-    screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
-    # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        for seed in wanted["seeds"]:
-            for method in wanted["methods"]:
-                try:
-                    results[method, seed] = run(method, seed, overrides, resume=True, experiment=name)
-                except Exception as error:
-                    if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError)):
-                        raise  # the other runs would end the same way
-                    stop = interruption(error)
-                    if stop is not None:
-                        raise stop from None
-                    reason = str(error) if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
-                    failed.append({"method": method, "seed": seed, "error": reason})
-                    screen.current().fail(run_name(method, seed), reason)
+    if not chosen:
+        screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
+    for seed, method in product(wanted["seeds"], wanted["methods"]):
+        best = chosen.get(method)
+        cell = cell_of(best.at) if best and seed == wanted["seeds"][0] else ""
+        result = attempt(method, seed, overrides + (best.settings if best else []), name, cell)
+        if isinstance(result, str):
+            failed.append({"method": method, "seed": seed, "error": result})
+        else:
+            results[method, seed] = result
     return results, failed
 
 
-def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> dict[str, Any]:
+def _conclusions(
+    project: Project, wanted: dict[str, Any], overrides: list[str], results: Results, chosen: Mapping[str, Tuned]
+) -> dict[str, Any]:
     """The table's rows, and each method against the reference on the seeds that both finished."""
     reference, quantity = wanted["reference"], project.quantity
     paired = []
@@ -150,20 +159,25 @@ def _conclusions(project: Project, wanted: dict[str, Any], results: Results) -> 
     return {
         "table": table_rows(list(results.values()), quantity),
         "paired": paired,
-        "ensembles": _ensembles(project, wanted, results),
+        "ensembles": [
+            one
+            for method in wanted["methods"]
+            if (one := _ensemble(_project_of(project, overrides, chosen.get(method)), method, wanted, results))
+        ],
     }
 
 
-def _ensembles(project: Project, wanted: dict[str, Any], results: Results) -> list[dict[str, Any]]:
-    """Of each method with several seeds: the mean prediction of its runs, in accuracy and in how unsure it is."""
-    ensembles = []
-    for method in wanted["methods"]:
-        seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
-        members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
-        numbers = ensemble(project.params.page(method, project.root), members) if members else None
-        if numbers is not None:
-            ensembles.append({"method": method, "seeds": seeds, **numbers})
-    return ensembles
+def _ensemble(project: Project, method: str, wanted: dict[str, Any], results: Results) -> dict[str, Any] | None:
+    """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
+    seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
+    members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
+    numbers = ensemble(project.params.page(method, project.root), members) if members else None
+    return None if numbers is None else {"method": method, "seeds": seeds, **numbers}
+
+
+def _project_of(project: Project, overrides: list[str], best: Tuned | None) -> Project:
+    """With the settings that a method was tuned to."""
+    return project if best is None else Project.open(overrides + best.settings, project.root)
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
@@ -185,11 +199,16 @@ def _ensemble_note(ensembles: list[dict[str, Any]]) -> list[str]:
     return [*head, "|---" * (len(names) + 1) + "|", *rows, ""]
 
 
+def _tuning_note(tuning: list[dict[str, Any]]) -> list[str]:
+    """What each method was tuned to, as lines of the experiment's note."""
+    return [*(f"- {one['method']}: {tuned_sentence(one)}" for one in tuning), ""] if tuning else []
+
+
 def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
     for key, value in wanted.items():
-        if known[key] != value:
+        if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`
             raise UserError(
-                f"the last comparison, {known['name']}, has {key} {known[key]} and you ask for {value}; "
+                f"the last comparison, {known['name']}, has {key} {known.get(key, 0)} and you ask for {value}; "
                 "ask for the same, or start anew without --resume."
             )
 
@@ -213,6 +232,7 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         "",
         *(f"- {p['sentence']}" for p in comparison["paired"]),
         "",
+        *_tuning_note(comparison["tuning"]),
         *_ensemble_note(comparison["ensembles"]),
         f"Data version {comparison['data_version']}.",
     ]

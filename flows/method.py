@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from flows.experiment import user_method
+from flows.experiment.many_runs.settings_grid import Axis
 from silos.errors import UserError, shown
 from silos.truth import true_is_no_number
 from tasks.recording.mlflow_names import fault
@@ -79,6 +80,8 @@ class Method(BaseModel, ABC):
     """Whether every client is scored on one model, or on its own."""
     takes_members: ClassVar[bool] = True
     """Whether it trains a deep ensemble (model.members); not where it makes a network of its own around a single one."""
+    tuned: ClassVar[Mapping[str, Axis]] = {}
+    """Options that a comparison with `tune` tries, beside the learning rate: 1, 2, 4 or 8 combinations of their values."""
 
     @abstractmethod
     def init(self, problem: "Problem") -> "State":

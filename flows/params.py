@@ -193,6 +193,7 @@ class ComparisonParams(Section):
     methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
     seeds: list[Annotated[int, Field(ge=0, le=bounds.SEED)]] = Field(min_length=1)
     reference: Annotated[str, PlainText()] = "fedavg"
+    tune: int = Field(default=0, ge=0, le=bounds.COPIES)
 
     @field_validator("methods", "seeds")
     @classmethod

@@ -45,6 +45,10 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     )
     for p in answer["paired"]:
         console.print(f"  {p['sentence']}")
+    if answer["tuning"]:
+        console.print(f"settings, chosen on validation rows of seed {answer['runs'][0]['seed']}:")
+    for one in answer["tuning"]:
+        console.print(f"  {one['method']}: {tuned_sentence(one)}")
     for failure in answer["failed"]:
         console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
     console.print()
@@ -73,6 +77,19 @@ def headline(paired: list[dict[str, Any]]) -> str:
         verdicts[real if p["better"] else "not distinguishable"].append(p["method"])
     said = [f"{', '.join(methods)} {verdict}" for verdict, methods in verdicts.items() if methods]
     return f"Against {paired[0]['reference']}: {'; '.join(said)}."
+
+
+def tuned_sentence(one: dict[str, Any]) -> str:
+    """What a method was tuned to, of how many settings, and where something better may lie beyond them."""
+    chosen = ", ".join(_short(setting) for setting in one["settings"])
+    edge = ", ".join(_short(key) for key in one["at_edge"])
+    return f"{chosen}; the best of {one['tried']}" + (f", at the edge of {edge}" if edge else "")
+
+
+def _short(setting: str) -> str:
+    """`learning_rate 0.1` of `training.optimiser.learning_rate=0.1`."""
+    key, _, value = setting.partition("=")
+    return f"{key.rpartition('.')[2]} {value}".strip()
 
 
 def spread(row: dict[str, Any], name: str, quantity: Quantity) -> str:

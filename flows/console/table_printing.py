@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flows.console.durations import duration
 from flows.console.literal_text import PlainConsole, text_table
 from flows.console.truth_printing import truth_table
 
@@ -26,6 +27,8 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(table)
     seeds = f"{'draws of the data' if answer['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
     console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
+    if any(row["choice"] for row in rows):
+        _chosen(rows, console)
     if answer["by_class"]:
         _by_class(answer["by_class"], console)
     if answer["also"]:
@@ -43,6 +46,19 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     for figure in answer["figures"]:
         console.print(f"figure        {figure}")
     console.print(f"experiment    {answer['experiment']}")
+
+
+def _chosen(rows: list[dict[str, Any]], console: PlainConsole) -> None:
+    """What each cell was tuned to; a choice at the edge of what was tried might be better still beyond it."""
+    table = text_table("cell", "chosen", "settings tried", "at the edge of these")
+    for row in rows:
+        if row["choice"]:
+            chosen = ", ".join(setting.rpartition(".optimiser.")[2] for setting in row["choice"].split("; "))
+            edge = ", ".join(key.rpartition(".")[2] for key in row["at_edge"])
+            table.add_row(row["cell"], chosen, f"{row['tried']}", edge)
+    console.print()
+    console.print("each cell's settings, chosen on the first seed")
+    console.print(table)
 
 
 def _by_class(classes: dict[str, dict[str, dict[str, float | None]]], console: PlainConsole) -> None:
@@ -93,10 +109,5 @@ def _three(value: float | None) -> str:
 def estimate(answer: dict[str, Any], console: PlainConsole) -> None:
     """Minutes by cell."""
     for cell, seconds in answer["seconds"].items():
-        console.print(f"{cell:<20} about {_time(seconds)}")
-    console.print(f"in all               about {_time(sum(answer['seconds'].values()))} on this machine")
-
-
-def _time(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes."""
-    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+        console.print(f"{cell:<20} about {duration(seconds)}")
+    console.print(f"in all               about {duration(sum(answer['seconds'].values()))} on this machine")

@@ -26,8 +26,8 @@ def identity_of(project: Project, problem: Problem, page: Method, method: str) -
     }
 
 
-def check_resume(project: Project, method: str, seed: int, experiment: str | None) -> None:
+def check_resume(project: Project, method: str, seed: int, experiment: str | None, cell: str = "") -> None:
     """UserError if `resume` would have to go on with other settings than the run was started with."""
     if experiment is not None:
-        folder = RunFolder(project.runs / experiment / run_name(method, seed))
+        folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
         folder.check(identity_of(project, project.problem(seed), project.params.page(method, project.root), method))

@@ -9,6 +9,7 @@ import math
 import torch
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Method, Report
 from flows.methods.shared.groups import Tree, model_of_groups, together
 from flows.round import Problem, Round
@@ -25,12 +26,15 @@ from tasks.messages import Update
 
 
 class CFL(Method):
-    """`mean_below` is the paper's e1, `longest_above` its e2; null is .1 and .2 of the longest update of the first round."""
+    """`mean_below` is the paper's e1, `longest_above` its e2; null are shares of the longest update of the first round."""
 
     tested_model = "personal"
+    tuned = axes(mean_share=(0.1, 0.4))
 
     mean_below: float | None = Field(None, ge=0, le=bounds.REAL)
     longest_above: float | None = Field(None, ge=0, le=bounds.REAL)
+    mean_share: float = Field(0.1, ge=0, le=bounds.REAL)
+    longest_share: float = Field(0.2, ge=0, le=bounds.REAL)
     after_round: int = Field(0, ge=0, le=bounds.TIMES)
     separation: float = Field(0.0, ge=0, le=1)
     linkage: Linkage = "single"
@@ -99,8 +103,8 @@ class CFL(Method):
 
     def _stuck(self, mean: float, longest: float, first: float) -> bool:
         """Whether the cluster stands still (e1) while a client does not (e2)."""
-        below = 0.1 * first if self.mean_below is None else self.mean_below
-        above = 0.2 * first if self.longest_above is None else self.longest_above
+        below = self.mean_share * first if self.mean_below is None else self.mean_below
+        above = self.longest_share * first if self.longest_above is None else self.longest_above
         return mean < below and longest > above
 
 

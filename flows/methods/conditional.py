@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Method, Report
 from flows.methods.shared.conditions import Conditions, FewRows, Known, Source
 from flows.methods.shared.gradient_round import gradient_round
@@ -44,6 +45,8 @@ class Conditional(Method):
 
     tested_model = "personal"
     takes_members = False
+
+    tuned = axes(statistics=([{"kind": "covariance_xy"}], [{"kind": "loadings"}]))
 
     statistics: Annotated[tuple[dict[str, Any], ...], PlainText()] = ({"kind": "covariance_xy"},)
     form: Literal["joined", "planes", "bilinear", "ensemble"] = "joined"

@@ -8,6 +8,7 @@ repeat: every client k trains w_k from w, and t_k from its last, for E local epo
 
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import Axis, axes
 from flows.method import Report
 from flows.methods import fedavg
 from flows.methods.shared.network_checks import apart, ending_in_a_layer
@@ -28,6 +29,8 @@ class DisTrans(fedavg.FedAvg):
 
     tested_model = "personal"
     takes_members = False
+
+    tuned = axes(mix=Axis(values=(0.2, 0.4), most=0.8))
 
     mix: float = Field(0.2, ge=0, lt=1)
     offset_rate: float = Field(0.2, ge=0, le=bounds.REAL)

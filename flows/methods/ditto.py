@@ -6,6 +6,7 @@ minimise  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as it was
 
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Report
 from flows.methods import fedavg
 from flows.round import Problem, Round
@@ -21,6 +22,7 @@ class Ditto(fedavg.FedAvg):
     """`personal_weight` is the paper's lambda; it tries .1, 1 and 2."""
 
     tested_model = "personal"
+    tuned = axes(personal_weight=(0.1, 1.0))
 
     personal_weight: float = Field(1.0, ge=0, le=bounds.REAL)
 

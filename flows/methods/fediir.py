@@ -10,6 +10,7 @@ repeat: every client k sends G_k, the gradient at w of its mean loss in the last
 import torch
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Report
 from flows.methods import fedavg
 from flows.methods.shared.network_checks import ending_in_a_layer
@@ -27,6 +28,8 @@ class FedIIR(fedavg.FedAvg):
     """`penalty` is the paper's lambda; `decay` keeps that much of the last round's g."""
 
     takes_members = False
+
+    tuned = axes(penalty=(0.001, 0.01))
 
     penalty: float = Field(0.01, ge=0, le=bounds.REAL)
     decay: float = Field(0.95, ge=0, lt=1)

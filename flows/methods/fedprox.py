@@ -5,6 +5,7 @@ every client k minimises F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu =
 
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Report
 from flows.methods import fedavg
 from flows.round import Round
@@ -16,6 +17,8 @@ from tasks.local_train import local_train
 
 class FedProx(fedavg.FedAvg):
     """`proximal` is the paper's mu; its grid is 0.001, 0.01, 0.1, 1."""
+
+    tuned = axes(proximal=(0.01, 0.1))
 
     proximal: float = Field(0.01, ge=0, le=bounds.REAL)
 

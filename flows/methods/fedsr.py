@@ -8,6 +8,7 @@ repeat: every client k trains w_k from w, and its references from their last, fo
 
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Report
 from flows.methods import fedavg
 from flows.methods.shared.network_checks import apart, ending_in_a_layer, fitting
@@ -30,6 +31,8 @@ class FedSR(fedavg.FedAvg):
     """
 
     takes_members = False
+
+    tuned = axes(norm_weight=(0.001, 0.01))
 
     norm_weight: float = Field(0.01, ge=0, le=bounds.REAL)
     conditional_weight: float = Field(0.001, ge=0, le=bounds.REAL)

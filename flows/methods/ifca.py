@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 
+from flows.experiment.many_runs.settings_grid import Axis, axes
 from flows.method import Method, Report
 from flows.methods.shared.groups import members, model_of_groups, of_group, together, train_groups
 from flows.methods.shared.network_checks import fitting
@@ -30,6 +31,8 @@ class IFCA(Method):
     """`clusters` is the paper's K; `restarts` such sets train side by side for `trial` rounds, then the best alone."""
 
     tested_model = "personal"
+
+    tuned = axes(restarts=Axis(values=(1, 4), least=1, most=4))
 
     clusters: int = Field(3, ge=1, le=bounds.COPIES)
     restarts: int = Field(1, ge=1, le=bounds.COPIES)

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
+from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Method, Report
 from flows.methods.shared import sites
 from flows.methods.shared.network_checks import dense_only, not_normalising
@@ -43,6 +44,8 @@ class Virtual(Method):
     """
 
     takes_members = False
+
+    tuned = axes(kl_weight=(1e-4, 1e-3))
 
     kl_weight: float = Field(1e-3, ge=0, le=bounds.REAL)
     prior_precision: float = Field(1.0, gt=0, le=bounds.REAL)

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from flows.experiment.many_runs.settings_grid import placed
+
 
 def _flat(value: Any) -> Any:
     """Lists in lists as one list, so that a YAML anchor can name settings that cells share."""
@@ -63,7 +65,7 @@ class Curves(Record):
         for name in sorted({name for names in self.contests for name in names} - self.lines.keys()):
             raise ValueError(f"there is no line {name!r}; there are {', '.join(self.lines)}")
         for setting in (self.place, *(line.place for line in self.lines.values() if line.place)):
-            filled(setting, 0)
+            placed(setting, 0)
         for name, line in self.lines.items():
             places = self.at if line.at is None else line.at
             if len({*places}) < len(places):
@@ -78,7 +80,7 @@ class Curves(Record):
                 "method": line.method,
                 "published": line.published.get(at),
                 "beside": {metric: of[at] for metric, of in line.beside.items() if at in of},
-                "set": [*line.set, filled(line.place or self.place, at)],
+                "set": [*line.set, placed(line.place or self.place, at)],
             }
             for name, line, at in self.points()
         }
@@ -100,13 +102,6 @@ class Curves(Record):
     def few(self) -> set[str]:
         """The cells of which only the first seed runs."""
         return {cell_at(name, at) for name, _, at in self.points() if at in self.first_seed}
-
-
-def filled(setting: str, value: Any) -> str:
-    """The setting with the value in place of {}; ValueError unless that stands there once."""
-    if setting.count("{}") != 1:
-        raise ValueError(f"{setting!r}: {{}} stands once where the value goes")
-    return setting.replace("{}", str(value))
 
 
 def cell_at(line: str, place: int | float) -> str:

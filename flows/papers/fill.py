@@ -41,9 +41,13 @@ def fill(sweep: Sweep) -> None:
 
 
 def _fill_cell(sweep: Sweep, cell: str) -> bool:
-    """The grid on the first seed, then every seed at the best choice; whether any was missing."""
-    tried = [_fill_one(sweep, cell, *one) for one in sweep.tries(cell)]
-    return any(tried + [_fill_one(sweep, cell, *one) for one in sweep.wanted(cell)])
+    """The grid on the first seed, what lies beyond it, then every seed at the best choice; whether any was missing."""
+    news, done = [], 0
+    while rest := sweep.tries(cell)[done:]:
+        news += [_fill_one(sweep, cell, *one) for one in rest]
+        done += len(rest)
+        screen.current().plan(sum(map(sweep.count, sweep.page.cells)))
+    return any(news + [_fill_one(sweep, cell, *one) for one in sweep.wanted(cell)])
 
 
 def _fill_one(sweep: Sweep, cell: str, seed: int, choice: str | None) -> bool:

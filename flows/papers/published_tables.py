@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from flows.papers.curves import Curves, Record, Settings, filled
+from flows.experiment.many_runs.settings_grid import Axis, Grid, Point, placed
+from flows.papers.curves import Curves, Record, Settings
 from flows.papers.trial_page import Confusion, KnownSilos, Trial, check_silos, check_trials
 from silos import bounds, strict_yaml
 from silos.errors import UserError, shown
@@ -30,6 +31,7 @@ class Cell(Record):
 
     `floor` is what theory says that it cannot pass, `beside` is published of other metrics. Of a trial it is published in
     `said` how often each judge said what, of so many pairs `of`; and in `distances` mean and standard deviation, by name.
+    `tune` are settings of which the best on the first seed is taken: key to values.
     """
 
     about: str
@@ -39,6 +41,7 @@ class Cell(Record):
     measure: Measure | None = None
     beside: dict[str, float] = Field({})
     set: Settings = ()
+    tune: dict[str, Axis] = Field({})
     trial: Trial | None = None
     silos: KnownSilos | None = None
     said: dict[str, dict[str, int]] = Field({})
@@ -73,7 +76,8 @@ class Scale(Record):
 class Table(Record):
     """A published table.
 
-    `choose_on` says where the best of the grid is looked for on the first seed: the measure itself, or validation rows.
+    `choose_on` says where the best of a grid is looked for on the first seed: the measure itself, or validation rows. The
+    grid is one setting for all cells, with values of the scale; or each cell has what it is tuned by, equally many settings.
     `seeds_are: data` draws other data with each seed. Of every contest the best cell is paired with the next. A table
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
     their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
@@ -144,7 +148,8 @@ class Table(Record):
         if any(scale.grid for scale in self.scales.values()) and not self.grid:
             raise ValueError("a scale has a grid, and the table has no setting that its values belong in: add `grid`")
         if self.grid:
-            filled(self.grid, 0)
+            placed(self.grid, 0)
+        self._tuned_alike()
         if any(pair.classes for pair in self.paired) and self.seeds_are == "data":
             raise ValueError("pairs by class need the same rows in every seed, and here seeds draw other data")
         compared = {cell for pair in self.paired for cell in (pair.first, pair.second)}.union(*self.contests)
@@ -154,6 +159,21 @@ class Table(Record):
         if self.seeds_are == "data" and any(self.measure_of(cell).rounds_to is not None for cell in compared):
             raise ValueError("where seeds draw the data a pair is a difference of scores, and rounds_to counts rounds")
         return self
+
+    def _tuned_alike(self) -> None:
+        """ValueError where cells that are compared have other numbers of settings: that would rank what was tuned most."""
+        counts = {name: len(Grid(cell.tune).points()) for name, cell in self.cells.items()}
+        odd = next((name for name, count in counts.items() if count != max(counts.values())), None)
+        if odd is not None:
+            raise ValueError(f"the cell {odd} is tuned by {counts[odd]} settings, and others by {max(counts.values())}")
+        if self.grid and max(counts.values()) > 1:
+            raise ValueError("cells have a grid in `tune`, and the table has one in `grid`: drop one of them")
+        for cell in self.cells.values():
+            for key in cell.tune:
+                placed(key, 0)
+        for cell_name in self.cells:
+            for scale in self.scales:
+                self.grid_of(cell_name, scale)
 
     @property
     def judged(self) -> bool:
@@ -183,17 +203,24 @@ class Table(Record):
         """Those of these seeds that the cell is run with."""
         return list(seeds[:1] if self.curves is not None and cell in self.curves.few() else seeds)
 
-    def choices(self, cell: str, scale: str) -> list[str | None]:
-        """The grid's settings for a cell; one None where there is no grid."""
+    def grid_of(self, cell: str, scale: str) -> Grid | None:
+        """What a cell is chosen from at this scale; None where nothing is chosen."""
+        if self.cells[cell].tune:
+            return Grid(self.cells[cell].tune)
         grid = self.scales[scale].grid
         values = grid.get(cell, ()) if isinstance(grid, dict) else grid
-        return [filled(str(self.grid), value) for value in values] or [None]
+        return Grid({str(self.grid): Axis.model_validate(list(values))}) if values else None
 
-    def settings(self, cell: str, scale: str, choice: str | None, seed: int) -> list[str]:
+    def beyond(self, cell: str, scale: str, best: Point) -> list[Point]:
+        """What is tried once more where the best of the first settings stands at an edge of what a cell is tuned by."""
+        grid = self.grid_of(cell, scale)
+        return grid.beyond(best) if grid and self.cells[cell].tune else []
+
+    def settings(self, cell: str, scale: str, choice: Sequence[str], seed: int) -> list[str]:
         """All that the page says of a run, the later lines over the earlier."""
         data = [f"data.seed={seed}"] if self.seeds_are == "data" else []
         lines = [*self.base, *self.scales[scale].set, *self.cells[cell].set]
-        return lines + ([choice] if choice else []) + data
+        return [*lines, *choice, *data]
 
 
 def names() -> list[str]:

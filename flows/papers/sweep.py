@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.experiment.many_runs.settings_grid import Grid, Point
 from flows.papers.published_tables import Pair, table_of
 from flows.papers.results_file import Results, without_places
 from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
@@ -52,8 +53,11 @@ class Sweep:
         return whole and not any(map(self.could_pair, self.pairs())) and not any(map(self.could_join, self.page.cells))
 
     def tries(self, cell: str) -> list[tuple[int, str | None]]:
-        """Seed and choice of the runs that a cell's choice is made from: the grid on the first seed."""
-        return [(self.seeds[0], choice) for choice in self.page.choices(cell, self.scale)]
+        """Seed and choice of the runs that a cell's choice is made from, on the first seed.
+
+        They are the grid; and once that is recorded, where its best stands at an edge, what lies beyond.
+        """
+        return [(self.seeds[0], choice) for choice in self._settings_of(cell)]
 
     def wanted(self, cell: str) -> list[tuple[int, str | None]]:
         """Seed and choice of the runs that a cell's numbers are of; the tries must be recorded."""
@@ -65,20 +69,17 @@ class Sweep:
         return self.page.seeds_of(cell, self.seeds)
 
     def choice(self, cell: str) -> str | None:
-        """The best of the grid on the first seed; None where there is no grid."""
-        choices = self.page.choices(cell, self.scale)
-        if len(choices) == 1:
-            return choices[0]
-        measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
-        key = "validation" if on_validation else "value"
-        results = [(self.recorded(cell, *one)[key], one[1]) for one in self.tries(cell)]
-        scored = [(value, choice) for value, choice in results if value is not None]
-        if not scored:
-            return choices[0]
-        metric = self.quantity(cell).headline if on_validation or measure.metric is None else measure.metric
-        counts = measure.rounds_to is not None and not on_validation
-        better = min if counts or lower_is_better(metric) else max
-        return better(scored, key=lambda pair: pair[0])[1]
+        """The best of the tries; None where there is no grid."""
+        choices = list(self._settings_of(cell))
+        return choices[0] if len(choices) == 1 else self._best(cell, choices)
+
+    def at_edge(self, cell: str) -> list[str]:
+        """The settings that the cell's choice stands at the edge of what was tried of."""
+        grid = self.page.grid_of(cell, self.scale)
+        if grid is None:
+            return []
+        points = self._points(cell, grid)
+        return grid.at_edge(points[list(self._settings_of(cell)).index(self.choice(cell))], points)
 
     def record(self, cell: str, seed: int, choice: str | None) -> dict[str, Any] | None:
         """What is recorded of a run; None if it is missing."""
@@ -168,11 +169,11 @@ class Sweep:
 
     def place(self, cell: str, choice: str | None) -> str:
         """The cell's name in a run's folder, with the number of the choice on the grid."""
-        return cell if choice is None else f"{cell}-{self.page.choices(cell, self.scale).index(choice)}"
+        return cell if choice is None else f"{cell}-{list(self._settings_of(cell)).index(choice)}"
 
     def settings(self, cell: str, seed: int, choice: str | None) -> list[str]:
         """A run's, over params.yaml."""
-        return self.page.settings(cell, self.scale, choice, seed) + self.overrides
+        return self.page.settings(cell, self.scale, self._settings_of(cell)[choice], seed) + self.overrides
 
     def project(self, cell: str, seed: int, choice: str | None) -> "Project":
         """A run's."""
@@ -191,13 +192,45 @@ class Sweep:
         return self._projects[cell].params.training.rounds
 
     def count(self, cell: str) -> int:
-        """Runs of a cell."""
-        return len(self.page.choices(cell, self.scale)) - 1 + len(self.seeds_of(cell))
+        """Runs of a cell, as far as it is known yet."""
+        return len(self._settings_of(cell)) - 1 + len(self.seeds_of(cell))
 
     @cached_property
     def _projects(self) -> "dict[str, Project]":
         """cell to what its runs have in common."""
-        return {cell: self.project(cell, self.seeds[0], None) for cell in self.page.cells}
+        from flows.experiment.project import Project
+
+        settings = {cell: self.page.settings(cell, self.scale, (), self.seeds[0]) for cell in self.page.cells}
+        return {cell: Project.open(lines + self.overrides, self.root, derived=True) for cell, lines in settings.items()}
+
+    def _settings_of(self, cell: str) -> dict[str | None, list[str]]:
+        """Choice, as records and folders call it, to its settings, in the order that they are tried in."""
+        grid = self.page.grid_of(cell, self.scale)
+        if grid is None:
+            return {None: []}
+        settings = map(grid.settings, self._points(cell, grid))
+        return {"; ".join(lines): lines for lines in settings}
+
+    def _points(self, cell: str, grid: Grid) -> list[Point]:
+        """Of the grid, and, once all of that is recorded, those beyond the edges that its best stands at."""
+        points = grid.points()
+        choices: list[str | None] = ["; ".join(grid.settings(point)) for point in points]
+        if not all(self.record(cell, self.seeds[0], choice) for choice in choices):
+            return points
+        return points + self.page.beyond(cell, self.scale, points[choices.index(self._best(cell, choices))])
+
+    def _best(self, cell: str, choices: Sequence[str | None]) -> str | None:
+        """Of the first seed's recorded runs the best, by the measure or on validation rows; the first if none is scored."""
+        measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
+        key = "validation" if on_validation else "value"
+        results = [(self.recorded(cell, self.seeds[0], choice)[key], choice) for choice in choices]
+        scored = [(value, choice) for value, choice in results if value is not None]
+        if not scored:
+            return choices[0]
+        metric = self.quantity(cell).headline if on_validation or measure.metric is None else measure.metric
+        counts = measure.rounds_to is not None and not on_validation
+        better = min if counts or lower_is_better(metric) else max
+        return better(scored, key=lambda pair: pair[0])[1]
 
     def _value(self, cell: str, record: dict[str, Any]) -> float | None:
         """What this table measures of a run, which may be another table's; None if that was not kept."""

@@ -70,6 +70,8 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
         "missed": len(records) - len(values),
         "seeds": sweep.seeds_of(cell),
         "choice": sweep.choice(cell),
+        "tried": len(sweep.tries(cell)),
+        "at_edge": sweep.at_edge(cell),
         "seconds": statistics.fmean(r["seconds"] for r in records),
     }
 

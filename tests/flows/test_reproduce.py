@@ -215,6 +215,9 @@ def test_a_table_prints_within_120_columns(seeds_are):
         "missed": 0,
         "seconds": 31.4,
         "seeds": [0, 1, 2, 3, 4],
+        "choice": 'training.optimiser.learning_rate=0.1; method.conditional.statistics=[{"kind": "loadings", "norm": 4}]',
+        "tried": 10,
+        "at_edge": ["training.optimiser.learning_rate"],
         "about": "ensemble of 3 experts, mini-batches of all clients' rows",
     }
     shown = {"published": 0.93, "ours": None}
@@ -242,7 +245,16 @@ def test_a_table_prints_within_120_columns(seeds_are):
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= 120
     assert ("draws of the data" in said) == (seeds_are == "data")
-    for part in ("14.9 ± 1.9", "13.12", "24.81", "0.930 / -", "on [o]", "0.123 ± 0.01 (0.273)", "mutual information"):
+    for part in (
+        "14.9 ± 1.9",
+        "13.12",
+        "24.81",
+        "0.930 / -",
+        "on [o]",
+        "0.123 ± 0.01 (0.273)",
+        "learning_rate=0.1,",
+        "mutual information",
+    ):
         assert part in said
     assert all(f"entropy {at}," in said for at in range(12))
     line, *_ = [line for line in said.splitlines() if line.startswith("linear-conditional-fedavg-2K")]

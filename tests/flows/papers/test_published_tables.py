@@ -45,7 +45,8 @@ read_once = cache(table_of)
 def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, scale):
     found = read_once(paper, table, scale)
     for cell in found.cells:
-        for choice in found.choices(cell, scale):
+        grid = found.grid_of(cell, scale)
+        for choice in map(grid.settings, grid.points()) if grid else [()]:
             params = Project.open(found.settings(cell, scale, choice, 7), CHECKOUT).params
             assert found.judged or params.page(found.method_of(cell), CHECKOUT)
             assert (params.data.seed == 7) == (found.seeds_are == "data")
@@ -73,7 +74,7 @@ def test_a_table_of_other_tables_runs_has_their_cells(paper, table, scale):
         assert owner.by_class or not found.by_class  # so that its records count by class
         assert owner.also or not found.also  # and hold the other metrics
         for cell in found.cells:
-            assert owner.settings(cell, scale, None, 0) == found.settings(cell, scale, None, 0)
+            assert owner.settings(cell, scale, (), 0) == found.settings(cell, scale, (), 0)
 
 
 def test_paired_cells_have_the_same_data():
@@ -81,7 +82,7 @@ def test_paired_cells_have_the_same_data():
         found = read_once(paper, table, scale)
         pairs = [(p.first, p.second) for p in found.paired] + [(c[0], other) for c in found.contests for other in c]
         cells = {cell for pair in pairs for cell in pair}
-        data = {cell: Project.open(found.settings(cell, scale, None, 0), CHECKOUT).params.data for cell in cells}
+        data = {cell: Project.open(found.settings(cell, scale, (), 0), CHECKOUT).params.data for cell in cells}
         for first, second in pairs:
             assert data[first] == data[second], (table, first, second)
 
@@ -107,8 +108,27 @@ def test_lists_in_lists_are_one_list_of_settings():
 def test_a_grid_is_for_all_cells_or_for_those_that_it_names():
     grids = {"cpu": {"seeds": [0], "grid": [1, 2]}, "paper": {"seeds": [0], "grid": {"a": [3]}}}
     found = Table.model_validate({**TINY, "grid": "x={k: {}}", "scales": grids})
-    assert [found.choices(c, "cpu") for c in "ab"] == [["x={k: 1}", "x={k: 2}"]] * 2
-    assert [found.choices(c, "paper") for c in "ab"] == [["x={k: 3}"], [None]]
+    assert [_choices(found, c, "cpu") for c in "ab"] == [[["x={k: 1}"], ["x={k: 2}"]]] * 2
+    assert [_choices(found, c, "paper") for c in "ab"] == [[["x={k: 3}"]], []]
+
+
+def _choices(table, cell, scale):
+    grid = table.grid_of(cell, scale)
+    return [grid.settings(point) for point in grid.points()] if grid else []
+
+
+def test_cells_may_be_tuned_by_settings_of_their_own_if_they_are_equally_many():
+    rates, weights = {"rate": [0.1, 0.2, 0.4, 0.8]}, {"rate": [0.1, 0.2], "weight": [1, 10]}
+    a, b = TINY["cells"].values()
+    found = Table.model_validate({**TINY, "cells": {"a": {**a, "tune": rates}, "b": {**b, "tune": weights}}})
+    assert len(_choices(found, "a", "cpu")) == len(_choices(found, "b", "cpu")) == 4
+    assert _choices(found, "b", "cpu")[1] == ["rate=0.1", "weight=10"]
+    assert found.beyond("b", "cpu", (0.2, 10)) == [(0.4, 10), (0.8, 10), (0.2, 100), (0.2, 1000)]
+    for other in ({}, {"rate": [0.1]}):
+        with pytest.raises(ValidationError, match="the cell b is tuned by 1 settings, and others by 4"):
+            Table.model_validate({**TINY, "cells": {"a": {**a, "tune": rates}, "b": {**b, "tune": other}}})
+    with pytest.raises(ValidationError, match="drop one of them"):
+        Table.model_validate({**TINY, "grid": "x={}", "cells": {"a": {**a, "tune": rates}}})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,17 @@ RUNS = {
     "also": {"accuracy/own_law": "own law"},
     "scales": {"cpu": {"seeds": [0, 1, 2]}},
 }
+TUNED = {
+    **RUNS,
+    "measure": {},
+    "also": {},
+    "choose_on": "validation",
+    "cells": {
+        "a": {"about": "one", "tune": {"training.optimiser.learning_rate": [0.1, 0.2], "training.batch": [8, 16]}}
+    },
+}
 TABLES = {
+    "tuned": TUNED,
     "runs": RUNS,
     "headline": {**RUNS, "runs_of": "runs", "measure": {}},
     "law": {**RUNS, "runs_of": "runs", "measure": {"metric": "accuracy/own_law"}},
@@ -28,7 +38,7 @@ TABLES = {
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": TABLES}))
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": TABLES}, sort_keys=False))
     monkeypatch.chdir(tmp_path)
 
     def made(name, laws):
@@ -56,3 +66,39 @@ def test_a_table_of_other_runs_shows_its_own_measure_of_them(sweep):
     assert sweep("runs", laws).values("a") == [4, 4, 4]
     assert sweep("headline", laws).values("a") == [0.5, 0.5, 0.5]
     assert sweep("law", laws).values("b") == [0.5, 0.125, 0.25]
+
+
+def test_where_the_best_stands_at_an_edge_of_its_grid_it_is_looked_for_beyond_it_once(sweep):
+    found = sweep("tuned", {})
+
+    def run(best):
+        """All that is missing on the first seed; validation accuracy falls with the distance from this rate and batch."""
+        missing = [one for one in found.tries("a") if found.record("a", *one) is None]
+        for seed, choice in missing:
+            rate, batch = (float(setting.partition("=")[2]) for setting in choice.split("; "))
+            far = abs(rate - best[0]) + abs(batch - best[1]) / 100
+            found.results.keep(
+                (found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": 1 - far}
+            )
+        return [choice.replace("training.", "").replace("optimiser.", "") for _, choice in missing]
+
+    assert run((0.4, 12)) == [f"learning_rate={rate}; batch={batch}" for rate in (0.1, 0.2) for batch in (8, 16)]
+    assert not found.finished
+    beyond = run((0.4, 12))
+    assert beyond[:2] == ["learning_rate=0.4; batch=8", "learning_rate=0.8; batch=8"]
+    assert beyond[2:] == ["learning_rate=0.2; batch=4", "learning_rate=0.2; batch=2"]
+    assert run((0.4, 12)) == []
+    assert found.choice("a") == "training.optimiser.learning_rate=0.4; training.batch=8"
+    assert found.at_edge("a") == []
+    assert found.settings("a", 1, found.choice("a"))[-2:] == found.choice("a").split("; ")
+    assert [found.place("a", choice) for _, choice in found.tries("a")] == [f"a-{at}" for at in range(8)]
+
+
+def test_a_choice_that_is_still_at_an_edge_is_marked(sweep):
+    found = sweep("tuned", {})
+    for _ in range(2):
+        for seed, choice in found.tries("a"):
+            rate = float(choice.split("; ")[0].partition("=")[2])
+            found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": rate})
+    assert found.choice("a") == "training.optimiser.learning_rate=0.8; training.batch=8"
+    assert found.at_edge("a") == ["training.optimiser.learning_rate"]

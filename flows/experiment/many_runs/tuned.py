@@ -1,0 +1,68 @@
+"""Methods of a comparison tuned alike: equally many settings each, the best on validation rows of the first seed.
+
+A grid is the learning rate of params.yaml times powers of 3 by what the method's page names in `tuned`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flows.experiment.many_runs.settings_grid import Axis, Grid, Point
+from flows.method import Method
+from models.assessment.quantities import Quantity
+from silos.errors import UserError
+
+RATE = "training.optimiser.learning_rate"
+_FACTOR = 3  # between two learning rates
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a method was tuned to; `at` tells its run on the first seed from the others that were tried."""
+
+    method: str
+    settings: list[str]
+    at: int
+    tried: int
+    score: float | None  # on validation rows, higher is better; None if no setting has one
+    at_edge: list[str]
+
+
+def grid_of(method: str, page: type[Method], rate: float, settings: int) -> Grid:
+    """So many settings around this learning rate; UserError if the page's own do not divide them."""
+    own = {f"method.{method}.{option}": axis for option, axis in page.tuned.items()}
+    combinations = math.prod(len(axis.values) for axis in own.values())
+    if settings % combinations:
+        raise UserError(
+            f"comparison.tune is {settings}, and {method} has {combinations} settings of its own to try with each learning "
+            f"rate; give a number that {combinations} divides."
+        )
+    count = settings // combinations
+    powers = range(-(2 * count // 3), count - 2 * count // 3)
+    return Grid({RATE: Axis(values=tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)), **own})
+
+
+def tuned(method: str, grid: Grid, scored: Callable[[int, tuple[str, ...]], float | None]) -> Tuned:
+    """The best setting of the grid and, once, of what lies beyond its edges; `scored` runs one, None if it has no score."""
+    points: list[Point] = grid.points()
+    scores = [scored(at, tuple(grid.settings(point))) for at, point in enumerate(points)]
+    wider = grid.beyond(points[_best(scores)])
+    scores += [scored(len(points) + at, tuple(grid.settings(point))) for at, point in enumerate(wider)]
+    points += wider
+    best = _best(scores)
+    return Tuned(
+        method, grid.settings(points[best]), best, len(points), scores[best], grid.at_edge(points[best], points)
+    )
+
+
+def validation_score(result: dict[str, Any], quantity: Quantity) -> float | None:
+    """Of a finished run, higher is better; None if it diverged."""
+    score = quantity.score(result["metrics"], "validation/")
+    return score if math.isfinite(score) else None
+
+
+def _best(scores: list[float | None]) -> int:
+    """The first of the highest; where none has a score, the first."""
+    known = [-math.inf if score is None else score for score in scores]
+    return known.index(max(known))

@@ -1,0 +1,106 @@
+"""The runs of a comparison: one of them, whatever comes of it, and those that methods are tuned with."""
+
+import math
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.console import screen
+from flows.console.ctrl_c import interruption
+from flows.console.durations import duration
+from flows.experiment.many_runs.settings_grid import Grid
+from flows.experiment.many_runs.tuned import Tuned, grid_of, tuned, validation_score
+from flows.experiment.project import Project
+from flows.experiment.run_folder import run_name
+from flows.experiment.user_method import MethodError
+from flows.method import find
+from flows.run import run
+from silos.errors import UserError
+from tasks.recording.json_files import unwritable
+
+
+def attempt(method: str, seed: int, settings: list[str], experiment: str, cell: str = "") -> dict[str, Any] | str:
+    """A run's result, or the reason why there is none; what would end other runs the same way is raised."""
+    try:
+        # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            return run(method, seed, settings, resume=True, experiment=experiment, cell=cell)
+    except Exception as error:
+        if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError)):
+            raise
+        stop = interruption(error)
+        if stop is not None:
+            raise stop from None
+        reason = str(error) if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
+        screen.current().fail(run_name(method, seed, cell), reason)
+        return reason
+
+
+def cell_of(at: int) -> str:
+    """What tells the run of a setting from the others of its method."""
+    return f"setting{at}"
+
+
+def check_tuning(project: Project, methods: list[str]) -> None:
+    """UserError if params ask for tuned methods and these cannot be."""
+    if not project.params.comparison.tune:
+        return
+    if not sum(project.silos.federated().rows("validation").values()):
+        raise UserError(
+            "settings are chosen on validation rows, and the data have none; set data.split.validation, for example to "
+            "0.15, and run `siloflow partition`."
+        )
+    for method in methods:
+        _grid(project, method)
+
+
+def first_setting(project: Project, method: str) -> list[str]:
+    """What a method is tried with first."""
+    grid = _grid(project, method)
+    return grid.settings(grid.points()[0])
+
+
+def tuned_methods(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Tuned]:
+    """Every method's best settings on the first seed; what is to come is said, and how long once each has run once."""
+    settings, seeds, methods = wanted["tune"], wanted["seeds"], wanted["methods"]
+    grids = {method: _grid(project, method) for method in methods}
+    runs = len(methods) * (settings + len(seeds) - 1)
+    screen.current().plan(runs)
+    screen.current().say(
+        f"{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 beyond every edge at which the "
+        f"best stands), then the best on the other seeds: {runs} runs or some more"
+    )
+
+    @cache
+    def result(method: str, at: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
+        return attempt(method, seeds[0], [*overrides, *lines], name, cell_of(at))
+
+    def score(method: str, at: int, lines: tuple[str, ...]) -> float | None:
+        found = result(method, at, lines)
+        return None if isinstance(found, str) else validation_score(found, project.quantity)
+
+    first = [result(method, 0, tuple(grid.settings(grid.points()[0]))) for method, grid in grids.items()]
+    left = runs - len(methods)
+    screen.current().say(f"about {duration(left * _seconds_of_run(first))} for the other {left}")
+    chosen = {}
+    for method, grid in grids.items():
+        chosen[method] = tuned(method, grid, partial(score, method))
+        runs += chosen[method].tried - settings
+        screen.current().plan(runs)
+    return chosen
+
+
+def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
+    """Mean over these; what is around the rounds is that of the fastest, since the first also warms up."""
+    done = [(one["seconds"], one["rounds"]) for one in results if not isinstance(one, str)]
+    rounds = [seconds["per_round"] * count for seconds, count in done]
+    around = [seconds["total"] - of_rounds for (seconds, _), of_rounds in zip(done, rounds, strict=True)]
+    return math.fsum(rounds) / max(len(rounds), 1) + min(around, default=0.0)
+
+
+def _grid(project: Project, method: str) -> Grid:
+    params = project.params
+    page = find(method, params.extra_methods, project.root)
+    return grid_of(method, page, params.training.optimiser.learning_rate, params.comparison.tune)

@@ -1,0 +1,73 @@
+"""Methods are given equally many settings, and what is chosen is the best on validation rows."""
+
+import math
+
+import pytest
+
+from flows.experiment.many_runs.settings_grid import Axis, Grid, axes
+from flows.experiment.many_runs.tuned import RATE, grid_of, tuned, validation_score
+from flows.method import find, names
+from models.assessment.quantities import QUANTITIES
+from silos.errors import UserError
+
+
+@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize("settings", [4, 8, 16])
+def test_every_method_gets_as_many_settings_and_the_rate_of_params_is_one_of_them(method, settings):
+    grid = grid_of(method, find(method), 0.5, settings)
+    points = grid.points()
+    assert len(points) == settings
+    rates = {dict(zip(grid.axes, point, strict=True))[RATE] for point in points}
+    assert 0.5 in rates
+    assert min(rates) < 0.5
+
+
+@pytest.mark.parametrize("method", names())
+def test_what_a_page_is_tuned_by_are_options_of_it_within_and_beyond_its_grid(method):
+    page, grid = find(method), Grid(find(method).tuned)
+    for point in grid.points() + [wider for best in grid.points() for wider in grid.beyond(best)]:
+        page.model_validate(dict(zip(grid.axes, point, strict=True)))
+
+
+def test_settings_that_a_methods_own_do_not_divide_are_refused():
+    with pytest.raises(
+        UserError, match=r"comparison\.tune is 7, and ditto has 2 settings of its own .* that 2 divides"
+    ):
+        grid_of("ditto", find("ditto"), 0.5, 7)
+
+
+def test_the_best_is_kept_and_an_edge_is_passed_once():
+    grid = Grid({RATE: Axis(values=(0.1, 0.2)), **axes(weight=(1.0, 10.0))})
+    asked = []
+
+    def scored(at, settings):
+        asked.append((at, settings))
+        rate, weight = (float(setting.partition("=")[2]) for setting in settings)
+        return None if weight > 1 else rate
+
+    best = tuned("mine", grid, scored)
+    assert [at for at, _ in asked] == list(range(8))
+    assert [settings[1] for _, settings in asked[4:]] == ["weight=1.0", "weight=1.0", "weight=0.1", "weight=0.01"]
+    assert (best.settings, best.score) == ([f"{RATE}=0.8", "weight=1.0"], 0.8)
+    assert asked[best.at][1] == tuple(best.settings)
+    assert best.tried == 8
+    assert best.at_edge == [RATE]
+
+
+def test_where_no_setting_has_a_score_the_first_is_kept():
+    best = tuned("mine", Grid({RATE: Axis(values=(0.1, 0.2, 0.4))}), lambda *_: None)
+    assert (best.settings, best.score) == ([f"{RATE}=0.1"], None)
+
+
+def test_more_accuracy_is_better_and_more_error_is_worse():
+    right, wrong = (
+        validation_score({"metrics": {"validation/accuracy/mean": value}}, QUANTITIES["classification"])
+        for value in (0.9, 0.1)
+    )
+    assert right > wrong
+    near, far = (
+        validation_score({"metrics": {"validation/rmse/pooled": value}}, QUANTITIES["regression"])
+        for value in (0.1, 0.9)
+    )
+    assert near > far
+    assert validation_score({"metrics": {"validation/accuracy/mean": math.nan}}, QUANTITIES["classification"]) is None
