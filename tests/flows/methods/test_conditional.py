@@ -189,10 +189,15 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
         return rng.normal(size=(rows, 8, 8)), np.arange(rows) % 3
 
     problem = make_problem(SIZES, network=CNN((8, 8), (2,), (4,), 3, kernel=3), silos={"rows_of": images})
-    page = Conditional(form="planes", statistics=[{"kind": "loadings", "components": 2}])
+    page = Conditional(form="planes", statistics=[{"kind": "loadings", "components": 2, "sign": "ones"}])
     played = play(page, problem, [1, 2])
     assert played.state.tensors["weights"]["conv0.weight"].shape == (2, 3, 3, 3)
-    for wrong in ({"statistics": [{"kind": "mean"}]}, {"statistics": [{"kind": "loadings"}], "source": "client_id"}):
+    signed = [{"kind": "loadings", "sign": "ones"}]
+    for wrong in (
+        {"statistics": [{"kind": "mean"}]},
+        {"statistics": [{"kind": "loadings"}]},  # a sketch, and no picture
+        {"statistics": signed, "source": "client_id"},
+    ):
         with pytest.raises(UserError, match=r"method\.conditional\.form is planes, which needs a cnn on images"):
             Conditional(form="planes", **wrong).init(problem)
 
