@@ -83,8 +83,8 @@ def _unsteady(client: str, statistics: Sequence[Statistic], agreement: Sequence[
     for statistic, alike in zip(statistics, agreement, strict=True):
         if alike is not None and alike < STEADY:
             yield (
-                f"the {statistic.kind} of two halves of client {client}'s rows agree to {alike:.2f} only (1 is wholly): they "
-                "tell more of single rows than of what it has in common with others."
+                f"the {statistic.kind} of two halves of client {client}'s rows agree to {alike:.2f} only (1 is wholly): "
+                "they tell more of single rows than of what it has in common with others."
             )
 
 

@@ -139,8 +139,8 @@ class Conditional(Method):
         beside = network.reading(count, planes=sum(pictures)) if fit else None
         if beside is None:
             raise UserError(
-                "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the statistics "
-                "[{kind: loadings, sign: ones}] (or another sign but free, which is no picture), and no client_id or cluster_id "
-                "in their place; use joined otherwise."
+                "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "
+                "statistics [{kind: loadings, sign: ones}] (any sign but free, which is no picture), and no client_id or "
+                "cluster_id in their place; use joined otherwise."
             )
         return beside

@@ -1,12 +1,12 @@
 """Which of v and -v a principal direction is told as, and a form that is the same for both.
 
 Every rule that picks one of the two jumps somewhere: no continuous function of a line through the origin tells its ends
-apart. Where a law's direction lies near the jump its clients fall on either side, and few rows move far (docs/statistics.md
-has the shares). `free` picks none: it tells vvᵀ, which v and -v share.
+apart. Where a law's direction lies near the jump its clients fall on either side, and few rows move far
+(docs/statistics.md has the shares). `free` picks none: it tells vvᵀ, which v and -v share.
 
-Sources: `data` is that of Bro, Acar and Kolda, "Resolving the sign ambiguity in the singular value decomposition", Journal of
-Chemometrics 22(2), 135-140 (2008); the sketch that of Pham and Pagh, "Fast and scalable polynomial kernels via explicit
-feature maps", KDD 2013.
+Sources: `data` is the rule of Bro, Acar and Kolda, "Resolving the sign ambiguity in the singular value decomposition",
+Journal of Chemometrics 22(2), 135-140 (2008); the sketch is that of Pham and Pagh, "Fast and scalable polynomial kernels
+via explicit feature maps", KDD 2013.
 """
 
 from functools import lru_cache
@@ -55,10 +55,10 @@ def fix_sign(v: Tensor, deciding: Tensor) -> Tensor:
 def unsigned(directions: Tensor, values: Tensor, length: int) -> Tensor:
     """The sum of λ v vᵀ as a unit vector (length,), a number of `unsigned_length`; zeros where there is no direction.
 
-    directions: (k, columns), orthonormal, and values: (k,) their eigenvalues. It is the covariance as far as the k directions
-    tell it, which depends on no sign, and on no basis where eigenvalues are equal. Of few columns its entries are told, of many
-    a sketch, by a public map that is the same for every client: then the inner product of two is on average their cosine. Of
-    one direction each that is the square of the directions' own.
+    directions: (k, columns), orthonormal, and values: (k,) their eigenvalues. It is the covariance as far as the k
+    directions tell it, which depends on no sign, and on no basis where eigenvalues are equal. Of few columns its entries
+    are told, of many a sketch, by a public map that is the same for every client: then the inner product of two is on
+    average their cosine. Of one direction each that is the square of the directions' own.
     """
     columns = directions.shape[1]
     if not len(directions):
@@ -86,7 +86,7 @@ def _entries(columns: int) -> int:
 
 
 def unsigned_cosine(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
-    """Of two sets of directions (k, columns) with their eigenvalues (k,), the root of the cosine of what `unsigned` sketches.
+    """Of two sets of directions (k, columns) with eigenvalues (k,), the root of the cosine of what `unsigned` tells.
 
     0 to 1; of one direction each, their cosine without its sign; 0 where one has no direction.
     """

@@ -16,17 +16,18 @@ from .statistic import Found, Statistic, centred, one_hot, one_hot_columns
 
 _MOST = 10_000  # components or values
 _LONGEST = 1e9
-_LEAST_HALF = 10  # rows: the halves of fewer say nothing
+_LEAST_HALF = 10  # rows: a number that leaves a client stands for so many
 
 
 @dataclass(frozen=True)
 class Loadings(Statistic):
     """The first principal directions of [flattened input, one-hot label].
 
-    `sign`: each is a vector, of a number for each feature and label column, whose sign is settled by `ones`, `largest` or
-    `data` (signs.py); or they are told together, by what does not depend on signs (`free`). A vector has the Euclidean length
-    `norm`, or, without it, the root of its number of entries, so that those have size 1; what is told together is as long as
-    so many vectors end to end. Directions that the rows do not have are zeros, or missing in what is told together.
+    `sign`: each is a vector, of a number for each feature and label column, whose sign is settled by `ones`, `largest`
+    or `data` (signs.py); or they are told together, by what does not depend on signs (`free`). A vector has the Euclidean
+    length `norm`, or, without it, the root of its number of entries, so that those have size 1; what is told together is
+    as long as so many vectors end to end. Directions that the rows do not have are zeros, or missing in what is told
+    together.
     """
 
     kind: ClassVar[str] = "loadings"

@@ -20,8 +20,8 @@ class Found:
     """A statistic of one client.
 
     vector: (length,) float64; `ok`: whether the rows determine it, else zeros stand in (or, for least squares, the smallest
-    of many solutions); `gap`: the smallest relative distance between an eigenvalue used and the next, in [0, 1]; `agreement`: how
-    alike the statistic is of two halves of the rows, the cosine of what is least alike, in [-1, 1].
+    of many solutions); `gap`: the smallest relative distance of an eigenvalue used and the next, in [0, 1]; `agreement`:
+    how alike the statistic is of two halves of the rows, the cosine of what is least alike, in [-1, 1].
     """
 
     vector: Tensor

@@ -136,7 +136,7 @@ def test_the_server_learns_hashes_norms_flags_gaps_and_agreements(describe):
 
 def test_halves_of_fewer_than_ten_rows_each_are_not_compared(describe):
     """A number that leaves a client stands for ten rows or more."""
-    problem, _, answers = describe(statistics=(make({"kind": "loadings"}),))
+    _, _, answers = describe(statistics=(make({"kind": "loadings"}),))
     for client, rows in TRAIN.items():
         told = of_client(answers, client, "agreement")
         assert bool(told.isnan().all()) == (rows < 2 * LEAST_ROWS), client

@@ -27,10 +27,10 @@ FewRows = Literal["zeros", "refuse"]
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows of the statistics that clients keep: a reference and a norm of each, and of whom they tell little.
+    """What the server knows of the statistics that clients keep: a reference and a norm, and of whom they tell little.
 
-    `undetermined`: whose rows were too few; `unsteady`: whose two halves of rows describe themselves otherwise. A client that
-    describes itself by one number tells no norm.
+    `undetermined`: whose rows were too few; `unsteady`: whose statistics are others in each half of the rows. A client
+    that describes itself by one number tells no norm.
     """
 
     refs: Mapping[str, str] = field(default_factory=dict)
@@ -125,14 +125,14 @@ class Conditions:
         return known.joined(self._ask(round, model, asked.select(missing)))
 
     def doubt(self, before: Known, known: Known) -> tuple[str, ...]:
-        """One sentence when so many clients' loadings are unsteady that they tell little of laws; once, and not of controls."""
+        """One sentence when so many clients' loadings are unsteady that they tell little; once, and not of controls."""
         if self.source != "local" or not known.mostly_noise or before.mostly_noise:
             return ()
         signed = any(isinstance(s, Loadings) and s.sign != "free" for s in self.statistics)
         instead = "set sign: free and components: 4" if signed else "raise components, or name another statistic,"
         return (
-            f"{len(known.unsteady)} of {len(known.refs)} clients have other loadings in one half of their training rows than "
-            f"in the other, so that these tell little of what clients have in common; {instead} in "
+            f"{len(known.unsteady)} of {len(known.refs)} clients have other loadings in one half of their training rows "
+            f"than in the other, so that these tell little of what clients have in common; {instead} in "
             "method.conditional.statistics.",
         )
 

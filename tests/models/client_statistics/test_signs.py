@@ -156,7 +156,9 @@ def test_clients_of_one_law_agree_by_the_data_and_differ_by_ones():
 
 def test_the_agreement_tells_a_sign_that_is_a_coin_flip_from_one_that_is_not():
     clients = [law(60, seed, skew=1.0) for seed in range(20)]
-    told = {rule: [loadings(*client, sign=rule).agreement[0] for client in clients] for rule in ("ones", "data", "free")}
+    told = {
+        rule: [loadings(*client, sign=rule).agreement[0] for client in clients] for rule in ("ones", "data", "free")
+    }
     assert 4 < sum(number < 0 for number in told["ones"]) < 16
     assert min(told["data"]) > STEADY
     assert min(told["free"]) > STEADY

@@ -115,7 +115,11 @@ def test_one_row_has_no_spread():
 
 def test_several_are_laid_end_to_end():
     x, y = drawn(30)
-    parts = [make({"kind": "mean"}), make({"kind": "loadings", "components": 2, "sign": "ones"}), make({"kind": "class_frequencies"})]
+    parts = [
+        make({"kind": "mean"}),
+        make({"kind": "loadings", "components": 2, "sign": "ones"}),
+        make({"kind": "class_frequencies"}),
+    ]
     together = compute(parts, x, y, CLASSES)
     assert torch.equal(together.vector, torch.cat([compute([p], x, y, CLASSES).vector for p in parts]))
     assert len(together.vector) == length(parts, FEATURES, CLASSES) == FEATURES + 2 * (FEATURES + CLASSES) + CLASSES
