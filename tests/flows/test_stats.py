@@ -38,7 +38,7 @@ def test_few_rows_and_constant_features_are_said_by_client(ask):
 
 
 def test_of_loadings_it_says_how_far_halves_of_the_rows_agree(ask):
-    """A digit's client has 120 rows here: four components agree, and the sign of the second is a coin flip."""
+    """What four components tell together is the same in both halves; of eight the sign of one is not."""
     steady = ask(overrides=["method.conditional.statistics=[{kind: mean}, {kind: loadings, components: 4}]"])
     assert steady["kinds"][0]["agreement"] is None
     assert steady["kinds"][1]["agreement"] > 0.5
