@@ -118,7 +118,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             "client": EVIL,
             "rows": 1,
-            "kinds": [{"kind": EVIL, "length": 1, "ok": True, "gap": None}],
+            "kinds": [{"kind": EVIL, "length": 1, "ok": True, "gap": None, "agreement": 0.5}],
             "statistics": [0.5],
             "notes": [EVIL],
             "written": EVIL,
