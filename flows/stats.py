@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from flows.experiment.project import Project
+from models.client_statistics.statistic import STEADY
 from models.client_statistics.vector import Statistic, too_few_rows
 from silos.cohort import Stack
 from silos.errors import UserError, shown
@@ -34,11 +35,17 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
     kinds = [
-        {**spec, "length": length, "ok": ok, "gap": gap}
-        for spec, length, ok, gap in zip(reads.specs, lengths, statistics.ok, statistics.gap, strict=True)
+        {**spec, "length": length, "ok": ok, "gap": gap, "agreement": agreement}
+        for spec, length, ok, gap, agreement in zip(
+            reads.specs, lengths, statistics.ok, statistics.gap, statistics.agreement, strict=True
+        )
     ]
     opened = open_rows(silos, stack, "train", "cpu")
-    notes = [*_few(client, rows, reads.statistics, *shape), *_constant(client, opened.x[0, :rows], opened.y[0, :rows])]
+    notes = [
+        *_few(client, rows, reads.statistics, *shape),
+        *_unsteady(client, reads.statistics, statistics.agreement),
+        *_constant(client, opened.x[0, :rows], opened.y[0, :rows]),
+    ]
     answer: dict[str, Any] = {
         "client": client,
         "method": method,
@@ -70,6 +77,15 @@ def _few(client: str, rows: int, statistics: Sequence[Statistic], features: int,
         few = too_few_rows([statistic], rows, features, classes)
         if few:
             yield f"client {client} {few}; zeros, or the directions and the solution that there are, stand in."
+
+
+def _unsteady(client: str, statistics: Sequence[Statistic], agreement: Sequence[float | None]) -> Iterator[str]:
+    for statistic, alike in zip(statistics, agreement, strict=True):
+        if alike is not None and alike < STEADY:
+            yield (
+                f"the {statistic.kind} of two halves of client {client}'s rows agree to {alike:.2f} only (1 is wholly): "
+                "they tell more of single rows than of what it has in common with others."
+            )
 
 
 def _constant(client: str, x: Tensor, y: Tensor) -> Iterator[str]:

@@ -106,9 +106,14 @@ def _kept(
     clients: tuple[str, ...], refs: dict[str, str], vectors: Tensor, statistics: Sequence[Statistics]
 ) -> StatsKept:
     norm = vectors.norm(dim=1) if vectors.shape[1] > 1 else torch.full((len(clients),), torch.nan)
-    gap = [[math.nan if g is None else g for g in s.gap] for s in statistics]
     ok = torch.tensor([s.ok for s in statistics])
-    return StatsKept(clients, refs, norm.double(), ok, torch.tensor(gap, dtype=torch.float64))
+    gap, agreement = (_numbers([getattr(s, name) for s in statistics]) for name in ("gap", "agreement"))
+    return StatsKept(clients, refs, norm.double(), ok, gap, agreement)
+
+
+def _numbers(rows: Sequence[Sequence[float | None]]) -> Tensor:
+    """(clients, statistics) float64, NaN for None."""
+    return torch.tensor([[math.nan if n is None else n for n in row] for row in rows], dtype=torch.float64)
 
 
 def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:

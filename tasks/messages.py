@@ -513,6 +513,8 @@ class StatsKept(Message):
     ok: Annotated[Tensor, FEW]  # (clients, statistics) bool, whether the rows were enough
     # (clients, statistics) float64, relative eigenvalue gap; NaN where there are no loadings
     gap: Annotated[Tensor, FEW]
+    # (clients, statistics) float64, likeness of two halves of the rows, of ten or more each; NaN likewise
+    agreement: Annotated[Tensor, FEW]
 
 
 @dataclass(frozen=True)

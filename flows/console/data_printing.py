@@ -61,14 +61,14 @@ def show(answer: dict[str, Any], console: PlainConsole) -> None:
 def stats(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a statistic, and what is odd about it."""
     console.print(f"client {answer['client']}, {answer['rows']} training rows")
-    table = text_table("statistic", "numbers", "determined", "eigenvalue gap", "begins with")
+    table = text_table("statistic", "numbers", "determined", "eigenvalue gap", "halves agree", "begins with")
     at = 0
     for line in answer["kinds"]:
         numbers = answer["statistics"][at : at + line["length"]]
         at += line["length"]
-        gap = "-" if line["gap"] is None else f"{line['gap']:.3f}"
+        told = ("-" if line[name] is None else f"{line[name]:.3f}" for name in ("gap", "agreement"))
         begins = ", ".join(f"{number:.4g}" for number in numbers[:5])
-        table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", gap, begins)
+        table.add_row(line["kind"], str(line["length"]), "yes" if line["ok"] else "no", *told, begins)
     console.print(table)
     for note in answer["notes"]:
         console.print(f"  {note}")

@@ -74,7 +74,8 @@ class Conditional(Method):
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Who takes part for the first time computes its statistics; then a round of the arm."""
         problem = round.problem
-        known = self._conditions.ask(round, self._bare(state, problem), round.clients, Known.of(state))
+        before = Known.of(state)
+        known = self._conditions.ask(round, self._bare(state, problem), round.clients, before)
         state, model = known.within(state), self._model(state, problem, round.clients, known)
         if self.arm == "fedsgd":
             state, report = gradient_round(state, round, model)
@@ -86,7 +87,8 @@ class Conditional(Method):
                 updates = round.train(local_train, model)
             weights = round.once(aggregate, updates, state.tensors["weights"])
             state, report = state.with_tensors(weights=weights), Report.of(updates)
-        return state, replace(report, numbers={**report.numbers, "clients/undetermined": len(known.undetermined)})
+        doubted = {"clients/undetermined": len(known.undetermined), "clients/unsteady": len(known.unsteady)}
+        return state, report.beside(Report(doubted, said=self._conditions.doubt(before, known)))
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same weights for everybody, each with its own statistics; for clients that have computed them."""
@@ -134,13 +136,14 @@ class Conditional(Method):
             raise UserError(f"params.yaml: model.kind {kind_of(network)} takes no statistics; use mlp or cnn.")
         if self.form == "joined":
             return joined
-        pictures = [record.components for record in self._records if isinstance(record, Loadings)]
+        pictures = [r.components for r in self._records if isinstance(r, Loadings) and r.sign != "free"]
         named = self.source in ("client_id", "cluster_id")
         fit = len(pictures) == len(self._records) and not named
         beside = network.reading(count, planes=sum(pictures)) if fit else None
         if beside is None:
             raise UserError(
                 "params.yaml: method.conditional.form is planes, which needs a cnn on images of one channel and the "
-                "statistics [{kind: loadings}], and no client_id or cluster_id in their place; use joined otherwise."
+                "statistics [{kind: loadings, sign: ones}] (any sign but free, which is no picture), and no client_id or "
+                "cluster_id in their place; use joined otherwise."
             )
         return beside

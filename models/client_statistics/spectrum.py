@@ -2,7 +2,7 @@
 
 Sources: loadings are those of Conditioning on Local Statistics for Scalable Heterogeneous Federated Learning (arXiv
 2503.00378), eigenvalues those of Client-Conditional Federated Learning via Local Training Data Statistics (arXiv
-2603.11307). Signs, scale and feature map are not stated there; the choices made here are in docs/statistics.md.
+2603.11307). Signs (signs.py), scale and feature map are not stated there; the choices made here are in docs/statistics.md.
 """
 
 from dataclasses import dataclass
@@ -11,40 +11,43 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from .signs import RULES, turned, unsigned, unsigned_cosine, unsigned_length
 from .statistic import Found, Statistic, centred, one_hot, one_hot_columns
 
-_TIE = 1e-6  # entries of a unit vector that are as large as each other
 _MOST = 10_000  # components or values
 _LONGEST = 1e9
-_ANCHORED = 1e-3  # a cosine below this does not settle a sign
+_LEAST_HALF = 10  # rows: a number that leaves a client stands for so many
 
 
 @dataclass(frozen=True)
 class Loadings(Statistic):
-    """The first principal directions of [flattened input, one-hot label]: (components * (features + label columns),).
+    """The first principal directions of [flattened input, one-hot label].
 
-    Each is a vector of the Euclidean length `norm`, or, without it, of the root of its number of entries, so that those
-    have size 1. Its sign makes its sum over the inputs positive (`ones`, the same anchor for every client) or its largest
-    entry positive (`largest`). Directions that the rows do not have are zeros.
+    `sign`: each is a vector, of a number for each feature and label column, whose sign is settled by `ones`, `largest`
+    or `data` (signs.py); or they are told together, by what does not depend on signs (`free`). A vector has the Euclidean
+    length `norm`, or, without it, the root of its number of entries, so that those have size 1; what is told together is
+    as long as so many vectors end to end. Directions that the rows do not have are zeros, or missing in what is told
+    together.
     """
 
     kind: ClassVar[str] = "loadings"
     least_rows: ClassVar[int] = 2
     components: int = 1
-    sign: Literal["ones", "largest"] = "ones"
+    sign: Literal["free", "ones", "largest", "data"] = "free"
     norm: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.components <= _MOST:
             raise ValueError(f"components is {self.components}, and must be 1 to {_MOST:,}")
-        if self.sign not in ("ones", "largest"):
-            raise ValueError(f"sign is {self.sign!r}, and must be ones or largest")
+        if self.sign not in RULES:
+            raise ValueError(f"sign is {self.sign!r}, and must be {', '.join(RULES[:-1])} or {RULES[-1]}")
         if self.norm is not None and not (isinstance(self.norm, int | float) and 0 < self.norm <= _LONGEST):
             raise ValueError(f"norm is {self.norm!r}, and must be above 0 and at most {_LONGEST:,.0f}")
 
     def length(self, features: int, classes: int) -> int:
-        """A number for each feature and label column, for each component."""
-        return self.components * (features + one_hot_columns(classes))
+        """A number for each feature and label column, for each component; for `free` see signs.unsigned_length."""
+        width = features + one_hot_columns(classes)
+        return unsigned_length(width, self.components) if self.sign == "free" else self.components * width
 
     def rows_needed(self, features: int, classes: int) -> int:
         """One more than components: so many rows have that many directions once they are centred."""
@@ -52,17 +55,40 @@ class Loadings(Statistic):
 
     def of(self, x: Tensor, y: Tensor, classes: int) -> Found:
         """See Statistic."""
-        z = centred(torch.cat([x, one_hot(y, classes)], 1))
-        width = z.shape[1]
+        z = torch.cat([x, one_hot(y, classes)], 1)
+        directions, values = self._directions(z, x.shape[1])
+        there, width = directions.shape
+        if self.sign == "free":
+            vector = unsigned(directions, values[:there], unsigned_length(width, self.components))
+            vector = vector * (self.norm * self.components**0.5 if self.norm else len(vector) ** 0.5)
+        else:
+            vector = torch.cat([directions, z.new_zeros(self.components - there, width)]).flatten()
+            vector = vector * (self.norm or width**0.5)
+        agreement = self._agreement(z, x.shape[1]) if there else None
+        return Found(vector, there == self.components, _gap(values, there), agreement)
+
+    def _directions(self, z: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
+        """The directions that the rows have, (components or fewer, columns), with their signs; and all eigenvalues."""
+        z = centred(z)
         values, directions = spectrum(z)
         rounding = values[0] * max(z.shape) * torch.finfo(z.dtype).eps
-        there = min(self.components, int((values > rounding).sum()))
-        loadings = torch.zeros(self.components, width, dtype=z.dtype)
-        anchor = torch.zeros(width, dtype=z.dtype)
-        anchor[: x.shape[1]] = float(self.sign == "ones")
-        for at in range(there):
-            loadings[at] = fix_sign(directions[at], anchor) * (self.norm or width**0.5)
-        return Found(loadings.flatten(), there == self.components, _gap(values, there))
+        directions = directions[: min(self.components, int((values > rounding).sum()))]
+        if self.sign != "free":
+            for at, v in enumerate(directions):
+                directions[at] = turned(v, self.sign, z, inputs)
+        return directions, values
+
+    def _agreement(self, z: Tensor, inputs: int) -> float | None:
+        """See Found; the halves are every second of the rows as they are sorted."""
+        halves = z[::2], z[1::2]
+        if len(halves[1]) < _LEAST_HALF:
+            return None
+        (one, values), (other, others) = (self._directions(half, inputs) for half in halves)
+        if self.sign == "free":
+            return unsigned_cosine((one, values[: len(one)]), (other, others[: len(other)]))
+        if min(len(one), len(other)) < self.components:
+            return 0.0
+        return float((one * other).sum(1).min())
 
 
 @dataclass(frozen=True)
@@ -107,22 +133,6 @@ def spectrum(z: Tensor) -> tuple[Tensor, Tensor]:
     directions = vectors.T.flip(0) @ z
     lengths = directions.norm(dim=1, keepdim=True)
     return values.flip(0).clamp_min(0), directions / torch.where(lengths > 0, lengths, 1.0)
-
-
-def fix_sign(v: Tensor, anchor: Tensor) -> Tensor:
-    """v or -v, the same for both: v is a unit vector (length,), anchor a public direction or zeros.
-
-    Along the anchor; where that is nearly at right angles, the largest entry is positive; where entries of both signs are
-    the largest, the sum is; where that is 0 too, the first of them.
-    """
-    size = anchor.norm()
-    along = v @ anchor / size if size > 0 else size
-    if along.abs() >= _ANCHORED:
-        return v * along.sign()
-    largest = v[v.abs() >= v.abs().max() - _TIE]
-    if not bool((largest.sign() == largest[0].sign()).all()) and v.sum().abs() > _TIE:
-        return v * v.sum().sign()
-    return v * largest[0].sign()
 
 
 def _gap(values: Tensor, used: int) -> float | None:

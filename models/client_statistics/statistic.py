@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+STEADY = 0.5  # the agreement of halves below which a statistic tells more of single rows than of their law
 _CONSTANT = 1e-12  # a column whose range is this part of its size or less is constant
 
 
@@ -19,12 +20,14 @@ class Found:
     """A statistic of one client.
 
     vector: (length,) float64; `ok`: whether the rows determine it, else zeros stand in (or, for least squares, the smallest
-    of many solutions); `gap`: the smallest relative distance between an eigenvalue used and the next, in [0, 1].
+    of many solutions); `gap`: the smallest relative distance of an eigenvalue used and the next, in [0, 1]; `agreement`:
+    how alike the statistic is of two halves of the rows, the cosine of what is least alike, in [-1, 1].
     """
 
     vector: Tensor
     ok: bool = True
     gap: float | None = None
+    agreement: float | None = None
 
 
 class Statistic(ABC):

@@ -40,11 +40,12 @@ KINDS: Mapping[str, type[Statistic]] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """One client's: vector (length,) float64; and for each statistic asked for, `ok` and `gap` as in `Found`."""
+    """One client's: vector (length,) float64; and for each statistic asked for `ok`, `gap`, `agreement` as in `Found`."""
 
     vector: Tensor
     ok: tuple[bool, ...]
     gap: tuple[float | None, ...]
+    agreement: tuple[float | None, ...]
 
 
 def make(spec: Mapping[str, Any]) -> Statistic:
@@ -91,7 +92,8 @@ def compute(statistics: Sequence[Statistic], x: Tensor, y: Tensor, classes: int)
     parts = [_found(s, x, y, classes) for s in statistics]
     vector = torch.cat([torch.zeros(0, dtype=torch.float64), *(p.vector for p in parts)])
     check(vector, statistics, x.shape[1], classes)
-    return Statistics(vector, tuple(p.ok for p in parts), tuple(p.gap for p in parts))
+    flags = (tuple(getattr(p, name) for p in parts) for name in ("ok", "gap", "agreement"))
+    return Statistics(vector, *flags)
 
 
 def check(vector: Tensor, statistics: Sequence[Statistic], features: int, classes: int) -> None:

@@ -37,6 +37,19 @@ def test_few_rows_and_constant_features_are_said_by_client(ask):
     assert found["notes"][1].endswith("of the 64 features of client c03 are constant: nothing varies with them.")
 
 
+def test_of_loadings_it_says_how_far_halves_of_the_rows_agree(ask):
+    """What four components tell together is the same in both halves; of eight the sign of one is not."""
+    steady = ask(overrides=["method.conditional.statistics=[{kind: mean}, {kind: loadings, components: 4}]"])
+    assert steady["kinds"][0]["agreement"] is None
+    assert steady["kinds"][1]["agreement"] > 0.5
+    assert not [note for note in steady["notes"] if "halves" in note]
+    components = "method.conditional.statistics=[{kind: loadings, sign: ones, components: 8}]"
+    flips = ask(overrides=[components])
+    assert flips["kinds"][0]["agreement"] < 0.5
+    (note,) = [note for note in flips["notes"] if "halves" in note]
+    assert note.startswith("the loadings of two halves of client c03's rows agree to ")
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

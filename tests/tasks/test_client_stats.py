@@ -90,7 +90,7 @@ def test_stacks_and_dealing_do_not_matter(describe, workers, stack):
     for client in TRAIN:
         one = store.load(STATISTICS, refs_of(usual), client)[STATISTICS]
         np.testing.assert_array_equal(other_store.load(STATISTICS, refs_of(other), client)[STATISTICS], one)
-        for name in ("norm", "ok", "gap"):
+        for name in ("norm", "ok", "gap", "agreement"):
             torch.testing.assert_close(
                 of_client(other, client, name), of_client(usual, client, name), rtol=0, atol=0, equal_nan=True
             )
@@ -119,7 +119,7 @@ def test_what_is_kept_opens_as_a_models_context(describe):
     assert torch.equal(context[STATISTICS], torch.stack(wanted))
 
 
-def test_the_server_learns_hashes_norms_flags_and_gaps(describe):
+def test_the_server_learns_hashes_norms_flags_gaps_and_agreements(describe):
     problem, _, answers = describe()
     for answer in answers:
         assert isinstance(answer, StatsKept)
@@ -127,11 +127,19 @@ def test_the_server_learns_hashes_norms_flags_and_gaps(describe):
             mine = expected(problem, client)
             assert float(answer.norm[at]) == pytest.approx(float(mine.vector.norm()))
             assert tuple(answer.ok[at].tolist()) == mine.ok
-            gap = answer.gap[at]
-            assert torch.isnan(gap).tolist() == [g is None for g in mine.gap]
-            assert [float(g) for g in gap if not g.isnan()] == [g for g in mine.gap if g is not None]
+            for told, known in ((answer.gap[at], mine.gap), (answer.agreement[at], mine.agreement)):
+                assert torch.isnan(told).tolist() == [n is None for n in known]
+                assert [float(n) for n in told if not n.isnan()] == [n for n in known if n is not None]
     assert of_client(answers, "one", "ok").tolist() == [True, False, False, False, True]
     assert of_client(answers, "a", "ok").all()
+
+
+def test_halves_of_fewer_than_ten_rows_each_are_not_compared(describe):
+    """A number that leaves a client stands for ten rows or more."""
+    _, _, answers = describe(statistics=(make({"kind": "loadings"}),))
+    for client, rows in TRAIN.items():
+        told = of_client(answers, client, "agreement")
+        assert bool(told.isnan().all()) == (rows < 2 * LEAST_ROWS), client
 
 
 def test_of_a_single_number_no_norm_is_told(describe, make_problem):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from flows.round import Round
+from models.client_statistics.spectrum import Loadings
+from models.client_statistics.statistic import STEADY
 from models.client_statistics.vector import Statistic, StatisticError, length
 from models.model import Model
 from models.networks.beside_rows import STATISTICS
@@ -25,40 +27,50 @@ FewRows = Literal["zeros", "refuse"]
 
 @dataclass(frozen=True)
 class Known:
-    """What the server knows of the statistics that clients keep: a reference and a norm of each, and whose rows were few.
+    """What the server knows of the statistics that clients keep: a reference and a norm, and of whom they tell little.
 
-    A client that describes itself by one number tells no norm.
+    `undetermined`: whose rows were too few; `unsteady`: whose statistics are others in each half of the rows. A client
+    that describes itself by one number tells no norm.
     """
 
     refs: Mapping[str, str] = field(default_factory=dict)
     norms: Mapping[str, float] = field(default_factory=dict)
     undetermined: tuple[str, ...] = ()
+    unsteady: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, state: State) -> "Known":
         """What a state holds of it."""
         numbers = state.numbers["statistics"]
-        return cls(state.private[STATISTICS], numbers["norms"], tuple(numbers["undetermined"]))
+        few, unsteady = tuple(numbers["undetermined"]), tuple(numbers["unsteady"])
+        return cls(state.private[STATISTICS], numbers["norms"], few, unsteady)
 
     def within(self, state: State) -> State:
         """The state with it."""
-        numbers = {"norms": dict(sorted(self.norms.items())), "undetermined": sorted(self.undetermined)}
+        few, unsteady = sorted(self.undetermined), sorted(self.unsteady)
+        numbers = {"norms": dict(sorted(self.norms.items())), "undetermined": few, "unsteady": unsteady}
         return state.with_numbers(statistics=numbers).with_private(STATISTICS, self.refs)
 
     def joined(self, more: Iterable[StatsKept]) -> "Known":
         """With what these clients say now."""
-        refs, norms, undetermined = dict(self.refs), dict(self.norms), set(self.undetermined)
+        refs, norms = dict(self.refs), dict(self.norms)
+        undetermined, unsteady = set(self.undetermined), set(self.unsteady)
         for kept in more:
             refs |= kept.refs
-            for client, norm, ok in zip(kept.clients, kept.norm.tolist(), kept.ok.all(1).tolist(), strict=True):
-                norms |= {client: norm} if math.isfinite(norm) else {}
-                undetermined |= set() if ok else {client}
-        return Known(refs, norms, tuple(sorted(undetermined)))
+            norms |= {c: norm for c, norm in zip(kept.clients, kept.norm.tolist(), strict=True) if math.isfinite(norm)}
+            undetermined |= _those(kept.clients, ~kept.ok)
+            unsteady |= _those(kept.clients, kept.agreement < STEADY)
+        return Known(refs, norms, tuple(sorted(undetermined)), tuple(sorted(unsteady)))
 
     def shared(self, clients: Iterable[str]) -> "Known":
         """What one client said, taken for all of these."""
         (ref,) = set(self.refs.values())
-        return Known(dict.fromkeys(clients, ref), self.norms, self.undetermined)
+        return Known(dict.fromkeys(clients, ref), self.norms, self.undetermined, self.unsteady)
+
+    @property
+    def mostly_noise(self) -> bool:
+        """Whether of a quarter of the clients, or more, halves of the rows do not agree."""
+        return 4 * len(self.unsteady) >= max(len(self.refs), 1)
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,18 @@ class Conditions:
             return known.shared([*(c for c in known.refs if c in silos.clients), *missing])
         return known.joined(self._ask(round, model, asked.select(missing)))
 
+    def doubt(self, before: Known, known: Known) -> tuple[str, ...]:
+        """One sentence when so many clients' loadings are unsteady that they tell little; once, and not of controls."""
+        if self.source != "local" or not known.mostly_noise or before.mostly_noise:
+            return ()
+        signed = any(isinstance(s, Loadings) and s.sign != "free" for s in self.statistics)
+        instead = "set sign: free and components: 4" if signed else "raise components, or name another statistic,"
+        return (
+            f"{len(known.unsteady)} of {len(known.refs)} clients have other loadings in one half of their training rows "
+            f"than in the other, so that these tell little of what clients have in common; {instead} in "
+            "method.conditional.statistics.",
+        )
+
     def context(self, silos: Silos, clients: Sequence[str], known: Known, seed: int) -> Weights | Private:
         """What these clients' model has for context: references, or tensors (clients, count) where nothing is private.
 
@@ -156,6 +180,11 @@ def _others(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:
     following = dict(zip(order, [*order[1:], order[0]], strict=True))
     drawn = client_streams(seed, clients, 0, "permuted statistics").tolist()
     return {c: following.get(c, order[ticket % len(order)]) for c, ticket in zip(clients, drawn, strict=True)}
+
+
+def _those(clients: Sequence[str], which: Tensor) -> set[str]:
+    """The clients of which some statistic is so; which: (clients, statistics) bool."""
+    return {client for client, is_so in zip(clients, which.any(1).tolist(), strict=True) if is_so}
 
 
 def _one_hot(places: Sequence[int | None], count: int) -> Tensor:

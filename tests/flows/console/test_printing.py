@@ -56,12 +56,13 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             ],
             "runs": [{"seed": 0}],
             "paired": [{"sentence": EVIL}],
+            "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8}],
             "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
             "data_version": EVIL,
             "figure": EVIL,
             "experiment": EVIL,
         },
-        7,
+        10,
     ),
     "show": (
         {
@@ -118,7 +119,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             "client": EVIL,
             "rows": 1,
-            "kinds": [{"kind": EVIL, "length": 1, "ok": True, "gap": None}],
+            "kinds": [{"kind": EVIL, "length": 1, "ok": True, "gap": None, "agreement": 0.5}],
             "statistics": [0.5],
             "notes": [EVIL],
             "written": EVIL,
@@ -253,6 +254,9 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 {
                     "cell": EVIL,
                     "about": EVIL,
+                    "choice": EVIL,
+                    "at_edge": [EVIL],
+                    "tried": 8,
                     "missed": 0,
                     "values": [0.5],
                     "seconds": 1.0,
@@ -275,7 +279,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "figures": [EVIL],
             "experiment": EVIL,
         },
-        17,
+        20,
     ),
     "listing": (
         {

@@ -1,6 +1,7 @@
 """The conditional method: its reductions, who has a model, what stays, and that it learns what one model cannot."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -177,6 +178,56 @@ def test_every_round_tells_of_how_many_clients_the_rows_are_too_few(make_problem
         play(Conditional(few_rows="refuse"), make_problem(SIZES), [1])
 
 
+def coins(client, rows):
+    """Inputs that no direction stands out of, and of clients from "east" one that does."""
+    rng = np.random.default_rng(list(client.encode()))
+    x = rng.normal(size=(rows, 5))
+    x[:, 0] *= 8 if DOMAINS.get(client) == "east" else 1
+    return x, rng.integers(0, 3, rows)
+
+
+@pytest.mark.parametrize(
+    ("sign", "instead"),
+    [
+        ("ones", r"set sign: free and components: 4 in method\.conditional\.statistics\.$"),
+        ("free", r"raise components, or name another statistic, in method\.conditional\.statistics\.$"),
+    ],
+)
+def test_a_run_says_once_of_how_many_clients_loadings_are_noise_and_what_to_set_instead(
+    sign, instead, make_problem, play
+):
+    problem = make_problem(dict.fromkeys("defghi", 40), silos={"rows_of": coins})
+    page = Conditional(statistics=[{"kind": "loadings", "sign": sign}])
+    played = play(page, problem, [1, 2, 3], absent={1: "efghi"})
+    counts = [report.numbers["clients/unsteady"] for report in played.reports]
+    said = [sentence for report in played.reports for sentence in report.said]
+    assert counts[1] == counts[2] >= 2
+    assert len(said) == 1
+    assert re.match(rf"\d of \d clients have other loadings in one half of their training rows .*; {instead}", said[0])
+    control = play(replace_source(page, "random"), problem, [1, 2])
+    assert control.reports[-1].numbers["clients/unsteady"] == counts[1]
+    assert not [sentence for report in control.reports for sentence in report.said]
+
+
+def replace_source(page, source):
+    return page.model_copy(update={"source": source})
+
+
+def test_where_halves_agree_or_are_too_small_to_compare_nothing_is_said(make_problem, play):
+    steady = make_problem({"a": 60, "b": 50, "c": 60}, silos={"rows_of": coins})
+    few = make_problem(dict.fromkeys("defg", 19), silos={"rows_of": coins, "name": "few"})
+    for problem in (steady, few):
+        (report,) = play(Conditional(statistics=[{"kind": "loadings"}]), problem, [1]).reports
+        assert report.numbers["clients/unsteady"] == 0
+        assert not report.said
+
+
+def test_statistics_of_which_no_halves_are_compared_are_never_unsteady(make_problem, play):
+    (report,) = play(Conditional(), make_problem(dict.fromkeys("defg", 40), silos={"rows_of": coins}), [1]).reports
+    assert report.numbers["clients/unsteady"] == 0
+    assert not report.said
+
+
 def test_the_traffic_is_fedavgs_of_a_network_of_that_size(make_problem, play):
     number = (FEATURES + LENGTH) * 6 + 6 + 6 * CLASSES + CLASSES
     tally = play(Conditional(), make_problem(SIZES), [1]).rounds[0].tally
@@ -189,10 +240,15 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
         return rng.normal(size=(rows, 8, 8)), np.arange(rows) % 3
 
     problem = make_problem(SIZES, network=CNN((8, 8), (2,), (4,), 3, kernel=3), silos={"rows_of": images})
-    page = Conditional(form="planes", statistics=[{"kind": "loadings", "components": 2}])
+    page = Conditional(form="planes", statistics=[{"kind": "loadings", "components": 2, "sign": "ones"}])
     played = play(page, problem, [1, 2])
     assert played.state.tensors["weights"]["conv0.weight"].shape == (2, 3, 3, 3)
-    for wrong in ({"statistics": [{"kind": "mean"}]}, {"statistics": [{"kind": "loadings"}], "source": "client_id"}):
+    signed = [{"kind": "loadings", "sign": "ones"}]
+    for wrong in (
+        {"statistics": [{"kind": "mean"}]},
+        {"statistics": [{"kind": "loadings"}]},  # a sketch, and no picture
+        {"statistics": signed, "source": "client_id"},
+    ):
         with pytest.raises(UserError, match=r"method\.conditional\.form is planes, which needs a cnn on images"):
             Conditional(form="planes", **wrong).init(problem)
 

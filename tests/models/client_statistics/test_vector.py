@@ -85,7 +85,7 @@ def test_the_order_of_rows_is_irrelevant(statistic, seed, rows):
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
     one, other = compute([statistic], x, y, CLASSES), compute([statistic], x[order], y[order], CLASSES)
     assert torch.equal(one.vector, other.vector)
-    assert (one.ok, one.gap) == (other.ok, other.gap)
+    assert (one.ok, one.gap, one.agreement) == (other.ok, other.gap, other.agreement)
 
 
 @one_by_one
@@ -115,7 +115,11 @@ def test_one_row_has_no_spread():
 
 def test_several_are_laid_end_to_end():
     x, y = drawn(30)
-    parts = [make({"kind": "mean"}), make({"kind": "loadings", "components": 2}), make({"kind": "class_frequencies"})]
+    parts = [
+        make({"kind": "mean"}),
+        make({"kind": "loadings", "components": 2, "sign": "ones"}),
+        make({"kind": "class_frequencies"}),
+    ]
     together = compute(parts, x, y, CLASSES)
     assert torch.equal(together.vector, torch.cat([compute([p], x, y, CLASSES).vector for p in parts]))
     assert len(together.vector) == length(parts, FEATURES, CLASSES) == FEATURES + 2 * (FEATURES + CLASSES) + CLASSES
@@ -212,7 +216,7 @@ def test_statistics_that_hold_nan_are_refused_by_name():
         ({"kind": "fingerprint", "log": 1}, "must be true or false"),
         ({"kind": "fingerprint", "values": 0}, "values is 0, and must be 1 to 10,000"),
         ({"kind": "loadings", "components": 0}, "components is 0, and must be 1 to 10,000"),
-        ({"kind": "loadings", "sign": "up"}, "sign is 'up', and must be ones or largest"),
+        ({"kind": "loadings", "sign": "up"}, "sign is 'up', and must be free, ones, largest or data"),
     ],
 )
 def test_a_statistic_that_cannot_be_made_is_explained(spec, said):

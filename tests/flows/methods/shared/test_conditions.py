@@ -179,6 +179,12 @@ def test_whose_rows_are_too_few_is_known_or_refused(make_problem, read, make_rou
         strict.ask(make_round(problem), page.model(page.init(problem), problem), ["a", "one"], Known())
 
 
+@pytest.mark.parametrize(("unsteady", "clients", "many"), [(0, 0, False), (0, 4, False), (1, 5, False), (1, 4, True)])
+def test_a_quarter_of_the_clients_is_many(unsteady, clients, many):
+    names = [f"c{number}" for number in range(clients)]
+    assert Known(dict.fromkeys(names, "hash"), {}, (), tuple(names[:unsteady])).mostly_noise == many
+
+
 def test_a_statistic_of_classes_in_a_regression_names_the_key(make_problem):
     silos = {"rows_of": lambda _, n: (np.eye(n, 5), np.arange(n) / 2), "task": "regression"}
     problem = make_problem({"a": 9}, silos=silos)
