@@ -11,7 +11,8 @@ from flows.experiment.many_runs.difference_records import difference_of_cells
 from flows.papers.results_file import Results
 from models.assessment.paired_difference import ACCURACY, Difference
 
-RECORDED = sorted((Path(__file__).parents[3] / "docs" / "results").glob("*.json"))
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RECORDED = sorted(file for file in RESULTS.glob("*.json") if file.stem != "bench")  # that one compares no cells
 
 WRITER = """
 import sys
