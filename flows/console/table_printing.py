@@ -25,7 +25,9 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
         others = (_four(row[name]) for name in also)
         table.add_row(row["cell"], _four(row["published"]), ours, *others, each, f"{row['seconds']:.0f}", row["about"])
     console.print(table)
-    seeds = f"{'draws of the data' if answer['seeds_are'] == 'data' else 'seeds'} {rows[0]['seeds']}"
+    most, fewest = (choose((row["seeds"] for row in rows), key=len) for choose in (max, min))
+    seeds = f"{'draws of the data' if answer['seeds_are'] == 'data' else 'seeds'} {most}"
+    seeds += f", or {fewest} alone" if len(fewest) < len(most) else ""
     console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
     if any(row["choice"] for row in rows):
         _chosen(rows, console)
@@ -39,7 +41,8 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
         console.print()
         console.print("95 % intervals of paired differences:")
     for pair in answer["paired"]:
-        console.print(f"  {pair['sentence']}")
+        alone = "; one seed: over rows alone" if len(pair.get("seeds", most)) == 1 else ""
+        console.print(f"  {pair['sentence']}{alone}")
     console.print()
     console.print(f"known         {answer['known_errors']}")
     console.print(f"results       {answer['results']}")
