@@ -4,7 +4,7 @@ from textwrap import wrap
 from typing import Any
 
 from flows.console.literal_text import PlainConsole
-from flows.papers.writing.listing import lines
+from flows.papers.writing.list_lines import lines
 
 
 def listing(answer: dict[str, Any], console: PlainConsole) -> None:

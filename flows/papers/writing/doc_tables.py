@@ -32,7 +32,8 @@ from pydantic import Field, ValidationError
 from flows.bench.bench_records import BenchQuotes, BenchRecords
 from flows.papers.curves import Record
 from flows.papers.sweep import Sweep
-from flows.papers.writing.listing import lines, listing
+from flows.papers.writing.list_lines import lines
+from flows.papers.writing.listing import listing
 from flows.papers.writing.quotes import Quotes
 from silos import strict_yaml
 from silos.errors import UserError

@@ -4,7 +4,6 @@ Nothing is run, and neither torch nor Prefect is imported. What is recorded is c
 sentences are the page's own, and their figures are filled in from the records.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from flows.papers.curves import Record
 from flows.papers.published_tables import is_own, names, table_of, written
 from flows.papers.results_file import Results
 from flows.papers.sweep import Sweep
+from flows.papers.writing.list_lines import option
 from flows.papers.writing.quotes import Quotes
 from flows.papers.writing.recorded_runs import runs
 from silos.errors import UserError, shown
@@ -86,7 +86,7 @@ def _of_table(paper: str, table: str, page: Told, results: Results | None) -> tu
     assert results is not None
     return {
         "name": table,
-        "command": f"siloflow reproduce {paper} {_option(table)}",
+        "command": f"siloflow reproduce {paper} {option(table)}",
         "title": sweeps[0].page.title,
         "scales": scales,
         "verdict": Quotes(best[1]).fill(verdict) if verdict else None,
@@ -98,18 +98,3 @@ def _runs(sweep: Sweep) -> dict[str, Any]:
     of, done = sum(map(sweep.count, sweep.page.cells)), sum(runs(sweep, cell) for cell in sweep.page.cells)
     state = "recorded" if done == of else f"{done} of {of} runs" if done else "not run"
     return {"scale": sweep.scale, "runs": done, "of": of, "seeds": len(sweep.seeds), "state": state}
-
-
-def _option(table: str) -> str:
-    kind, _, number = table.partition("-")
-    return f"--figure {number}" if kind == "figure" and number else f"--table {table}"
-
-
-def lines(paper: dict[str, Any]) -> Iterable[tuple[str, str, str]]:
-    """Of the list for people: what to type or what it is called, its state at every scale, and the sentence."""
-    for entry in paper["tables"]:
-        states = ", ".join(f"{one['scale']} {one['state']}" for one in entry["scales"])
-        said = entry["verdict"] or f"{entry['title']}. {entry['not_run'] or ''}".strip()
-        yield _option(entry["name"]), states, said
-    for entry in paper["absent"]:
-        yield entry["name"], "not here", entry["why"]

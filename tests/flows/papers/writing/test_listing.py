@@ -12,7 +12,8 @@ import pytest
 from flows.console.listing_printing import listing as printed
 from flows.console.literal_text import PlainConsole
 from flows.papers.published_tables import names, tables
-from flows.papers.writing.listing import lines, listing, told
+from flows.papers.writing.list_lines import lines
+from flows.papers.writing.listing import listing, told
 from silos.errors import UserError
 
 CHECKOUT = Path(__file__).parents[4]
