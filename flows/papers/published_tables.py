@@ -19,6 +19,10 @@ from silos.names import Name, Names, checked, plain
 PAPERS = Path(__file__).parent / "pages"
 
 
+Floor = Literal["covariance", "covariance with a constant", "least squares"]
+"""The statistic of which a conditional linear model has a least error (models/client_statistics/noise_floor.py)."""
+
+
 class Measure(Record):
     """What a cell's number is: a metric of the reported round, or the rounds until a target; the headline if neither."""
 
@@ -29,14 +33,15 @@ class Measure(Record):
 class Cell(Record):
     """One number of a table; `about` is printed with it.
 
-    `floor` is what theory says that it cannot pass, `beside` is published of other metrics. Of a trial it is published in
-    `said` how often each judge said what, of so many pairs `of`; and in `distances` mean and standard deviation, by name.
+    `floor` is what theory says that it cannot pass, a number or how that follows from each draw of synthetic data; `beside`
+    is published of other metrics. Of a trial it is published in `said` how often each judge said what, of so many pairs
+    `of`; and in `distances` mean and standard deviation, by name.
     `tune` are settings of which the best on the first seed is taken: key to values.
     """
 
     about: str
     published: float | None = None
-    floor: float | None = None
+    floor: Floor | float | None = None
     method: str | None = None
     measure: Measure | None = None
     beside: dict[str, float] = Field({})

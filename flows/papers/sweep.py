@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.experiment.many_runs.settings_grid import Grid, Point
+from flows.papers.floors import floor_of
 from flows.papers.published_tables import Pair, table_of
 from flows.papers.results_file import Results, without_places
 from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
@@ -186,6 +187,15 @@ class Sweep:
         record = self.results.find((self.owner, self.scale, cell), {"set": without_places(self.overrides)}) or {}
         recorded = [quantity for quantity in QUANTITIES.values() if quantity.name in record]
         return recorded[0] if recorded else self._projects[cell].quantity
+
+    def floors(self, cell: str) -> list[float]:
+        """What theory says that the cell's number cannot pass, of each seed whose data have one of their own."""
+        floor = self.page.cells[cell].floor
+        if floor is None or isinstance(floor, float):
+            return [] if floor is None else [floor]
+        projects = [self.project(cell, seed, self.choice(cell)) for seed in self.seeds_of(cell)]
+        floors = [floor_of(project.params.data, floor) for project in projects]
+        return floors if len({*floors}) > 1 else floors[:1]
 
     def rounds(self, cell: str) -> int:
         """Of a run, at most."""

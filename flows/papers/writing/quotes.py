@@ -106,7 +106,7 @@ class Quotes:
         elif kind == "published":
             found = [page.cells[cell].beside.get(metric) if metric else page.published_of(cell)]
         elif kind == "floor":
-            found = [page.cells[cell].floor]
+            found = [*self._sweep.floors(cell)]
         elif kind == "ensemble":
             found = [(self._sweep.ensemble(cell) or {}).get(metric)] if self._records(cell) else []
         elif kind in ("class", "least"):

@@ -3,13 +3,13 @@
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from pydantic import ValidationError
 
 from flows.experiment.project import Project
 from flows.papers.published_tables import PAPERS, Table, names, table_of, tables
+from flows.papers.sweep import Sweep
 from flows.papers.trial_page import Trial
 from models.client_statistics.noise_floor import covariance_floor, least_squares_floor
 from silos.errors import UserError
@@ -87,17 +87,26 @@ def test_paired_cells_have_the_same_data():
             assert data[first] == data[second], (table, first, second)
 
 
-def test_printed_floors_are_those_of_the_formula():
-    for table, clusters in (("2", 3), ("3", 8)):
-        cells = table_of("conditioning", table, "cpu").cells
-        source = Synthetic(kind="synthetic", task="linear", clusters=clusters)
-        for name, constant in (("linear-bilinear", False), ("linear-bilinear-constant", True)):
-            found = [covariance_floor(coefficients(source, seed), 100, 0.1, constant) for seed in range(40)]
-            error = np.std(found) / len(found) ** 0.5
-            assert cells[name].floor == pytest.approx(np.mean(found), abs=3 * error)
-        assert cells["linear-bilinear-least-squares"].floor == pytest.approx(
-            least_squares_floor(10, 100, 0.1), abs=5e-4
-        )
+@pytest.mark.parametrize(("table", "clusters", "draws"), [("2", 3, 5), ("3", 8, 2)])
+def test_every_draw_has_a_floor_of_its_own_and_recorded_runs_are_near_it(table, clusters, draws, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    sweep = Sweep("conditioning", table, "cpu")
+    source = Synthetic(kind="synthetic", task="linear", clusters=clusters)
+    for name, constant in (("linear-bilinear", False), ("linear-bilinear-constant", True)):
+        floors = sweep.floors(name)
+        assert floors == [covariance_floor(coefficients(source, seed), 100, 0.1, constant) for seed in range(draws)]
+        for value, floor in zip(sweep.values(name), floors, strict=True):
+            assert 0.995 * floor < value < 1.1 * floor  # it is a mean over all rows that could be drawn
+    assert sweep.floors("linear-bilinear-least-squares") == [least_squares_floor(10, 100, 0.1)]
+
+
+def test_a_floor_is_of_synthetic_data_only(tmp_path, monkeypatch):
+    cells = {"a": {"about": "w", "method": "fedavg", "floor": "covariance"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"tables": {"one": {**TINY, "cells": cells}}}))
+    (tmp_path / "params.yaml").write_bytes((CHECKOUT / "params.yaml").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="a floor of covariance is of synthetic data with the task linear"):
+        Sweep("mine.yaml", "one", "cpu").floors("a")
 
 
 def test_lists_in_lists_are_one_list_of_settings():
