@@ -71,7 +71,7 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     problem = project.problem(seeds[0])
     for method in methods:
         start(project.params.page(method, project.root), problem)
-    check_tuning(project, methods)
+    check_tuning(project, methods, problem)
     asked = {"methods": methods, "seeds": seeds, "reference": reference, "tune": defaults.tune}
     return {**asked, "data_version": project.silos.version}
 
@@ -95,14 +95,14 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     """The comparison of this name, run to its end and written down."""
     prefect_page.called(name)
     with project.workers():
-        chosen = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else {}
-        results, failed = _all_runs(name, wanted, overrides, chosen)
+        chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})
+        results, failed = _all_runs(name, wanted, overrides, chosen, first)
         conclusions = _conclusions(project, wanted, overrides, results, chosen)
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         "task": project.manifest.task,
-        "tuning": [asdict(one) for one in chosen.values()],
+        "tuning": [{**asdict(one), "seed": wanted["seeds"][0]} for one in chosen.values()],
         "runs": list(results.values()),
         "failed": failed,
         **conclusions,
@@ -116,11 +116,15 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
 
 
 def _all_runs(
-    name: str, wanted: dict[str, Any], overrides: list[str], chosen: Mapping[str, Tuned]
+    name: str,
+    wanted: dict[str, Any],
+    overrides: list[str],
+    chosen: Mapping[str, Tuned],
+    first: Mapping[str, dict[str, Any] | str],
 ) -> tuple[Results, list[dict[str, Any]]]:
     """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect.
 
-    The run that a method was tuned to is its run on the first seed.
+    The run that a method was tuned to is its run on the first seed, which is over.
     """
     results: Results = {}
     failed = []
@@ -128,8 +132,10 @@ def _all_runs(
         screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
     for seed, method in product(wanted["seeds"], wanted["methods"]):
         best = chosen.get(method)
-        cell = cell_of(best.at) if best and seed == wanted["seeds"][0] else ""
-        result = attempt(method, seed, overrides + (best.settings if best else []), name, cell)
+        if best and seed == wanted["seeds"][0]:
+            result = first[method]
+        else:
+            result = attempt(method, seed, overrides + (best.settings if best else []), name)
         if isinstance(result, str):
             failed.append({"method": method, "seed": seed, "error": result})
         else:

@@ -29,6 +29,7 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
         raise UserError(f"params.yaml is not valid YAML: {error}.") from None
     if not isinstance(raw, dict):
         raise UserError("params.yaml holds no sections; the one in siloflow's checkout shows them.")
+    raw = _without_empty(raw)
     for override in overrides:
         _apply(raw, override)
     return validate(raw)
@@ -36,10 +37,7 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
 
 def validate(raw: dict[str, Any]) -> Params:
     """Params from plain JSON; UserError names the key, the value and the nearest right one."""
-    # a section whose lines are all commented out is none: YAML reads it as null
-    raw = {section: value for section, value in raw.items() if value is not None}
-    if isinstance(raw.get("method"), dict):
-        raw["method"] = {name: {} if options is None else options for name, options in raw["method"].items()}
+    raw = _without_empty(raw)
     for key, value in _leaves(raw):
         if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
@@ -76,6 +74,14 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def flat(tree: dict[str, Any]) -> dict[str, Any]:
     """Dotted keys to leaves, as MLflow shows parameters."""
     return dict(_leaves(tree))
+
+
+def _without_empty(raw: dict[str, Any]) -> dict[str, Any]:
+    """A section whose lines are all commented out is none: YAML reads it as null."""
+    raw = {section: value for section, value in raw.items() if value is not None}
+    if isinstance(raw.get("method"), dict):
+        raw["method"] = {name: {} if options is None else options for name, options in raw["method"].items()}
+    return raw
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:

@@ -10,6 +10,10 @@ class UserError(Exception):
     """The file of the line that raised it inside a step: the traceback does not travel between processes."""
 
 
+class DivergedError(UserError):
+    """Training left the numbers, of which a step needs finite ones: other runs may not."""
+
+
 class RefusalError(UserError):
     """What a client answers where it may not tell: the message names the client, the reason and the way out."""
 

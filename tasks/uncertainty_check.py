@@ -8,7 +8,7 @@ from models.method_networks.codebook import habits
 from models.model import Model
 from models.training.engine import Rows, Training
 from silos.cohort import Cohort
-from silos.errors import UserError
+from silos.errors import DivergedError
 from silos.private import PrivateStore
 from tasks.messages import Doubts
 from tasks.running.opening import open_stacks, open_streams
@@ -31,7 +31,7 @@ def uncertainty_check(
     """One record a stack: numbers of each client, of `passes` with dropout on (0: one without); none of a row leaves.
 
     Of a deep ensemble they are of all members' passes together, and of words the mean over members. Nothing is trained,
-    running statistics included. With `refuse` a UserError names a client for whom the model gives no finite numbers; else
+    running statistics included. With `refuse` DivergedError names a client to whom the model gives no finite numbers; else
     they are NaN.
     """
     messages = []
@@ -70,7 +70,7 @@ def _refuse_nonsense(clients: tuple[str, ...], counts: Tensor, entropy: Tensor, 
     """A diverged client would count as certain, since no number is above a limit of NaN."""
     for client, rows, value in zip(clients, counts.tolist(), entropy.tolist(), strict=True):
         if rows and value != value:
-            raise UserError(
+            raise DivergedError(
                 f"client {client} of {folder}: its predictions are no finite numbers, so its uncertainty is not known; "
                 "training has diverged: try a lower training.optimiser.learning_rate."
             )

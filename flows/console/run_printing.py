@@ -46,7 +46,7 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     for p in answer["paired"]:
         console.print(f"  {p['sentence']}")
     if answer["tuning"]:
-        console.print(f"settings, chosen on validation rows of seed {answer['runs'][0]['seed']}:")
+        console.print(f"settings, chosen on validation rows of seed {answer['tuning'][0]['seed']}:")
     for one in answer["tuning"]:
         console.print(f"  {one['method']}: {tuned_sentence(one)}")
     for failure in answer["failed"]:
@@ -82,6 +82,8 @@ def headline(paired: list[dict[str, Any]]) -> str:
 def tuned_sentence(one: dict[str, Any]) -> str:
     """What a method was tuned to, of how many settings, and where something better may lie beyond them."""
     chosen = ", ".join(_short(setting) for setting in one["settings"])
+    if one["score"] is None:
+        return f"{chosen}; the first, since none of {one['tried']} gave a finite score"
     edge = ", ".join(_short(key) for key in one["at_edge"])
     return f"{chosen}; the best of {one['tried']}" + (f", at the edge of {edge}" if edge else "")
 

@@ -10,7 +10,7 @@ from models.networks.network import Member
 from models.state import Weights
 from models.training.plan import Kind, resolve
 from silos.cohort import Cohort, Stack
-from silos.errors import UserError
+from silos.errors import DivergedError
 from tasks.running.opening import open_rows
 
 _ROWS_AT_ONCE = 256
@@ -45,4 +45,4 @@ def named(cohort: Cohort, client: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise UserError(f"client {client} of {cohort.silos.folder}: {error}.") from None
+        raise DivergedError(f"client {client} of {cohort.silos.folder}: {error}.") from None

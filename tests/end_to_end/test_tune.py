@@ -59,6 +59,7 @@ def test_resumed_it_runs_nothing_and_says_the_same(tuned):
     folder, answer = tuned
     again = folder.type(*ASKED, "--json", "--resume")
     assert "accuracy" not in again.err
+    assert "for the other" not in again.err
     assert again.json == answer.json
 
 
@@ -68,6 +69,40 @@ def test_the_screen_names_what_was_chosen(tuned):
     assert "settings, chosen on validation rows of seed 0:" in shown
     for one in answer.json["tuning"]:
         assert re.search(rf"{one['method']}: learning_rate [\d.]+.*; the best of {one['tried']}", shown)
+
+
+PAGE = """
+from flows.experiment.many_runs.settings_grid import axes
+from flows.methods import fedavg
+
+
+class Mine(fedavg.FedAvg):
+    tuned = axes(weight=({values}))
+    weight: float = 0.1
+
+    def one_round(self, state, round):
+        raise RuntimeError("no round")
+"""
+
+
+def own(folder, values):
+    (folder.path / "mine.py").write_text(PAGE.format(values=values))
+    return ["--set", "extra_methods.mine=mine.py", "--set", "comparison.tune=2", "--reference", "mine", "--seeds", "0"]
+
+
+def test_a_comparison_of_which_every_run_failed_says_so(tuned):
+    asked = own(tuned[0], "0.1, 1.0")
+    shown = tuned[0].type("compare", "mine", *asked, code=1)
+    assert "settings, chosen on validation rows of seed 0:" in shown.out
+    assert "none of 4 gave a finite score" in " ".join(shown.out.split())
+    assert "4 of 4" in shown.err
+    assert "5 of 4" not in shown.err
+
+
+def test_options_that_a_page_is_tuned_by_and_has_not_are_told_before_anything_runs(tuned):
+    refused = tuned[0].type("compare", "mine", *own(tuned[0], "'much', 'more'"), code=2)
+    assert "mine is tuned by weight much, with which it cannot be run: params.yaml: method.mine.weight" in refused.err
+    assert "settings for each" not in refused.err
 
 
 def test_without_validation_rows_nothing_is_tuned(tuned):

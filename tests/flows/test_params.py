@@ -164,6 +164,12 @@ def test_a_missing_or_empty_section_is_named(project, section):
         assert str(told.value) == f"params.yaml: {section} is missing."
 
 
+def test_a_set_into_options_that_are_all_commented_out_is_one_of_them(project):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    (project / "params.yaml").write_text(yaml.safe_dump({**raw, "method": {"fedprox": None}}))
+    assert read(project, ["method.fedprox.proximal=1"]).method["fedprox"] == {"proximal": 1}
+
+
 def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     raw = yaml.safe_load((project / "params.yaml").read_text())
     empty = {

@@ -5,7 +5,7 @@ validation rows is kept, and what stands at the edge of its grid is looked for b
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
@@ -65,9 +65,13 @@ class Axis(BaseModel):
 
 @dataclass(frozen=True)
 class Grid:
-    """Axes by the setting they belong in: a key of params.yaml, or a whole setting in which {} stands for the value."""
+    """Axes by the setting they belong in: a key of params.yaml, or a whole setting in which {} stands for the value.
+
+    `takes` says which points can be run at all: what is refused lies beyond no edge.
+    """
 
     axes: Mapping[str, Axis]
+    takes: Callable[[Point], bool] = lambda _: True
 
     def points(self) -> list[Point]:
         """Every combination."""
@@ -75,11 +79,7 @@ class Grid:
 
     def beyond(self, best: Point) -> list[Point]:
         """What to try once more: along each axis at whose edge the best stands, the others staying as they are."""
-        return [
-            (*best[:at], value, *best[at + 1 :])
-            for at, axis in enumerate(self.axes.values())
-            for value in axis.beyond(best[at])
-        ]
+        return [point for at, axis in enumerate(self.axes.values()) for point in self._along(axis, at, best)]
 
     def at_edge(self, best: Point, tried: Sequence[Point]) -> list[str]:
         """Keys of the axes on which nothing was tried on one side of the best, though there is room."""
@@ -89,13 +89,18 @@ class Grid:
                 continue
             values = sorted({point[at] for point in tried})
             there = Axis(values=tuple(values), least=axis.least, most=axis.most)
-            if there.beyond(best[at]):
+            if self._along(there, at, best):
                 keys.append(key.partition("=")[0])
         return keys
 
     def settings(self, point: Point) -> list[str]:
         """`section.key=value` for each axis."""
         return [placed(key, value) for key, value in zip(self.axes, point, strict=True)]
+
+    def _along(self, axis: Axis, at: int, best: Point) -> list[Point]:
+        """What lies beyond the edge of one axis at which the best stands, as far as it can be run."""
+        wider = [(*best[:at], value, *best[at + 1 :]) for value in axis.beyond(best[at])]
+        return [point for point in wider if self.takes(point)]
 
 
 def _ordered(values: Sequence[Any]) -> bool:

@@ -4,17 +4,21 @@ A grid is the learning rate of params.yaml times powers of 3 by what the method'
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import ValidationError
 
 from flows.experiment.many_runs.settings_grid import Axis, Grid, Point
 from flows.method import Method
 from models.assessment.quantities import Quantity
+from silos import bounds
 from silos.errors import UserError
 
 RATE = "training.optimiser.learning_rate"
 _FACTOR = 3  # between two learning rates
+_LEAST_RATE = 1e-30  # with less no weight moves in float32
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,15 @@ class Tuned:
     at_edge: list[str]
 
 
-def grid_of(method: str, page: type[Method], rate: float, settings: int) -> Grid:
-    """So many settings around this learning rate; UserError if the page's own do not divide them."""
+def grid_of(
+    method: str, page: type[Method], rate: float, settings: int, options: Mapping[str, Any] | None = None
+) -> Grid:
+    """So many settings around this learning rate, over these options; UserError if the page's own do not divide them."""
+    if not isinstance(page.tuned, Mapping) or not all(isinstance(axis, Axis) for axis in page.tuned.values()):
+        raise UserError(
+            f"the page of method {method!r}: `tuned` is no axes; write tuned = axes(option=(0.1, 1.0)), with axes from "
+            "flows.experiment.many_runs.settings_grid."
+        )
     own = {f"method.{method}.{option}": axis for option, axis in page.tuned.items()}
     combinations = math.prod(len(axis.values) for axis in own.values())
     if settings % combinations:
@@ -40,14 +51,38 @@ def grid_of(method: str, page: type[Method], rate: float, settings: int) -> Grid
         )
     count = settings // combinations
     powers = range(-(2 * count // 3), count - 2 * count // 3)
-    return Grid({RATE: Axis(values=tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)), **own})
+    rates = tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)
+    if rates[0] < _LEAST_RATE or rates[-1] > bounds.REAL:
+        raise UserError(
+            f"comparison.tune is {settings}: {method} would be tried with learning rates from {rates[0]:.2g} to "
+            f"{rates[-1]:.2g}, and they may be from {_LEAST_RATE:g} to {bounds.REAL:g}; give fewer settings."
+        )
+
+    def takes(point: Point) -> bool:
+        """Whether the page has these options."""
+        try:
+            page.model_validate({**(options or {}), **dict(zip(page.tuned, point[1:], strict=True))})
+        except ValidationError:
+            return False
+        return True
+
+    return Grid({RATE: Axis(values=rates, least=_LEAST_RATE, most=bounds.REAL), **own}, takes)
 
 
-def tuned(method: str, grid: Grid, scored: Callable[[int, tuple[str, ...]], float | None]) -> Tuned:
-    """The best setting of the grid and, once, of what lies beyond its edges; `scored` runs one, None if it has no score."""
+def tuned(
+    method: str,
+    grid: Grid,
+    scored: Callable[[int, tuple[str, ...]], float | None],
+    told: Callable[[int], None] = lambda _: None,
+) -> Tuned:
+    """The best setting of the grid and, once, of what lies beyond its edges; `scored` runs one, None if it has no score.
+
+    `told` hears how many lie beyond, before they are run.
+    """
     points: list[Point] = grid.points()
     scores = [scored(at, tuple(grid.settings(point))) for at, point in enumerate(points)]
     wider = grid.beyond(points[_best(scores)])
+    told(len(wider))
     scores += [scored(len(points) + at, tuple(grid.settings(point))) for at, point in enumerate(wider)]
     points += wider
     best = _best(scores)

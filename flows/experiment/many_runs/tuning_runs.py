@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -10,14 +11,15 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.durations import duration
-from flows.experiment.many_runs.settings_grid import Grid
+from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Tuned, grid_of, tuned, validation_score
 from flows.experiment.project import Project
-from flows.experiment.run_folder import run_name
+from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.user_method import MethodError
-from flows.method import find
+from flows.method import find, start
+from flows.round import Problem
 from flows.run import run
-from silos.errors import UserError
+from silos.errors import DivergedError, UserError
 from tasks.recording.json_files import unwritable
 
 
@@ -28,12 +30,12 @@ def attempt(method: str, seed: int, settings: list[str], experiment: str, cell: 
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             return run(method, seed, settings, resume=True, experiment=experiment, cell=cell)
     except Exception as error:
-        if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError)):
+        if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
             raise
         stop = interruption(error)
         if stop is not None:
             raise stop from None
-        reason = str(error) if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         screen.current().fail(run_name(method, seed, cell), reason)
         return reason
 
@@ -43,8 +45,8 @@ def cell_of(at: int) -> str:
     return f"setting{at}"
 
 
-def check_tuning(project: Project, methods: list[str]) -> None:
-    """UserError if params ask for tuned methods and these cannot be."""
+def check_tuning(project: Project, methods: list[str], problem: Problem) -> None:
+    """UserError if params ask for tuned methods and these cannot be, or not with all that their pages name."""
     if not project.params.comparison.tune:
         return
     if not sum(project.silos.federated().rows("validation").values()):
@@ -54,6 +56,9 @@ def check_tuning(project: Project, methods: list[str]) -> None:
         )
     for method in methods:
         _grid(project, method)
+        tuned_by = find(method, project.params.extra_methods, project.root).tuned
+        for point in product(*(axis.values for axis in tuned_by.values())):
+            _check_options(project, method, dict(zip(tuned_by, point, strict=True)), problem)
 
 
 def first_setting(project: Project, method: str) -> list[str]:
@@ -62,8 +67,13 @@ def first_setting(project: Project, method: str) -> list[str]:
     return grid.settings(grid.points()[0])
 
 
-def tuned_methods(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Tuned]:
-    """Every method's best settings on the first seed; what is to come is said, and how long once each has run once."""
+def tuned_methods(
+    project: Project, name: str, wanted: dict[str, Any], overrides: list[str]
+) -> tuple[dict[str, Tuned], dict[str, dict[str, Any] | str]]:
+    """Every method's best settings on the first seed, and what came of its run with them.
+
+    What is to come is said, and how long it takes once each has run once.
+    """
     settings, seeds, methods = wanted["tune"], wanted["seeds"], wanted["methods"]
     grids = {method: _grid(project, method) for method in methods}
     runs = len(methods) * (settings + len(seeds) - 1)
@@ -82,14 +92,28 @@ def tuned_methods(project: Project, name: str, wanted: dict[str, Any], overrides
         return None if isinstance(found, str) else validation_score(found, project.quantity)
 
     first = [result(method, 0, tuple(grid.settings(grid.points()[0]))) for method, grid in grids.items()]
-    left = runs - len(methods)
-    screen.current().say(f"about {duration(left * _seconds_of_run(first))} for the other {left}")
-    chosen = {}
-    for method, grid in grids.items():
-        chosen[method] = tuned(method, grid, partial(score, method))
-        runs += chosen[method].tried - settings
+    left = _left(project, name, wanted)
+    if left:
+        screen.current().say(f"about {duration(left * _seconds_of_run(first))} for the other {left}")
+
+    def beyond(more: int) -> None:
+        nonlocal runs
+        runs += more
         screen.current().plan(runs)
-    return chosen
+
+    chosen = {method: tuned(method, grid, partial(score, method), beyond) for method, grid in grids.items()}
+    return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
+
+
+def _left(project: Project, name: str, wanted: dict[str, Any]) -> int:
+    """Runs that are not finished, once each method has run once: a resumed comparison has others already."""
+    first, *others = wanted["seeds"]
+    runs = [
+        run_name(method, *one)
+        for method in wanted["methods"]
+        for one in [*((first, cell_of(at)) for at in range(1, wanted["tune"])), *((seed, "") for seed in others)]
+    ]
+    return sum(not RunFolder(project.runs / name / run).result.is_file() for run in runs)
 
 
 def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
@@ -103,4 +127,16 @@ def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
 def _grid(project: Project, method: str) -> Grid:
     params = project.params
     page = find(method, params.extra_methods, project.root)
-    return grid_of(method, page, params.training.optimiser.learning_rate, params.comparison.tune)
+    rate, options = params.training.optimiser.learning_rate, params.method.get(method, {})
+    return grid_of(method, page, rate, params.comparison.tune, options)
+
+
+def _check_options(project: Project, method: str, options: dict[str, Any], problem: Problem) -> None:
+    """UserError naming what the method is tuned by, if it cannot be run with it."""
+    params = project.params
+    section = {**params.method, method: {**params.method.get(method, {}), **options}}
+    try:
+        start(params.model_copy(update={"method": section}).page(method, project.root), problem)
+    except UserError as error:
+        said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
+        raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None

@@ -56,7 +56,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             ],
             "runs": [{"seed": 0}],
             "paired": [{"sentence": EVIL}],
-            "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8}],
+            "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8, "score": 1.0, "seed": 0}],
             "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
             "data_version": EVIL,
             "figure": EVIL,

@@ -16,7 +16,7 @@ from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.training.optimisers import SGD, Adam
 from silos.cohort import Stack
-from silos.errors import UserError
+from silos.errors import DivergedError, UserError
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client
@@ -454,7 +454,7 @@ def test_a_client_without_rows_to_be_unsure_of_is_named(make_problem, play):
 
 def test_a_diverged_client_does_not_count_as_certain(make_problem, play):
     problem = make_problem(CLIENTS, optimiser=Adam(1e30), silos={"validation": 5})
-    with pytest.raises(UserError, match=r"client \w+ of .*: its (predictions|features) are no finite numbers"):
+    with pytest.raises(DivergedError, match=r"client \w+ of .*: its (predictions|features) are no finite numbers"):
         play(UEFL(arm="paper", first_rounds=1), problem, [1])
 
 

@@ -1,8 +1,10 @@
 """Methods are given equally many settings, and what is chosen is the best on validation rows."""
 
 import math
+from typing import ClassVar
 
 import pytest
+from pydantic import BaseModel, Field
 
 from flows.experiment.many_runs.settings_grid import Axis, Grid, axes
 from flows.experiment.many_runs.tuned import RATE, grid_of, tuned, validation_score
@@ -57,6 +59,43 @@ def test_the_best_is_kept_and_an_edge_is_passed_once():
 def test_where_no_setting_has_a_score_the_first_is_kept():
     best = tuned("mine", Grid({RATE: Axis(values=(0.1, 0.2, 0.4))}), lambda *_: None)
     assert (best.settings, best.score) == ([f"{RATE}=0.1"], None)
+
+
+class Momentum(BaseModel):
+    """Of a page whose option ends before its grid would."""
+
+    tuned: ClassVar = axes(momentum=(0.1, 0.9))
+    momentum: float = Field(0.9, ge=0, lt=1)
+
+
+def test_what_an_option_refuses_is_not_tried_beyond_an_edge():
+    grid = grid_of("mine", Momentum, 0.5, 2)
+    assert grid.beyond((0.5, 0.9)) == []
+    assert grid.at_edge((0.5, 0.9), grid.points()) == []
+    assert grid.beyond((0.5, 0.1)) == [(0.5, 0.011), (0.5, 0.0012)]
+
+
+def test_what_lies_beyond_is_told_before_it_is_run():
+    happened = []
+    grid = Grid({RATE: Axis(values=(0.1, 0.2))})
+    tuned("mine", grid, lambda at, _: happened.append(at) or float(at), lambda more: happened.append(f"{more} more"))
+    assert happened == [0, 1, "2 more", 2, 3]
+
+
+def test_tuned_that_is_no_axes_is_refused():
+    class Plain(BaseModel):
+        tuned: ClassVar = {"momentum": (0.5, 0.9)}
+
+    with pytest.raises(UserError, match=r"the page of method 'mine': `tuned` is no axes; write tuned = axes\("):
+        grid_of("mine", Plain, 0.5, 2)
+
+
+@pytest.mark.parametrize(("rate", "settings"), [(0.5, 1000), (1e9, 8), (1e-28, 16)])
+def test_rates_that_no_optimiser_takes_are_refused(rate, settings):
+    with pytest.raises(
+        UserError, match=rf"comparison\.tune is {settings}: fedavg would be tried with .*fewer settings"
+    ):
+        grid_of("fedavg", find("fedavg"), rate, settings)
 
 
 def test_more_accuracy_is_better_and_more_error_is_worse():
