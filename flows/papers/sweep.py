@@ -44,7 +44,28 @@ class Sweep:
         # runs of other settings are other runs: each set of overrides has a folder of its own
         suffix = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
         self.owner = self.page.runs_of or table
+        self._as_its_owner(paper)
         self.experiment = f"reproduce-{self.paper}-{self.owner}-{scale}{suffix}"
+
+    def _as_its_owner(self, paper: str) -> None:
+        """UserError where a table of another's runs has other settings: its records would be of neither."""
+        if self.page.runs_of is None:
+            return
+        owner = table_of(paper, self.page.runs_of, self.scale)
+        for cell in self.page.cells:
+            if cell not in owner.cells:
+                raise UserError(
+                    f"{paper}, table {self.table}: {cell} is no cell of table {self.owner}, whose runs it shows."
+                )
+            ours, theirs = (
+                (page.method_of(cell), page.settings(cell, self.scale, (), 0), page.grid_of(cell, self.scale))
+                for page in (self.page, owner)
+            )
+            if ours != theirs:
+                raise UserError(
+                    f"{paper}, table {self.table}: {cell} has other settings than in table {self.owner}, whose runs it "
+                    "shows; give it the same `set`, `method` and `tune`, or drop runs_of."
+                )
 
     @property
     def finished(self) -> bool:

@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from silos import strict_yaml
+
 BEYOND = 2
 """Values that an axis gets beyond an edge at which the best stands."""
 
@@ -122,7 +124,22 @@ def placed(setting: str, value: Any) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as YAML reads it on one line: 1e-05 would be a word there."""
+    """A value as YAML reads it on one line: 1e-05 would be a word there, and the word yes no word."""
+    return value if isinstance(value, str) and _is_itself(value) else _in_brackets(value)
+
+
+def _in_brackets(value: Any) -> str:
     if isinstance(value, float):
         return f"{Decimal(repr(value)):f}"
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_in_brackets, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)}: {_in_brackets(part)}' for key, part in value.items())}}}"
+    return json.dumps(value)
+
+
+def _is_itself(word: str) -> bool:
+    try:
+        return strict_yaml.load(word.encode()) == word
+    except strict_yaml.NotYamlError:
+        return False

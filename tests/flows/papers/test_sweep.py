@@ -9,6 +9,7 @@ import yaml
 from flows.papers import table
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
+from silos.errors import UserError
 
 CHECKOUT = Path(__file__).parents[3]
 RUNS = {
@@ -102,3 +103,19 @@ def test_a_choice_that_is_still_at_an_edge_is_marked(sweep):
             found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": rate})
     assert found.choice("a") == "training.optimiser.learning_rate=0.8; training.batch=8"
     assert found.at_edge("a") == ["training.optimiser.learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"cells": {"a": {"about": "one"}}}, "a has other settings than in table tuned, whose runs it"),
+        ({"base": ["training.rounds=3"], "cells": TUNED["cells"]}, "a has other settings than in table tuned"),
+        ({"cells": {"c": {"about": "one"}}}, "c is no cell of table tuned, whose runs it"),
+    ],
+)
+def test_a_table_of_another_ones_runs_has_its_settings(sweep, other, message, tmp_path):
+    sweep("tuned", {})
+    page = {"tables": {"tuned": TUNED, "side": {**TUNED, "runs_of": "tuned", **other}}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
+    with pytest.raises(UserError, match=message):
+        Sweep("tiny.yaml", "side", "cpu")

@@ -62,7 +62,11 @@ def test_beyond_is_outside_of_all_that_was_tried(values):
     assert all(value > max(values) for value in axis.beyond(max(values)))
 
 
-@given(st.floats(1e-12, 1e12) | st.integers() | st.lists(st.dictionaries(st.text("abc", min_size=1), st.integers())))
+WORDS = st.sampled_from(["single", "yes", "a: b", "1e-05", "null", "", "a, b", "[", "it's", '"'])
+NUMBERS = st.floats(1e-12, 1e12) | st.integers()
+
+
+@given(NUMBERS | WORDS | st.booleans() | st.lists(st.dictionaries(WORDS, NUMBERS | WORDS)))
 def test_a_value_is_read_as_what_it_is(value):
     assert strict_yaml.load(placed("a.b", value).partition("=")[2].encode()) == value
 
