@@ -17,7 +17,7 @@ from flows.experiment.scene import Picture
 from flows.method import Method, Report
 from flows.methods.shared import staged
 from flows.methods.shared.borrowed_codewords import Unseen, lend
-from flows.methods.shared.codewords import common_books, doubts, with_words
+from flows.methods.shared.codewords import common_books, doubts, with_classes, with_words
 from flows.methods.shared.network_checks import fitting
 from flows.methods.shared.pictures import codewords, stages
 from flows.methods.shared.staged import SECTION, Check, Until
@@ -83,6 +83,7 @@ class UEFL(Method):
 
     def init(self, problem: Problem) -> State:
         """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
+        problem = with_classes("uefl", problem)
         network = self._network(problem, words=0 if self.start == "centres" else self.words)
         fitting(self._network(problem, self.words), "method.uefl.words")
         return staged.begin(network.init(server_stream(problem.seed, 0, "init")))

@@ -20,7 +20,7 @@ from tasks.scoring.evaluate import evaluate
 from tasks.scoring.pair import pair
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}
-CLASSES_ONLY = {"selective", "selective_authors"}
+CLASSES_ONLY = {"selective", "selective_authors", "uefl", "uefl_authors"}
 RMSE = QUANTITIES["regression"]
 LINEAR = ["data.source={kind: synthetic, task: linear, clusters: 1, clients_per_cluster: 2, rows: 8, features: 2}"]
 LINEAR += ["data.name=lines", "data.scheme=[{kind: column, column: client}]"]

@@ -16,7 +16,7 @@ from pydantic import Field
 from flows.experiment.scene import Picture
 from flows.method import Method, Report
 from flows.methods.shared import staged
-from flows.methods.shared.codewords import doubts, with_words
+from flows.methods.shared.codewords import doubts, with_classes, with_words
 from flows.methods.shared.network_checks import fitting
 from flows.methods.shared.pictures import stages
 from flows.methods.shared.staged import SECTION, Check, Until
@@ -50,7 +50,7 @@ class UEFLAuthors(Method):
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start, and the same words from N(0, start_scale^2) for everybody to have a copy of."""
-        network = fitting(self._network(problem), "method.uefl_authors.words")
+        network = fitting(self._network(with_classes("uefl_authors", problem)), "method.uefl_authors.words")
         weights = network.init(server_stream(problem.seed, 0, "init"))
         return staged.begin(weights, copies=[name for name in weights if plain(name) == SHARED])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flows.methods.shared.network_checks import offering
-from flows.round import Round
+from flows.round import Problem, Round
 from models.method_networks.codebook import COUNT, SHARED, Quantised, most_segments
 from models.model import Model
 from models.networks.deep_ensemble import each_made
@@ -75,6 +75,16 @@ def with_words(method: str, network: Network, segments: int | Literal["auto"], *
     except ValueError as error:
         raise UserError(f"params.yaml: method.{method}.{error}.") from None
     return made
+
+
+def with_classes(method: str, problem: Problem) -> Problem:
+    """The problem; UserError for a regression, of whose predictions there is no entropy."""
+    if problem.training.objective.task == "regression":
+        raise UserError(
+            f"params.yaml: the method {method} asks how unsure a client is of its classes, and predicted numbers have none; "
+            "use a source with classes, or another method."
+        )
+    return problem
 
 
 def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
