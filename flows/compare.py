@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
-from flows.console.run_printing import headline, spread, tuned_sentence
+from flows.console.printing.run_printing import headline, spread, tuned_sentence
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.many_runs.difference_records import difference_record

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.console.literal_text import say
-from flows.console.run_printing import headline
+from flows.console.printing.literal_text import say
+from flows.console.printing.run_printing import headline
 from silos.errors import UserError
 
 FIELDS = 5  # minute, hour, day, month, weekday

@@ -10,8 +10,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from flows.console.literal_text import say
 from flows.console.prefect_server import PrefectServer
+from flows.console.printing.literal_text import say
 from flows.params_file import read
 from silos.errors import UserError
 from tasks.recording.addresses import is_port

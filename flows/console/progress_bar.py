@@ -5,7 +5,7 @@ from typing import Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from flows.console.literal_text import PlainColumn, PlainConsole
+from flows.console.printing.literal_text import PlainColumn, PlainConsole
 from flows.console.screen import Screen
 
 

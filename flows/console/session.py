@@ -14,8 +14,8 @@ from rich.text import Text
 
 from flows.console import screen
 from flows.console.ctrl_c import interruption, listen
-from flows.console.literal_text import PlainConsole
 from flows.console.prefect_server import PrefectServer, quiet_prefect
+from flows.console.printing.literal_text import PlainConsole
 from silos.errors import UserError, shown
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
@@ -130,7 +130,7 @@ class Session:
         if self._json:
             sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:
-            from flows.console.printing import PRINTERS
+            from flows.console.printing.by_verb import PRINTERS
 
             PRINTERS[printer](content, self._console)
         if failed:

@@ -112,7 +112,7 @@ def _import() -> None:
     """What the verbs import when they are typed."""
     for verb in ("compare", "partition", "reproduce", "run", "schedule", "show", "stats", "versions"):
         importlib.import_module(f"flows.{verb}")
-    for part in ("printing", "progress_bar"):
+    for part in ("printing.by_verb", "progress_bar"):
         importlib.import_module(f"flows.console.{part}")
     for module in LATE:
         importlib.import_module(module)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.console import table_printing
-from flows.console.literal_text import PlainConsole
+from flows.console.printing import table_printing
+from flows.console.printing.literal_text import PlainConsole
 from flows.papers.results_file import without_places
 from flows.reproduce import reproduce
 from silos.errors import UserError

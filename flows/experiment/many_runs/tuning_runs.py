@@ -10,7 +10,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from flows.console import screen
 from flows.console.ctrl_c import interruption
-from flows.console.durations import duration
+from flows.console.printing.durations import duration
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Tuned, grid_of, tuned, validation_score
 from flows.experiment.project import Project

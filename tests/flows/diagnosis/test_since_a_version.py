@@ -8,8 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from flows.console import diagnosis_printing
-from flows.console.literal_text import PlainConsole
+from flows.console.printing import diagnosis_printing
+from flows.console.printing.literal_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.recording.json_files import finite
 from tasks.recording.track import connect

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from scipy.stats import beta
 
-from flows.console.literal_text import PlainConsole
-from flows.console.table_printing import reproduce
+from flows.console.printing.literal_text import PlainConsole
+from flows.console.printing.table_printing import reproduce
 from flows.papers import fill, trials
 from flows.papers.estimate import estimate
 from flows.papers.fill import fill as fill_sweep

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.console.listing_printing import listing as printed
-from flows.console.literal_text import PlainConsole
+from flows.console.printing.listing_printing import listing as printed
+from flows.console.printing.literal_text import PlainConsole
 from flows.papers.published_tables import names, tables
 from flows.papers.writing.list_lines import lines
 from flows.papers.writing.listing import listing, told

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from flows.console.literal_text import PlainConsole, text_table
-from flows.console.run_printing import LOOK_CLOSER
+from flows.console.printing.literal_text import PlainConsole, text_table
+from flows.console.printing.run_printing import LOOK_CLOSER
 
 _NARROW = 72  # columns of a terminal, below which a table with sentences in it cannot be read
 

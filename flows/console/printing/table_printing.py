@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from flows.console.durations import duration
-from flows.console.literal_text import PlainConsole, text_table
-from flows.console.truth_printing import truth_table
+from flows.console.printing.durations import duration
+from flows.console.printing.literal_text import PlainConsole, text_table
+from flows.console.printing.truth_printing import truth_table
 
 _ABREAST = 5  # columns of other metrics that fit beside each other
 

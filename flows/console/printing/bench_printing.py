@@ -3,7 +3,7 @@
 from statistics import median
 from typing import Any
 
-from flows.console.literal_text import PlainConsole, text_table
+from flows.console.printing.literal_text import PlainConsole, text_table
 
 
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:

@@ -9,8 +9,8 @@ import pytest
 from rich.progress import Task
 
 from flows import cli
-from flows.console.literal_text import PlainConsole, say
-from flows.console.printing import PRINTERS
+from flows.console.printing.by_verb import PRINTERS
+from flows.console.printing.literal_text import PlainConsole, say
 from flows.console.progress_bar import Terminal
 from flows.console.session import Session
 from models.assessment.quantities import QUANTITIES

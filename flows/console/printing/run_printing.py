@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.console.literal_text import PlainConsole, text_table
+from flows.console.printing.literal_text import PlainConsole, text_table
 from models.assessment.quantities import QUANTITIES, Quantity
 
 LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flows.console.literal_text import PlainConsole, text_table
+from flows.console.printing.literal_text import PlainConsole, text_table
 
 
 def cost(answer: dict[str, Any], console: PlainConsole) -> None:

@@ -3,7 +3,7 @@
 from textwrap import wrap
 from typing import Any
 
-from flows.console.literal_text import PlainConsole
+from flows.console.printing.literal_text import PlainConsole
 from flows.papers.writing.list_lines import lines
 
 

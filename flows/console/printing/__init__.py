@@ -1,0 +1,1 @@
+"""What commands print: an answer of a verb as tables and sentences."""
