@@ -65,7 +65,10 @@ class Loadings(Statistic):
             vector = torch.cat([directions, z.new_zeros(self.components - there, width)]).flatten()
             vector = vector * (self.norm or width**0.5)
         agreement = self._agreement(z, x.shape[1]) if there else None
-        return Found(vector, there == self.components, _gap(values, there), agreement)
+        gaps = _gaps(values, there)
+        if self.sign == "free":
+            gaps = gaps[-1:]  # within what is told together a turn changes nothing, or little
+        return Found(vector, there == self.components, min(gaps, default=None), agreement)
 
     def _directions(self, z: Tensor, inputs: int) -> tuple[Tensor, Tensor]:
         """The directions that the rows have, (components or fewer, columns), with their signs; and all eigenvalues."""
@@ -135,9 +138,8 @@ def spectrum(z: Tensor) -> tuple[Tensor, Tensor]:
     return values.flip(0).clamp_min(0), directions / torch.where(lengths > 0, lengths, 1.0)
 
 
-def _gap(values: Tensor, used: int) -> float | None:
-    """The smallest of (value - next) / value over the values used; None where none is."""
-    if not used:
-        return None
+def _gaps(values: Tensor, used: int) -> list[float]:
+    """(value - next) / value of each of the values used; after the last of all stands 0."""
     following = torch.cat([values[1:], values.new_zeros(1)])[:used]
-    return float(((values[:used] - following) / values[:used]).min())
+    gaps: list[float] = ((values[:used] - following) / values[:used]).tolist()
+    return gaps

@@ -125,14 +125,14 @@ class Conditions:
         return known.joined(self._ask(round, model, asked.select(missing)))
 
     def doubt(self, before: Known, known: Known) -> tuple[str, ...]:
-        """One sentence when so many clients' loadings are unsteady that they tell little; once, and not of controls."""
+        """One sentence when so many clients' loadings are unsteady that they may tell little; once, and not of controls."""
         if self.source != "local" or not known.mostly_noise or before.mostly_noise:
             return ()
         signed = any(isinstance(s, Loadings) and s.sign != "free" for s in self.statistics)
-        instead = "set sign: free and components: 4" if signed else "raise components, or name another statistic,"
+        instead = "set sign: free and components: 4" if signed else "try more components, or another statistic,"
         return (
             f"{len(known.unsteady)} of {len(known.refs)} clients have other loadings in one half of their training rows "
-            f"than in the other, so that these tell little of what clients have in common; {instead} in "
+            f"than in the other, so that these may tell more of single rows than of what clients have in common; {instead} in "
             "method.conditional.statistics.",
         )
 

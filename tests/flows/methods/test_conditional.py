@@ -190,7 +190,7 @@ def coins(client, rows):
     ("sign", "instead"),
     [
         ("ones", r"set sign: free and components: 4 in method\.conditional\.statistics\.$"),
-        ("free", r"raise components, or name another statistic, in method\.conditional\.statistics\.$"),
+        ("free", r"try more components, or another statistic, in method\.conditional\.statistics\.$"),
     ],
 )
 def test_a_run_says_once_of_how_many_clients_loadings_are_noise_and_what_to_set_instead(

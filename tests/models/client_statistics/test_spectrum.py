@@ -102,6 +102,17 @@ def test_equal_eigenvalues_show_as_no_gap():
     assert found.gap[0] == pytest.approx(0.75)
 
 
+def test_the_gap_of_the_free_form_is_that_of_the_last_direction_since_it_turns_at_no_other():
+    """The first two eigenvalues are equal, the third is a hundredth of them: the vectors can turn, what they share not."""
+    corners = torch.cat([torch.eye(3), -torch.eye(3)]) * torch.tensor([1.0, 1.0, 0.1])
+    told = {}
+    for sign in ("free", "ones"):
+        spec = make({"kind": "loadings", "components": 2, "sign": sign})
+        told[sign] = compute([spec], corners, torch.zeros(6, dtype=torch.int64), CLASSES).gap[0]
+    assert told["free"] == pytest.approx(0.99)
+    assert told["ones"] == pytest.approx(0, abs=1e-12)
+
+
 RELABELLED = torch.tensor([2, 0, 3, 1])
 
 
