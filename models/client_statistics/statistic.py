@@ -20,7 +20,7 @@ class Found:
     """A statistic of one client.
 
     vector: (length,) float64; `ok`: whether the rows determine it, else zeros stand in (or, for least squares, the smallest
-    of many solutions); `gap`: the smallest relative distance of two eigenvalues at which it can turn, in [0, 1]; `agreement`:
+    of many solutions); `gap`: the smallest relative distance of eigenvalues at which it can turn, in [0, 1]; `agreement`:
     how alike the statistic is of two halves of the rows, the cosine of what is least alike, in [-1, 1].
     """
 

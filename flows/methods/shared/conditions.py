@@ -132,8 +132,8 @@ class Conditions:
         instead = "set sign: free and components: 4" if signed else "try more components, or another statistic,"
         return (
             f"{len(known.unsteady)} of {len(known.refs)} clients have other loadings in one half of their training rows "
-            f"than in the other, so that these may tell more of single rows than of what clients have in common; {instead} in "
-            "method.conditional.statistics.",
+            "than in the other, so that these may tell more of single rows than of what clients have in common; "
+            f"{instead} in method.conditional.statistics.",
         )
 
     def context(self, silos: Silos, clients: Sequence[str], known: Known, seed: int) -> Weights | Private:
