@@ -17,7 +17,9 @@ _MISSING = pa.array(["#n/a", "#na", "<na>", "n/a", "na", "nan", "none", "null"])
 _NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)$"
 _DECIMAL_COMMA = r"^[+-]?((\d+,?\d*|,\d+)(e[+-]?\d+)?|inf(inity)?)$"
 _UNPLAIN = r"^[$€£]?\s?[+-]?\d[\d.,'\s\x{a0}\x{202f}]*\s?[%$€£]?$"
-_DATE = r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([t ]\d.*)?$|^\d{1,2}:\d{2}(:\d{2}.*)?$"
+_DATE = (
+    r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([tT ]\d.*)?$|^\d{1,2}:\d{2}(:\d{2}.*)?$"
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Column:
     @property
     def used(self) -> np.ndarray:
         """The codes that occur, ascending."""
-        return np.unique(self.codes[~self.missing])
+        return np.flatnonzero(np.bincount(self.codes[~self.missing]))
 
     @cached_property
     def texts(self) -> list[str]:
@@ -67,40 +69,37 @@ class Column:
 
 def written(name: str, values: pa.ChunkedArray, decimal_comma: bool) -> Column:
     """A column of a CSV, whose kind is read from its texts; an empty text is no value."""
-    codes, texts = _encoded(pc.utf8_trim_whitespace(values))
+    codes, texts = _encoded(pc.utf8_trim_whitespace(pc.cast(values, pa.large_string())))
     codes, texts = _without(codes, texts, pc.equal(texts, ""))
-    folded = pc.utf8_lower(texts)
-    words = pc.is_in(folded, value_set=_MISSING)
-    number, plain = _numbers(folded, decimal_comma)
-    told = len(texts) - (pc.sum(words).as_py() or 0)
-    numeric = int((~np.isnan(number)).sum())
-    dated = _all(pc.or_(words, _is_date(folded)))
-    if not told:
-        return Column(name, "empty", np.full_like(codes, -1), texts[:0], np.empty(0))
-    if numeric == told:
-        codes, texts = _without(codes, texts, words)
-        return Column(name, "number", codes, texts, number[~_mask(words)])
-    if _all(pc.or_(words, pc.is_in(folded, value_set=pa.array(["false", "true"])))):
-        codes, texts = _without(codes, texts, words)
-        return Column(name, "boolean", codes, texts, _mask(pc.equal(folded, "true"))[~_mask(words)].astype(float))
-    if not dated and _all(pc.or_(words, pc.or_(plain, pc.match_substring_regex(folded, _UNPLAIN)))):
-        return Column(name, "unplain", codes, texts, number)
-    if numeric:
-        return Column(name, "mixed", codes, texts, number)
-    return Column(name, "date" if dated else "text", codes, texts, number)
+    words = pc.is_in(pc.utf8_lower(texts), value_set=_MISSING)
+    told_codes, told = _without(codes, texts, words)
+    folded = pc.utf8_lower(told)
+    if not len(told):
+        return Column(name, "empty", told_codes, told, np.empty(0))
+    numbers = _numbers(folded, decimal_comma)
+    found = int((~np.isnan(numbers)).sum())
+    if found == len(told):
+        return Column(name, "number", told_codes, told, numbers)
+    if _all(pc.is_in(folded, value_set=pa.array(["false", "true"]))):
+        return Column(name, "boolean", told_codes, told, _mask(pc.equal(folded, "true")).astype(float))
+    if _all(pc.match_substring_regex(folded, _DATE)):
+        return Column(name, "date", told_codes, told, numbers)
+    if _all(pc.or_(pa.array(~np.isnan(numbers)), pc.match_substring_regex(folded, _UNPLAIN))):
+        return Column(name, "unplain", told_codes, told, numbers)
+    if found:
+        return Column(name, "mixed", told_codes, told, numbers)
+    return Column(name, "text", codes, texts, np.full(len(texts), np.nan))
 
 
 def typed(name: str, values: pa.ChunkedArray) -> Column:
     """A column of a Parquet file, whose kind is its type's; NaN and an empty text are no values."""
-    kind, described = _kind(values.type), str(values.type)
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, values.type.value_type)
+    kind, described = _kind(values.type), str(values.type)
     if kind == "other":
         return Column(name, kind, np.zeros(len(values), np.int32), pa.array([described]), np.full(1, np.nan), described)
     if kind == "text":
-        values = pc.utf8_trim_whitespace(
-            pc.cast(values, pa.large_string()) if _is_text(values.type) else _as_text(values)
-        )
+        values = pc.utf8_trim_whitespace(pc.cast(values, pa.large_string()))
     if pa.types.is_float16(values.type):
         values = pc.cast(values, pa.float32())
     codes, held = _encoded(values)
@@ -108,7 +107,7 @@ def typed(name: str, values: pa.ChunkedArray) -> Column:
         codes, held = _without(codes, held, pc.is_nan(held))
     if kind == "text":
         codes, held = _without(codes, held, pc.equal(held, ""))
-        kind = "date" if len(held) and _all(_is_date(pc.utf8_lower(held))) else kind
+        kind = "date" if len(held) and _all(pc.match_substring_regex(held, _DATE)) else kind
     if not len(held):
         return Column(name, "empty", codes, held, np.empty(0))
     is_number = kind in ("number", "boolean")
@@ -117,8 +116,6 @@ def typed(name: str, values: pa.ChunkedArray) -> Column:
 
 
 def _kind(kind: pa.DataType) -> Kind:
-    if pa.types.is_dictionary(kind):
-        return "other" if _kind(kind.value_type) == "other" else "text"
     if pa.types.is_boolean(kind):
         return "boolean"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -134,13 +131,6 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values of a column of categories that are no texts, such as whole numbers, as Python writes them."""
-    codes, held = _encoded(values)
-    texts = pa.array([str(value) for value in held.to_pylist()], pa.large_string())
-    return pa.chunked_array([texts.take(pa.array(codes, mask=codes < 0))])
-
-
 def _as_numbers(values: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(values.type):
         values = pc.cast(values, pa.uint8())
@@ -151,7 +141,7 @@ def _encoded(values: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array]:
     """Each row's code, -1 where it is null, and the distinct values."""
     if not len(values):
         return np.empty(0, np.int32), pa.array([], values.type)
-    held = values.dictionary_encode().unify_dictionaries().combine_chunks()
+    held = values.combine_chunks().dictionary_encode()
     return held.indices.fill_null(-1).to_numpy().astype(np.int32, copy=False), held.dictionary
 
 
@@ -164,23 +154,19 @@ def _without(codes: np.ndarray, values: pa.Array, dropped: pa.Array) -> tuple[np
     return np.append(places, np.int32(-1))[codes], values.filter(pa.array(kept))
 
 
-def _numbers(folded: pa.Array, decimal_comma: bool) -> tuple[np.ndarray, pa.Array]:
-    """The number that each text is, NaN of one that is none: (texts,) float64; and which are: a bool each.
+def _numbers(folded: pa.Array, decimal_comma: bool) -> np.ndarray:
+    """The number that each text is, NaN of one that is none: (texts,) float64.
 
-    With decimal commas a column whose every number has no point is read with them; never one that mixes both.
+    With decimal commas a column none of whose numbers has a point is read with them; never one that mixes both.
     """
+    try:
+        return pc.cast(folded, pa.float64()).to_numpy()  # as most columns are, and much faster than to look first
+    except pa.ArrowInvalid:
+        pass
+    if decimal_comma and _all(pc.match_substring_regex(folded, _DECIMAL_COMMA)):
+        return pc.cast(pc.replace_substring(folded, ",", "."), pa.float64()).to_numpy()
     plain = pc.match_substring_regex(folded, _NUMBER)
-    if decimal_comma:
-        comma = pc.match_substring_regex(folded, _DECIMAL_COMMA)
-        words = pc.is_in(folded, value_set=_MISSING)
-        if _all(pc.or_(words, comma)) and not _all(pc.or_(words, plain)):
-            folded, plain = pc.replace_substring(folded, ",", "."), comma
-    numbers = pc.cast(pc.if_else(plain, folded, "nan"), pa.float64())
-    return numbers.to_numpy(zero_copy_only=False), plain
-
-
-def _is_date(folded: pa.Array) -> pa.Array:
-    return pc.match_substring_regex(folded, _DATE)
+    return pc.cast(pc.if_else(plain, folded, "nan"), pa.float64()).to_numpy()
 
 
 def _all(flags: pa.Array) -> bool:

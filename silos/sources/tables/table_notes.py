@@ -53,7 +53,7 @@ def _kinds(columns: Sequence[Column]) -> Iterator[str]:
 
 def _left_out(source: Table, numbering: Sequence[Column]) -> list[str]:
     parts = [f"{_shown(name)} (drop)" for name in source.drop]
-    parts += [f"{_shown(column.name)} (no name, numbers the rows)" for column in numbering]
+    parts += [f"{_shown(column.name)} (no name)" for column in numbering]
     return [f"left out: {some(parts, _NAMES)}"] if parts else []
 
 
@@ -72,7 +72,7 @@ def _missing(columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarr
 
 
 def _gaps(column: Column) -> str:
-    return f" {int(column.missing.sum()):,}"
+    return f" ({int(column.missing.sum()):,})"
 
 
 def _label(source: Table, made: Rows) -> str:
@@ -80,7 +80,7 @@ def _label(source: Table, made: Rows) -> str:
     if made.task == "regression":
         return f"{label}, a number to predict"
     counts = np.bincount(made.y, minlength=len(made.classes))
-    each = [f"{_shown(name)} {count:,}" for name, count in zip(made.classes, counts.tolist(), strict=True)]
+    each = [f"{_shown(name)} ({count:,})" for name, count in zip(made.classes, counts.tolist(), strict=True)]
     return f"{label}, {_count(len(each), 'class')}: {some(each, 2 * _NAMES)}"
 
 

@@ -9,6 +9,7 @@ from silos.sources.own_file import told_apart
 from silos.sources.tables.column_kinds import Column
 from silos.sources.tables.look_at import Look
 
+_EXACT = 2.0**53  # up to which a float64 tells whole numbers apart
 MOST = 200  # values of a text that become columns of their own
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _DROP = "list it under data.source.drop"
@@ -56,7 +57,8 @@ def must_be_single(look: Look, what: str, column: Column) -> None:
         raise UserError(
             f"{where} is {numbers[at]:g} in {look.row(at)}, no finite float32; correct or empty it, or drop the row."
         )
-    if len(held) and not told_apart(held, single):
+    as_one = len(column.used) > 1 and np.ptp(held) == 0 and abs(held[0]) > _EXACT
+    if as_one or (len(held) and not told_apart(held, single)):
         raise UserError(
             f"{where} differs by less than float32 can tell at its size, such as {column.example}; subtract its mean"
             + (f", or {_CODES}." if what == "column" else ".")
@@ -73,6 +75,6 @@ def _fault(look: Look, column: Column) -> str:
     if column.kind == "unplain":
         return f"holds numbers that are not written plainly, such as {said}; write them as 1234.5, or {_CODES}"
     return (
-        f"mixes numbers with text: {int(odd.sum()):,} of {look.rows:,} rows have no number, the first is {said} in "
+        f"mixes numbers with text: {int(odd.sum()):,} of {look.rows:,} rows hold no number, the first is {said} in "
         f"{look.row(at)}; correct or empty these, or {_CODES}"
     )
