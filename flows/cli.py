@@ -13,13 +13,30 @@ _RESUMED = "--resume goes on after the last whole round"
 _GOES_ON = "run it again, and it goes on where it stopped"
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Federated learning over silos that are not alike: partition, run, compare, schedule.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"siloflow {version('siloflow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version, and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command's name."""
+
 
 Overrides = Annotated[
     list[str] | None,
