@@ -24,6 +24,7 @@ class Rows:
     x: (n, *shape) uint8 (0 to 255) or float32; y: (n,) int64, codes into `classes`, or float32 targets where
     the task is regression; client, domain: (n,) str; split: (n,) str, one of "train", "validation", "test".
     missing: (n, features) bool, of a table in which values may be missing; `features` is what is known of its columns.
+    `notes` are sentences for a person about what was read, and not stored.
     """
 
     x: np.ndarray
@@ -35,6 +36,7 @@ class Rows:
     task: Task = "classification"
     missing: np.ndarray | None = None
     features: tuple[Feature, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows of these numbers, or where this mask is true."""

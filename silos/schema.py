@@ -17,28 +17,14 @@ from pydantic import (
     model_validator,
 )
 
-from silos import bounds
 from silos.errors import shown
 from silos.names import Name
 from silos.sources.source_names import LONGEST
-from silos.sources.source_params import Section
+from silos.sources.source_params import Fill, Number, Section
 
 if TYPE_CHECKING:
     from silos.manifest import Manifest
     from silos.rows import Task
-
-
-def _unsigned_zero(value: float) -> float:
-    return value + 0.0
-
-
-Number = Annotated[float, Field(ge=-bounds.VALUE, le=bounds.VALUE), AfterValidator(_unsigned_zero)]
-
-
-class Fill(Section):
-    """Values may be missing, and this number stands in x for them; a mask beside the rows says where."""
-
-    fill: Number
 
 
 def _one_fault(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:

@@ -75,7 +75,7 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     owners = _deal(steps[place], dealt, at)
     clients = [_split(client, split, seed) for client in _owned(dealt, owners, at)]
     left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
-    said = (*notes, *owners.notes)
+    said = (*rows.notes, *notes, *owners.notes)
     made = Partition(clients, list(rows.classes), common, left_out, rows.task, said, rows.features)
     for index, step in enumerate(steps[place + 1 :], start=place + 1):
         _same_units(step, rows, made, At(seed, index, step.kind))

@@ -13,7 +13,7 @@ from silos.sources.gtsrb import gtsrb
 from silos.sources.idx import emnist, mnist
 from silos.sources.npz import npz
 from silos.sources.picture_folder import folder
-from silos.sources.source_params import Cifar, Digits, Emnist, Folder, Gtsrb, Mnist, Npz, Source, Synthetic
+from silos.sources.source_params import Cifar, Digits, Emnist, Folder, Gtsrb, Mnist, Npz, Source, Synthetic, Table
 from silos.sources.synthetic import synthetic
 from silos.versions.digest import file_digest
 
@@ -23,13 +23,14 @@ def load(source: Source, root: Path, seed: int, features: tuple[Feature, ...] = 
 
     `features` are what params declare of its columns.
     """
-    where = source.path if isinstance(source, Npz) else f"the source `{source.kind}`"
-    return described(where, _read(source, Path(root), seed), features)
+    where = source.path if isinstance(source, Npz | Table) else f"the source `{source.kind}`"
+    declared = () if isinstance(source, Table) else features  # a table has put them beside its columns, by name
+    return described(where, _read(source, Path(root), seed, features), declared)
 
 
 def contents(source: Source, root: Path) -> dict[str, str]:
     """The md5 of each file that `source` is read from, where they are the user's own; {} of a set known by its name."""
-    if not isinstance(source, Npz | Folder):
+    if not isinstance(source, Npz | Folder | Table):
         return {}
     place = Path(root) / source.path
     files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
@@ -47,12 +48,16 @@ def digits() -> Rows:
     return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])
 
 
-def _read(source: Source, root: Path, seed: int) -> Rows:
+def _read(source: Source, root: Path, seed: int, features: tuple[Feature, ...]) -> Rows:
     match source:
         case Digits():
             return digits()
         case Npz():
             return npz(source, root)
+        case Table():
+            from silos.sources.tables.table_source import table  # Arrow takes long to import
+
+            return table(source, root, features)
         case Mnist():
             return mnist(source, root, seed)
         case Emnist():

@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from silos.errors import UserError
-from silos.rows import SPLITS, Rows
+from silos.rows import Rows
 from silos.schema import Feature, is_table, twice
 from silos.sources.npz_archive import read_arrays
+from silos.sources.own_file import split_names, told_apart
 from silos.sources.source_params import Npz
 
 _DOUBLE = 52  # binary digits of a float64 behind the first
-_ROUNDED = 0.01  # of the targets' standard deviation, that rounding to float32 may move one
-_SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for name in SPLITS}}
 
 
 def npz(source: Npz, root: Path) -> Rows:
@@ -35,6 +34,7 @@ def npz(source: Npz, root: Path) -> Rows:
                 f"{name}: x has {len(x)} rows and {key} has {len(array)}; every array needs one entry a row."
             )
     client = _names(name, "client", arrays.get("client"))
+    split = arrays.get("split")
     classes, targets = _labels(name, y) if source.task == "classification" else ([], _numbers(name, y))
     return Rows(
         x=_features(name, x, client),
@@ -42,7 +42,7 @@ def npz(source: Npz, root: Path) -> Rows:
         classes=classes,
         client=client,
         domain=_names(name, "domain", arrays.get("domain")),
-        split=_splits(name, arrays.get("split")),
+        split=None if split is None else split_names(name, split),
         task=source.task,
         features=features,
     )
@@ -132,8 +132,7 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
     if not np.isfinite(targets).all():
         row = int((~np.isfinite(targets)).argmax())
         raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
-    exact = y.astype(np.float64)
-    if exact.max() > exact.min() and np.abs(exact - targets).max() > _ROUNDED * exact.std():
+    if not told_apart(y.astype(np.float64), targets):
         raise UserError(
             f"{name}: y differs by less than float32 can tell at its size; subtract its mean before saving."
         )
@@ -151,15 +150,3 @@ def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
     if empty.any():
         raise UserError(f"{name}: the {key} of row {int(empty.argmax())} is empty; name it or drop the row.")
     return names
-
-
-def _splits(name: str, column: np.ndarray | None) -> np.ndarray | None:
-    """A split column as "train", "validation" or "test": (n,) str."""
-    if column is None:
-        return None
-    values, place = np.unique(column, return_inverse=True)
-    texts = [str(int(value)) if value in (0, 1, 2) else str(value) for value in values.tolist()]
-    for text in texts:
-        if text not in _SPLIT_CODES:
-            raise UserError(f"{name}: split has the value {text!r}; it takes 0 or train, 1 or test, 2 or validation.")
-    return np.array([_SPLIT_CODES[text] for text in texts])[place]

@@ -12,6 +12,7 @@ from numpy.lib import format as npy
 
 from silos.errors import UserError
 from silos.machine.free_memory import must_fit
+from silos.sources.own_file import must_be_there
 from silos.sources.source_names import first_fault
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
@@ -20,11 +21,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 def read_arrays(name: str, path: Path, needed: Sequence[str], others: Sequence[str]) -> dict[str, np.ndarray]:
     """The `needed` arrays and those of the `others` that are there; the rest is left alone. `name` stands in errors."""
-    if not path.is_file():
-        raise UserError(
-            f"{name}: {'this is a folder' if path.is_dir() else 'no such file'} (looked for {path}); params.yaml: "
-            "data.source.path is relative to the folder of params.yaml."
-        )
+    must_be_there(name, path)
     if not zipfile.is_zipfile(path):
         raise UserError(f"{name} is not a .npz archive; write one with numpy.savez({path.name!r}, x=…, y=…).")
     try:

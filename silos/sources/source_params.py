@@ -1,11 +1,29 @@
 """The `data.source` section of params.yaml: one record a kind of source."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from silos import bounds
+from silos.errors import shown
+from silos.names import Name
 from silos.truth import true_is_no_number
+
+
+def _unsigned_zero(value: float) -> float:
+    return value + 0.0
+
+
+Number = Annotated[float, Field(ge=-bounds.VALUE, le=bounds.VALUE), AfterValidator(_unsigned_zero)]
 
 
 class Section(BaseModel):
@@ -13,6 +31,12 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     _numbers = model_validator(mode="before")(true_is_no_number)
+
+
+class Fill(Section):
+    """Values may be missing, and this number stands in x for them; a mask beside the rows says where."""
+
+    fill: Number
 
 
 class Digits(Section):
@@ -27,6 +51,45 @@ class Npz(Section):
     kind: Literal["npz"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
     task: Literal["classification", "regression"] = Field(default="classification", description="what y holds")
+
+
+def _one_fault(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validated(value)
+    except ValidationError:  # of a union, each member would have its say
+        raise ValueError(f"{shown(repr(value))} is none of refuse, drop_rows and {{fill: v}} with a finite v") from None
+
+
+class Table(Section):
+    """A CSV or Parquet file with a header: one column is the label, others say whose a row is, all else are features."""
+
+    kind: Literal["table"]
+    path: str = Field(min_length=1, description=".csv, .csv.gz or .parquet, relative to the folder of params.yaml")
+    label: Name = Field(description="the column to be predicted")
+    client: Name | None = Field(default=None, description="the column of each row's silo")
+    domain: Name | None = Field(default=None, description="the column of each silo's kind")
+    split: Name | None = Field(default=None, description="the column of train, validation or test")
+    task: Literal["classification", "regression"] = Field(default="classification", description="what label holds")
+    drop: tuple[Name, ...] = Field(default=(), description="columns that are left out")
+    categorical: tuple[Name, ...] = Field(default=(), description="columns of numbers that are codes without an order")
+    missing: Annotated[Literal["refuse", "drop_rows"] | Fill, WrapValidator(_one_fault)] = "refuse"
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns that are no features, by what they are: label, client ..."""
+        named = {"label": self.label, "client": self.client, "domain": self.domain, "split": self.split}
+        return {role: column for role, column in named.items() if column is not None}
+
+    @model_validator(mode="after")
+    def _names_each_column_once(self) -> "Table":
+        seen: dict[str, str] = {}
+        parts = [("drop", name) for name in self.drop] + [("categorical", name) for name in self.categorical]
+        for key, column in [*self.roles.items(), *parts]:
+            if seen.setdefault(column, key) != key:
+                raise ValueError(
+                    f"the column {shown(repr(column))} is {seen[column]} and {key}; name it under one of them"
+                )
+        return self
 
 
 class RowLimits(Section):
@@ -102,6 +165,6 @@ class Synthetic(Section):
 
 
 Source = Annotated[
-    Digits | Npz | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
+    Digits | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
     Field(discriminator="kind"),
 ]

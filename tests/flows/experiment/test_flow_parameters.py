@@ -145,7 +145,7 @@ def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places
         if flow_parameters.free(field.annotation, field.metadata)
     }
     assert free == {
-        *("Npz.path", "Folder.path", "Mnist.download_dir", "Emnist.download_dir", "Cifar.download_dir"),
+        *("Npz.path", "Table.path", "Folder.path", "Mnist.download_dir", "Emnist.download_dir", "Cifar.download_dir"),
         *("Gtsrb.download_dir", "VGGParams.pretrained", "ResNetParams.pretrained", "RunnerParams.address"),
         *("TrackingParams.uri", "Params.extra_methods", "Params.method"),
     }

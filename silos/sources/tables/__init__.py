@@ -1,0 +1,1 @@
+"""The source `table`: CSV and Parquet files of the user's own."""

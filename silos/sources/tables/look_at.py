@@ -1,0 +1,63 @@
+"""A first look at a table: which columns it has, of which kind, with how many values."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from silos.errors import UserError, shown
+from silos.schema import twice
+from silos.sources.own_file import must_be_there
+from silos.sources.tables.column_kinds import Column, typed, written
+from silos.sources.tables.csv_file import read_csv
+from silos.sources.tables.parquet_file import read_parquet
+
+_CSV = (".csv", ".csv.gz")
+ENDINGS = (*_CSV, ".parquet")
+
+
+@dataclass(frozen=True)
+class Look:
+    """A table as it lies in its file. `separator` is "" of a Parquet file, and `first` the number of its first row."""
+
+    name: str
+    columns: tuple[Column, ...]
+    separator: str
+    first: int
+
+    @property
+    def rows(self) -> int:
+        """How many there are, without the header."""
+        return len(self.columns[0].codes)
+
+    def row(self, at: int) -> str:
+        """What a person calls a row, who counts the header of a CSV in and that of a Parquet file not."""
+        return f"row {at + self.first}{' (the header is row 1)' if self.separator else ''}"
+
+    def column(self, name: str) -> Column | None:
+        """The column of this name; None if there is none."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def look_at(path: Path, name: str = "") -> Look:
+    """What is in a .csv, .csv.gz or .parquet file; UserError, which calls it `name`, where it cannot be read as a table."""
+    path = Path(path)
+    name = name or path.name
+    must_be_there(name, path)
+    if not path.name.lower().endswith(ENDINGS):
+        raise UserError(
+            f"{name}: a table is a file with the ending {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; export this one as "
+            "CSV, or rename it if it is such a file."
+        )
+    separator = ""
+    if path.name.lower().endswith(_CSV):
+        names, columns, separator = read_csv(name, path)
+    else:
+        names, columns = read_parquet(name, path)
+    names = [each or f"Unnamed: {at}" for at, each in enumerate(names)]  # as pandas calls them
+    fault = twice(names)
+    if fault:
+        raise UserError(f"{name}: in its header {shown(fault, 300)}.")
+    made = [
+        written(each, column, separator == ";") if separator else typed(each, column)
+        for each, column in zip(names, columns, strict=True)
+    ]
+    return Look(name, tuple(made), separator, 2 if separator else 0)
