@@ -48,6 +48,36 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last who
 
 
 @app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your rows: .npz, .csv, .csv.gz or .parquet; digits if not given."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is predicted; guessed by its name.")] = None,
+    client: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, max=bounds.CLIENTS, help="Deal the rows to so many silos that are alike.")
+    ] = None,
+    task: Annotated[
+        Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a project's folder with a params.yaml that fits your data.
+
+    Example: siloflow init study --data visits.csv --label outcome --client hospital
+    """
+    with _session(json, timings=False, server=False) as session:
+        from flows.init import init as made
+        from flows.new_project.own_data import Asked
+
+        session.answer(made(folder, data, Asked(label, client, clients, task)), "init")
+
+
+@app.command()
 def partition(overrides: Overrides = None, json: Json = False, timings: Timings = False) -> None:
     """Make silos under data/ from a source and record their version.
 

@@ -100,7 +100,7 @@ def test_published_tables_are_listed_as_in_the_checkout(installed: Installed, fo
 
 
 def test_a_project_elsewhere_is_made_partitioned_and_trained_on(installed: Installed) -> None:
-    shutil.copy(ROOT / "params.yaml", installed.folder)
+    installed.type("siloflow", "init", ".", "--json")
     made = json.loads(installed.type("siloflow", "partition", "--json"))
     ran = json.loads(installed.type("siloflow", "run", "fedavg", "--set", "training.rounds=1", "--json"))
     assert ran["data_version"] == made["data_version"]
@@ -108,7 +108,7 @@ def test_a_project_elsewhere_is_made_partitioned_and_trained_on(installed: Insta
 
 
 def test_a_recorded_table_is_printed_with_where_its_records_are(installed: Installed) -> None:
-    shutil.copy(ROOT / "params.yaml", installed.folder)
+    shutil.copy(ROOT / "params.yaml", installed.folder)  # as it was made there
     found = json.loads(installed.type("siloflow", "reproduce", "mcmahan", "--table", "2NN", "--json"))
     assert all(row["values"] for row in found["rows"])
     assert Path(found["results"]).is_relative_to(installed.bin.parent)
