@@ -11,6 +11,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -234,13 +235,46 @@ def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_an
     assert [line["feature"] for line in found["ranking"][:2]] == ["worst texture", "texture error"]
 
 
-def test_the_arrays_of_the_readme_reach_a_comparison(folder, prefect):
+@pytest.mark.parametrize("file", ["visits.csv", "mine.npz"])
+def test_the_table_and_the_arrays_of_the_readme_reach_a_comparison(folder, prefect, file):
     quick = "--set training.rounds=2 --set comparison.seeds=[0]"
-    script = f"set -e\n{block_with(README, 'sh', 'mine.npz')} {quick}"
-    typed(folder, sys.executable, "-c", block_with(README, "python", "mine.npz"))
+    script = f"set -e\n{block_with(README, 'sh', file)} {quick}"
+    typed(folder, sys.executable, "-c", block_with(README, "python", file))
     said = typed(folder, "bash", "-c", script)
-    assert "data/mine: 3 clients" in said
+    assert f"data/{file.partition('.')[0]}: 3 clients" in said
     assert "local_only − fedavg" in said
+
+
+def test_the_table_of_the_docs_is_partitioned_as_it_is_and_with_a_feature_described(folder):
+    page = CHECKOUT / "docs" / "bring-your-data.md"
+    typed(folder, sys.executable, "-c", block_with(README, "python", "visits.csv"))
+    data = yaml.safe_load(block_with(page, "yaml", "path: visits.csv, label: outcome, client: hospital}"))["data"]
+    more = yaml.safe_load(block_with(page, "yaml", "missing: drop_rows"))["data"]
+    for name, said in (("plain", data), ("described", data | more)):
+        params = read(folder, [f"data.{key}={json.dumps(value)}" for key, value in (said | {"name": name}).items()])
+        features = schema_of(write(folder / "data" / name, params.data, folder)).features
+        assert [feature.name for feature in features] == ["age", "smokes", "ward=eye", "ward=heart"]
+        assert features[0].low == (None if name == "plain" else -5)
+
+
+def test_each_network_fits_the_rows_that_the_docs_say(folder):
+    text = (CHECKOUT / "docs" / "bring-your-data.md").read_text("utf-8")
+    lines = re.findall(r"^\| (?:of a table|pictures in \w+) \| \((.*?)\).*? \| (.*) \|$", text, re.MULTILINE)
+    shapes = {
+        "features": [(7,)],
+        "height, width": [(28, 28), (32, 32)],
+        "height, width, channels": [(28, 28, 3), (32, 32, 3)],
+    }
+    assert [axes for axes, _ in lines] == list(shapes)
+    every = set(re.findall(r"`(\w+)`", lines[1][1]))
+    fit = {axes: every if kinds == "the same" else set(re.findall(r"`(\w+)`", kinds)) for axes, kinds in lines}
+    for kind in every:
+        model = read(folder, [f"model={{kind: {kind}}}"]).model
+        for axes, each in shapes.items():
+            for shape in each:
+                said = kind in fit[axes] and (kind != "vgg16_bn" or shape[0] >= 32)
+                with nullcontext() if said else pytest.raises(ValueError, match="image"):
+                    build(kind, shape, 3, model.model_dump(exclude={"kind", "members"}))
 
 
 def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_filled_in(folder):
