@@ -46,7 +46,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
         ignored = "" if file is None else f"/{file.name}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "params.yaml", text.encode())
-        read(folder)
+        model = read(folder).model
         repositories = versioned(folder)
     return {
         "folder": str(folder),
@@ -54,6 +54,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
         "copied": file.name if file is not None and copied else None,
         "guessed": [] if data is None else list(data.guessed),
         "read": None if data is None else _read(data),
+        "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
     }
 
 

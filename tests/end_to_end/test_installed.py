@@ -65,10 +65,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, environment
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True)
     binaries, folder = home / "env" / "bin", home / "elsewhere"
     folder.mkdir()
+    pip(home, "--python", str(binaries / "python"), "install", "--no-deps", str(wheel))
     # a folder that a .pth names is searched, and its own .pth files, one of which names the checkout, are not read
     (site,) = (home / "env").glob("lib/python3*/site-packages")
     (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip(home, "--python", str(binaries / "python"), "install", "--no-deps", str(wheel))
     plain = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return Installed(binaries, folder, {**plain, "PATH": f"{binaries}:{os.environ['PATH']}"})
 

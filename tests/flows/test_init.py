@@ -88,6 +88,21 @@ def test_numbers_are_a_regression_and_what_is_asked_is_not_guessed(tmp_path, wri
     assert (source.label, source.client, source.task) == ("sex", "outcome", "classification")
 
 
+@pytest.mark.parametrize("columns", [{}, NUMBER], ids=["classes", "numbers"])
+def test_a_table_is_standardised_and_few_rows_are_given_a_linear_network(tmp_path, write, columns):
+    model = params_of(init(tmp_path / "study", write(**columns), Asked())).model
+    assert (model.kind, model.hidden, model.inputs) == ("mlp", [], "standardise")
+    assert model.targets == ("standardise" if columns else "none")
+
+
+def test_many_rows_are_given_hidden_layers_and_a_rate_that_many_features_do_not_make_diverge(tmp_path):
+    x = np.random.default_rng(0).normal(size=(2000, 400))
+    np.savez(tmp_path / "wide.npz", x=x, y=x[:, 0], client=np.arange(2000) % 4)
+    params = params_of(init(tmp_path / "study", tmp_path / "wide.npz", Asked()))
+    assert params.model.hidden == [64]
+    assert params.training.optimiser.learning_rate == 0.001
+
+
 def test_whole_numbers_are_classes_if_they_are_few(tmp_path, write):
     few = params_of(init(tmp_path / "few", write(outcome=[at % 4 for at in range(ROWS)]), Asked()))
     many = params_of(init(tmp_path / "many", write(outcome=list(range(ROWS))), Asked()))

@@ -27,6 +27,11 @@ def _read(held: dict[str, Any] | None) -> str:
     return f"{held['rows']:,} rows of {' x '.join(map(str, held['shape']))} numbers{classes}{silos}"
 
 
+def _network(network: dict[str, Any]) -> str:
+    linear = " without hidden layers, rows being few" if network.get("hidden") == [] else ""
+    return f"network {network['kind']}{linear}"
+
+
 def partition(made: dict[str, Any], console: PlainConsole) -> None:
     """What was made, in two lines, and what to know of it."""
     rows = made["rows"]
