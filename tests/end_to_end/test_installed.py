@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from flows.papers.writing.listing import listing
 
 ROOT = Path(__file__).parents[2]
 WHERE = "import flows, tasks, models, silos; print(*(p.__file__ for p in (flows, tasks, models, silos)), sep='\\n')"
@@ -32,7 +32,7 @@ class Installed:
     def type(self, command: str, *arguments: str) -> str:
         """What it prints; it must end well."""
         done = subprocess.run(
-            [self.bin / command, *arguments],
+            [command, *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -90,25 +90,32 @@ def test_the_version_and_the_methods_are_told_anywhere(installed: Installed) -> 
     assert "fedavg" in installed.type("siloflow", "methods")
 
 
-def test_published_tables_are_listed_as_in_the_checkout(installed: Installed, folder_at: Callable[[Path], Any]) -> None:
+def test_published_tables_are_listed_as_in_the_checkout(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     here = json.loads(installed.type("siloflow", "reproduce", "--json"))
-    there = folder_at(ROOT).type("reproduce", "--json").json
+    monkeypatch.chdir(ROOT)
+    there = json.loads(json.dumps(listing()))
     for papers in (here, there):
         for paper in papers["papers"]:
             paper.pop("page")  # of docs/, which is not installed
     assert here == there
 
 
-def test_a_project_elsewhere_is_made_partitioned_and_trained_on(installed: Installed) -> None:
-    installed.type("siloflow", "init", ".", "--json")
-    made = json.loads(installed.type("siloflow", "partition", "--json"))
-    ran = json.loads(installed.type("siloflow", "run", "fedavg", "--set", "training.rounds=1", "--json"))
-    assert ran["data_version"] == made["data_version"]
-    assert (installed.folder / ran["folder"] / "run.json").is_file()
+def test_a_project_of_a_table_is_made_and_what_init_says_to_type_next_is_typed(installed: Installed) -> None:
+    rows = [f"{('north', 'south')[at % 2]},{at},{'ill' if at > 120 else 'well'}" for at in range(200)]
+    (installed.folder / "visits.csv").write_text("\n".join(["hospital,age,outcome", *rows]), encoding="utf-8")
+    made, guessed, following = installed.type("siloflow", "init", "study", "--data", "visits.csv").splitlines()
+    assert made.startswith("made     study: params.yaml, .gitignore, a git repository, a DVC repository; visits.csv")
+    assert guessed.startswith("guessed  label outcome (by its name), client hospital (by its name); 200 rows")
+    typed = following.removeprefix("next     ")
+    assert typed == "cd study && siloflow partition && siloflow compare"
+    quick = f"{typed} pooled --seeds 0 --set training.rounds=1 --json"
+    compared = json.loads(installed.type("bash", "-c", quick).splitlines()[-1])
+    assert (compared["failed"], len(compared["runs"])) == ([], 2)
+    assert (installed.folder / "study" / compared["runs"][0]["folder"] / "run.json").is_file()
 
 
 def test_a_recorded_table_is_printed_with_where_its_records_are(installed: Installed) -> None:
-    shutil.copy(ROOT / "params.yaml", installed.folder)  # as it was made there
+    shutil.copy(ROOT / "params.yaml", installed.folder)
     found = json.loads(installed.type("siloflow", "reproduce", "mcmahan", "--table", "2NN", "--json"))
     assert all(row["values"] for row in found["rows"])
     assert Path(found["results"]).is_relative_to(installed.bin.parent)
