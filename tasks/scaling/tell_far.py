@@ -10,8 +10,12 @@ from tasks.messages import FarFromUnit
 from tasks.running.opening import enough, open_rows
 from tasks.running.step import step
 
-LARGE, SMALL = 10.0, 0.01
-"""Rows are far from unit scale if a column has a mean or deviation above LARGE, or none has one above SMALL."""
+LARGE = {"inputs": 10.0, "targets": 30.0}
+SMALL = 0.01
+"""Rows are far from unit scale if a column has a mean or deviation above LARGE, or none has one above SMALL.
+
+Of a target a linear network makes steps in proportion, so that more of it does no harm.
+"""
 
 
 @step
@@ -22,14 +26,17 @@ def tell_far(cohort: Cohort, model: Model, private: PrivateStore, device: str = 
         rows = open_rows(cohort.silos, stack, "train", "cpu")
         counts, speaks = rows.counts.tolist()[: len(stack.clients)], enough(rows).tolist()
         x, y = rows.x.flatten(2).numpy(), rows.y[..., None].numpy()
-        inputs = [speaks[at] and _is_far(x[at, :count]) for at, count in enumerate(counts)]
-        targets = [rows.y.is_floating_point() and speaks[at] and _is_far(y[at, :n]) for at, n in enumerate(counts)]
+        inputs = [speaks[at] and _is_far(x[at, :count], LARGE["inputs"]) for at, count in enumerate(counts)]
+        targets = [
+            rows.y.is_floating_point() and speaks[at] and _is_far(y[at, :n], LARGE["targets"])
+            for at, n in enumerate(counts)
+        ]
         messages.append(FarFromUnit(stack.clients, torch.tensor(inputs), torch.tensor(targets)))
     return messages
 
 
-def _is_far(values: np.ndarray) -> bool:
+def _is_far(values: np.ndarray, large: float) -> bool:
     """values: (rows, columns)."""
     mean, deviation = np.abs(values.mean(0, dtype=np.float64)), values.std(0, dtype=np.float64)
     small = (mean < SMALL).all() and (deviation < SMALL).all() and deviation.any()
-    return bool((mean > LARGE).any() or (deviation > LARGE).any() or small)
+    return bool((mean > large).any() or (deviation > large).any() or small)

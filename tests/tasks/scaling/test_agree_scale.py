@@ -109,13 +109,13 @@ def test_a_column_that_nobody_tells_of_has_no_mean(ask, make_problem):
     ("mean", "deviation", "far"),
     [(0.0, 1.0, False), (9.0, 9.0, False), (12.0, 1.0, True), (-12.0, 1.0, True), (0.0, 14.0, True), (0.0, 1e-3, True)],
 )
-def test_far_from_unit_is_a_mean_or_deviation_above_ten_or_none_above_a_hundredth(
+def test_far_from_unit_is_a_mean_or_deviation_above_ten_of_a_target_thirty_or_none_above_a_hundredth(
     mean, deviation, far, make_problem, make_round
 ):
     def drawn(client, total):
         x = deviation * np.random.default_rng(len(client)).normal(size=(total, 5)).clip(-1.5, 1.5)
         x[:, 0] += mean
-        return x, x[:, 0]
+        return x, 3 * x[:, 0]
 
     for task in ("classification", "regression"):
         rows = drawn if task == "regression" else lambda c, n: (drawn(c, n)[0], np.arange(n) % 3)
