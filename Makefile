@@ -1,5 +1,5 @@
-# Everything a user types; needs Python 3.11 and make, and makes .venv/ by itself.
-PYTHON ?= python3.11
+# Everything a user types; needs make and Python 3.11, 3.12 or 3.13, the first of which is taken, and makes .venv/ by itself.
+PYTHON ?= $(firstword $(foreach minor,11 12 13,$(shell command -v python3.$(minor))) python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
@@ -30,7 +30,7 @@ look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures 
 	@$(BIN)/python tests/look.py
 
 clean:           ## Remove the environment and caches; data and runs stay
-	rm -rf .venv .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 # Exact pins are in constraints.txt. pip writes a log instead of pages of names.
 $(INSTALLED): pyproject.toml constraints.txt

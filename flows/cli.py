@@ -13,13 +13,30 @@ _RESUMED = "--resume goes on after the last whole round"
 _GOES_ON = "run it again, and it goes on where it stopped"
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Federated learning over silos that are not alike: partition, run, compare, schedule.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"siloflow {version('siloflow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version, and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command's name."""
+
 
 Overrides = Annotated[
     list[str] | None,
@@ -28,6 +45,36 @@ Overrides = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Timings = Annotated[bool, typer.Option("--timings", help="Print what the command's fixed costs were.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last whole round of the newest such run.")]
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your rows: .npz, .csv, .csv.gz or .parquet; digits if not given."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is predicted; guessed by its name.")] = None,
+    client: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, max=bounds.CLIENTS, help="Deal the rows to so many silos that are alike.")
+    ] = None,
+    task: Annotated[
+        Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a project's folder with a params.yaml that fits your data.
+
+    Example: siloflow init study --data visits.csv --label outcome --client hospital
+    """
+    with _session(json, timings=False, server=False) as session:
+        from flows.init import init as made
+        from flows.new_project.own_data import Asked
+
+        session.answer(made(folder, data, Asked(label, client, clients, task)), "init")
 
 
 @app.command()

@@ -19,6 +19,7 @@ from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
+from flows.experiment.scaling.run_notes import of_all
 from flows.method import start
 from silos.errors import UserError
 from tasks.recording.figures import draw_comparison, table_rows
@@ -105,6 +106,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
         "tuning": [{**asdict(one), "seed": wanted["seeds"][0]} for one in chosen.values()],
         "runs": list(results.values()),
         "failed": failed,
+        "notes": of_all(results.values()),
         **conclusions,
     }
     folder = project.runs / name

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from flows.bench.peak_memory import Does, Measured, peak_bytes
+from flows.bench.peak_memory import Does, Measured, peak_bytes, told
 from flows.experiment.project import Project
 from flows.method import start
 from flows.round import Problem
@@ -21,6 +21,7 @@ from models.networks.network import Network
 from models.networks.registry import comes_along, kind_of
 from models.state import Weights
 from models.streams import server_stream
+from silos.errors import UserError
 from silos.machine.free_memory import free_bytes
 from tasks.messages import Update
 
@@ -42,6 +43,8 @@ def cost(project: Project, method: str | None, memory: bool, say: Callable[[str]
 
     `memory`: whether it is measured. UserError for what does not fit together, and where data/ is not as recorded.
     """
+    if memory and not told():
+        raise UserError("memory is measured as Linux tells it, and this is another system; give --without-memory.")
     problem = project.problem(0)
     client = _of_method(project, method, problem) if method else _plain(problem)
     manifest, rows = problem.silos.manifest, problem.silos.rows("train")

@@ -1,5 +1,6 @@
 """A client's model of a finished run, or the one of all, as a file for programs without siloflow."""
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from flows.experiment.finished_run import FinishedRun, finished_run
 from flows.experiment.project import Project
 from models.exported_model import ExportedModel
+from models.raw_rows import RawRows
 from models.state import Private
 from silos.cohort import Silos, Stack
 from silos.errors import UserError, shown
@@ -41,6 +43,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
+        **opened.project.scaling.as_json(),
     }
     try:
         place = _place(opened, client, format, output)
@@ -62,10 +65,11 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
 
 def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
     model, classes = opened.model, len(opened.project.manifest.classes)
+    raw = RawRows(**opened.project.scaling.as_json())
     if client is not None:
         opened.project.manifest.client(client)
     if not model.is_personal:
-        return ExportedModel(model.network.served, model.shared, {}, classes)
+        return ExportedModel(model.network.served, model.shared, {}, classes, raw)
     known = ", ".join(model.clients[:5]) + (" …" if len(model.clients) > 5 else "")
     if client is None:
         raise UserError(f"{opened.method} has a model for each client; choose one by --client: {known}.")
@@ -73,7 +77,7 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
         raise UserError(f"client {client} has no model in this run; these have: {known}.")
     parts = open_weights(model, Stack((client,), 1), opened.private, "cpu")
     weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
-    return ExportedModel(model.network.served, weights, context, classes)
+    return ExportedModel(model.network.served, weights, context, classes, raw)
 
 
 def _is_private(opened: FinishedRun) -> bool:
@@ -96,7 +100,11 @@ def _rows(silos: Silos, client: str | None) -> tuple[Tensor, str]:
     draw = torch.Generator().manual_seed(0)
     if manifest.dtype == "uint8":
         return torch.randint(0, 256, (_ROWS, *manifest.shape), generator=draw, dtype=torch.uint8), "random"
-    return torch.randn(_ROWS, *manifest.shape, generator=draw), "random"
+    rows = torch.randn(_ROWS, *manifest.shape, generator=draw)
+    if silos.scaling.inputs:  # else all of them would be one row for the network
+        mean, scale = (torch.tensor(part).reshape(manifest.shape) for part in astuple(silos.scaling.inputs))
+        rows = mean + scale * rows
+    return rows, "random"
 
 
 def _place(opened: FinishedRun, client: str | None, format: Format, output: str | None) -> Path:

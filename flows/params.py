@@ -39,9 +39,15 @@ Channels = Annotated[list[Annotated[int, Field(ge=1, le=bounds.CHANNELS)]], Fiel
 
 
 class NetworkParams(Section):
-    """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble."""
+    """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble, and how rows are scaled for it."""
 
     members: int = Field(default=1, ge=1, le=bounds.COPIES)
+    inputs: Literal["none", "standardise"] = "none"
+    targets: Literal["none", "standardise"] = "none"
+
+    def layers(self) -> dict[str, Any]:
+        """What a single network of the kind is built with."""
+        return self.model_dump(exclude={"kind", *NetworkParams.model_fields})
 
 
 class MLPParams(NetworkParams):

@@ -22,13 +22,15 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     """
     path = root / "params.yaml"
     if not path.is_file():
-        raise UserError(f"there is no params.yaml in {root.resolve()}; go to your project's folder, or copy one there.")
+        raise UserError(
+            f"there is no params.yaml in {root.resolve()}; go to your project's folder; `siloflow init DIR` makes one."
+        )
     try:
         raw = strict_yaml.load(path.read_bytes())
     except strict_yaml.NotYamlError as error:
         raise UserError(f"params.yaml is not valid YAML: {error}.") from None
     if not isinstance(raw, dict):
-        raise UserError("params.yaml holds no sections; the one in siloflow's checkout shows them.")
+        raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
     raw = _without_empty(raw)
     for override in overrides:
         _apply(raw, override)

@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
 from flows.console.ctrl_c import heed
-from flows.console.run_news import say_result, say_round, say_warnings
+from flows.console.run_news import say_notes, say_result, say_round, say_warnings
 from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
@@ -19,6 +19,8 @@ from flows.experiment.identity import identity_of
 from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
+from flows.experiment.scaling.agreed import Agreed, agreed
+from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_training
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, start
@@ -98,6 +100,10 @@ class _Run:
         if done is not None and done["mlflow_run_id"] is not None:
             return done
         private = self.project.private(self.folder.path)
+        agreement = agreed(self.project, problem, self.folder, self.runner, private)
+        if agreement.scaling != self.project.scaling:
+            self.project = replace(self.project, scaling=agreement.scaling)
+            problem = self.project.problem(self.seed)
         begun = load_state(self.folder.checkpoint) or Checkpoint(start(self.page, problem), 0, {})
         for _ in self.folder.journal.each(begun.round):
             pass  # a damaged one is told now, not after the rounds that are left
@@ -105,8 +111,10 @@ class _Run:
         screen.current().begin(self.folder.name, begun.round, self.project.params.training.rounds)
         try:
             delivery.round_done(begun.round)
-            state, last = self._loop(problem, private, begun, delivery)
-            return self._conclude(problem, private, state, last, begun.round, delivery)
+            notes = notes_of_rows(self.project, problem, self.runner, private)
+            say_notes(notes)
+            state, last = self._loop(problem, private, begun, delivery, agreement)
+            return self._conclude(problem, private, state, last, begun.round, delivery, notes)
         except BaseException as error:
             delivery.abandon()
             file = self.project.params.extra_methods.get(self.method)
@@ -116,7 +124,7 @@ class _Run:
             raise
 
     def _loop(
-        self, problem: Problem, private: PrivateStore, begun: Checkpoint, delivery: Delivery
+        self, problem: Problem, private: PrivateStore, begun: Checkpoint, delivery: Delivery, agreement: Agreed
     ) -> tuple[State, int]:
         """Rounds until the budget is spent or the method ends itself; each is on disk before it counts."""
         params, quantity, (state, number, memory) = self.project.params, self.project.quantity, begun
@@ -130,6 +138,8 @@ class _Run:
             began, number = time.perf_counter(), number + 1
             round = self._round(problem, private, number, called(sampler, problem, number, memory))
             round = replace(round, validation={} if sampler.asks_validation else None)
+            if number == 1:
+                agreement.count(round.tally)
             state, report = play(self.page, state, round)
             memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)
@@ -153,7 +163,14 @@ class _Run:
         return state, number
 
     def _conclude(
-        self, problem: Problem, private: PrivateStore, state: State, last: int, resumed_from: int, delivery: Delivery
+        self,
+        problem: Problem,
+        private: PrivateStore,
+        state: State,
+        last: int,
+        resumed_from: int,
+        delivery: Delivery,
+        notes: list[Note],
     ) -> dict[str, Any]:
         """The reported model is scored once more, each client keeping its outcomes, and everything is written down."""
         project, quantity, silos = self.project, self.project.quantity, self.project.silos
@@ -178,6 +195,7 @@ class _Run:
             "parameters": to_learn(model.network),
             "metrics": metrics,
             "doubts": doubts,
+            "notes": notes + notes_of_training(self.folder, last, metrics, quantity),
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(project.root)),
         }

@@ -2,19 +2,22 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from flows.experiment.project import Project
+from flows.experiment.scaling.agreed import agree
 from models.client_statistics.statistic import STEADY
 from models.client_statistics.vector import Statistic, too_few_rows
-from silos.cohort import Stack
+from silos.cohort import Silos, Stack
 from silos.errors import UserError, shown
 from tasks.client_stats import describe
 from tasks.recording.json_files import unwritable, write_json
 from tasks.running.opening import open_rows
+from tasks.running.runner import PlainRunner
 
 
 def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     manifest = project.manifest
     manifest.client(client)
     reads.count(project.silos)
-    stack, silos = Stack((client,), 1), project.silos.select([client])
+    stack, silos = Stack((client,), 1), _as_trained(project).select([client])
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
@@ -59,6 +62,16 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     if output is not None:
         _write(output, answer)
     return answer
+
+
+def _as_trained(project: Project) -> Silos:
+    """The silos as a run opens them: scaled by what its clients agree on, which is the same for every run."""
+    silos = project.silos
+    if project.params.model.inputs == project.params.model.targets == "none":
+        return silos
+    private = project.private(project.runs / "stats")  # where nothing is kept
+    agreement = agree(project.params, project.problem(0), PlainRunner(), private)
+    return replace(silos, scaling=agreement.scaling)
 
 
 def _write(output: str, answer: dict[str, Any]) -> None:

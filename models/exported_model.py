@@ -6,27 +6,29 @@ import torch
 from torch import Tensor, nn
 
 from .networks.network import Network
+from .raw_rows import RawRows
 from .state import Weights
 
 
 class ExportedModel(nn.Module):
     """(rows, *shape) in the type of the data to probabilities (rows, classes) float32; to (rows,) of a regression.
 
-    Pixels, uint8, are divided by 255 inside, as in training; other numbers are taken as they are. Weights and context are
-    one client's, without a client axis, and become constants. Dropout is off.
+    Pixels, uint8, are divided by 255 inside, and other numbers scaled, as in training; `raw` does so. Weights and context
+    are one client's, without a client axis, and become constants. Dropout is off.
     """
 
-    def __init__(self, network: Network, weights: Weights, context: Weights, classes: int) -> None:
+    def __init__(
+        self, network: Network, weights: Weights, context: Weights, classes: int, raw: RawRows | None = None
+    ) -> None:
         super().__init__()
-        self.network, self.classes = network, classes
+        self.network, self.classes, self.raw = network, classes, raw or RawRows(None, None)
         self.parts = self._hold("weight", weights), self._hold("context", context)
 
     def forward(self, rows: Tensor) -> Tensor:
         """See the class."""
-        x = rows.float() / 255 if rows.dtype == torch.uint8 else rows.float()
         weights, context = ({name: getattr(self, held) for name, held in part.items()} for part in self.parts)
-        output = self.network.apply(weights, context, x, None)
-        return torch.softmax(output, -1) if self.classes else output[:, 0]
+        output = self.network.apply(weights, context, self.raw(rows), None)
+        return torch.softmax(output, -1) if self.classes else self.raw.predictions(output)
 
     def traced(self, example: Tensor) -> Any:
         """Its torch.export program for any number of rows; the example has two or more."""

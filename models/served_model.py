@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .networks.registry import from_json
+from .raw_rows import RawRows
 
 
 class Answering:
@@ -22,6 +23,7 @@ class Answering:
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.card, self.tensors = card, tensors
         self.network = from_json(card["network"])
+        self.raw = RawRows(card["inputs"], card["targets"])
 
     def answer(self, rows: np.ndarray, params: Mapping[str, Any]) -> pd.DataFrame:
         """rows: (rows, *shape) array of the logged dtype; ValueError for another shape or wrong params."""
@@ -29,14 +31,13 @@ class Answering:
         context = self._statistics(params.get("statistics", ()))
         context |= {name: weights.pop(name) for name in self.card["context"] if name in weights}
         x = torch.from_numpy(np.ascontiguousarray(rows))
-        x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
         shape = tuple(self.card["shape"])
         if tuple(x.shape[1:]) != shape:
             raise ValueError(f"rows have shape {tuple(x.shape[1:])}, and this model takes {shape}")
         with torch.no_grad():
-            output = self.network.apply(weights, context, x, None)
+            output = self.network.apply(weights, context, self.raw(x), None)
         if self.card["task"] == "regression":
-            return pd.DataFrame({"prediction": output[:, 0].numpy()})
+            return pd.DataFrame({"prediction": self.raw.predictions(output).numpy()})
         log_p = torch.log_softmax(output, -1)
         best = log_p.argmax(-1)
         return pd.DataFrame(

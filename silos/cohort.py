@@ -12,6 +12,7 @@ import numpy as np
 from silos.machine.free_memory import free_bytes
 from silos.manifest import COMMON
 from silos.reference import Silos
+from silos.scaling import Scaling
 from silos.store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
@@ -55,8 +56,8 @@ class StackRows:
     """The rows of a stack; shared by all who open it, so: read only.
 
     x: (size, width, *shape) float32, pixels in [0, 1]; y: (size, width) int64, or float32 where the task is
-    regression; rows: (size,) int64. The first rows[i] of client i are real and the others zeros. A dummy has 0
-    rows; width is at least 1.
+    regression, both scaled as the silos say; rows: (size,) int64. The first rows[i] of client i are real and the
+    others zeros. A dummy has 0 rows; width is at least 1.
     """
 
     x: np.ndarray
@@ -74,7 +75,7 @@ def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
 
     UserError where a file is not, or no more, what the version says.
     """
-    key = (silos.folder, silos.version, silos.members, stack, split)
+    key = (silos.folder, silos.version, silos.scaling, silos.members, stack, split)
     return _remembered(silos, key, lambda: _files(silos, stack), lambda: _read(silos, stack, split))
 
 
@@ -86,12 +87,12 @@ def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
 
     def read() -> StackRows:
         x, y = open_common_rows(Path(silos.folder), silos.manifest, split)
-        return StackRows(x=_scaled(x), y=y, rows=np.array([len(y)]))
+        return StackRows(x=_inputs(x, silos.scaling), y=_targets(y, silos.scaling), rows=np.array([len(y)]))
 
     def files() -> dict[str, str]:
         return {COMMON: "all clients"} if silos.common(split) else {}
 
-    opened = _remembered(silos, (silos.folder, silos.version, split), files, read)
+    opened = _remembered(silos, (silos.folder, silos.version, silos.scaling, split), files, read)
     return opened.x, opened.y
 
 
@@ -152,12 +153,18 @@ def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
         for entry in entries:
             read_x, read_y = open_client(Path(silos.folder), entry, split)
             stop = start + len(read_y)
-            x[at, start:stop] = _scaled(read_x)
-            y[at, start:stop] = read_y
+            x[at, start:stop] = _inputs(read_x, silos.scaling)
+            y[at, start:stop] = _targets(read_y, silos.scaling)
             start = stop
     return StackRows(x=x, y=y, rows=rows)
 
 
-def _scaled(x: np.ndarray) -> np.ndarray:
-    """Pixels in [0, 1], other numbers as they are: float32."""
-    return np.divide(x, np.float32(255), dtype=np.float32) if x.dtype == np.uint8 else x
+def _inputs(x: np.ndarray, scaling: Scaling) -> np.ndarray:
+    """Pixels in [0, 1], other numbers as they are unless scaled: float32."""
+    if x.dtype == np.uint8:
+        return np.divide(x, np.float32(255), dtype=np.float32)
+    return scaling.inputs.of(x) if scaling.inputs else x
+
+
+def _targets(y: np.ndarray, scaling: Scaling) -> np.ndarray:
+    return scaling.targets.of(y) if scaling.targets else y

@@ -9,6 +9,7 @@ from typing import Any
 from silos.errors import UserError
 from silos.manifest import MANIFEST, ClientEntry, Manifest, read_manifest
 from silos.rows import Role
+from silos.scaling import AS_THEY_ARE, Scaling
 from silos.versions.digest import file_digest, file_hashes
 
 
@@ -17,7 +18,8 @@ class Silos:
     """A reference to clients' rows on disk: small, picklable, opened only where it is used.
 
     `members` is filled in by `pool`: then `clients` is one name, which owns the rows of all members. `hashes` are the
-    md5s of the files that make up the version: whoever opens one of them, in whatever process, compares.
+    md5s of the files that make up the version: whoever opens one of them, in whatever process, compares. `scaling` is what
+    rows are opened with.
     """
 
     folder: str
@@ -25,6 +27,7 @@ class Silos:
     clients: tuple[str, ...]
     members: tuple[str, ...] = ()
     hashes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    scaling: Scaling = field(default=AS_THEY_ARE, repr=False)
 
     @classmethod
     def open(cls, folder: Path | str, version: str, hashes: Mapping[str, str] | None = None) -> "Silos":

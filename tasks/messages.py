@@ -536,3 +536,37 @@ class StatsMessage(Message):
         """Bytes that these clients send if each sends its own: its row count, and the numbers if it tells any."""
         numbers = sum(t.shape[1] for t in self.statistics.values())
         return _FLOAT_BYTES * (len(self.clients) + numbers * (len(self.clients) - len(self.silent)))
+
+
+@dataclass(frozen=True)
+class ScaleMoments(Message):
+    """What the clients of one stack tell so that one mean and scale can be agreed: of each column of their training rows.
+
+    Columns are the numbers of a row, or its target, or both. Of a column that has values in fewer than ten different rows of
+    a client it tells zeros, and a client of fewer sends nothing.
+    """
+
+    with_model = False  # it is of the rows alone
+
+    counts: Annotated[Tensor, SEVERAL]  # (clients, columns) int64, rows with a value that is not missing
+    sums: Annotated[Tensor, SEVERAL]  # (clients, columns) float64, of these values
+    squares: Annotated[Tensor, SEVERAL]  # (clients, columns) float64, of their distances from the client's own mean
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that these clients send if each sends its own, every number as eight: counts, and what is told."""
+        told = self.counts > 0
+        return 2 * _FLOAT_BYTES * int(told.any(1).sum() * told.shape[1] + 2 * told.sum())
+
+
+@dataclass(frozen=True)
+class FarFromUnit(Message):
+    """Whether training rows of the clients of one stack are far from unit scale: a yes or no of each, for a warning.
+
+    A client of fewer than ten different rows says no.
+    """
+
+    travels = False
+
+    inputs: Annotated[Tensor, FEW]  # (clients,) bool
+    targets: Annotated[Tensor, FEW]  # (clients,) bool

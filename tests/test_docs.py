@@ -12,6 +12,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from flows.cli import app
 from flows.diagnose import examined
 from flows.experiment.problem import problem
 from flows.experiment.project import Project
+from flows.experiment.scaling.agreed import agree
 from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import is_own, table_of
@@ -41,6 +43,7 @@ from models.streams import server_stream
 from models.training import engine
 from models.training.objectives import CrossEntropy
 from silos.cohort import Silos
+from silos.private import PrivateStore
 from silos.schema import schema_of
 from silos.store import open_client, open_missing, write
 from tasks import messages
@@ -185,7 +188,7 @@ def test_the_networks_on_the_page_of_costs_cost_what_it_says(folder):
     for name, model, *said in re.findall(
         r"^\| (\w+) \| `({.*?})` \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE
     ):
-        options = read(folder, [f"model={model}"]).model.model_dump(exclude={"kind", "members"})
+        options = read(folder, [f"model={model}"]).model.layers()
         network = found[name] = build(yaml.safe_load(model)["kind"], (28, 28), 10, options)
         counted = network_cost(network, network.init(server_stream(0, 0, "init")), {}, x, y, CrossEntropy())
         assert said == [f"{number:,}" for number in dataclasses.astuple(counted)], name
@@ -212,13 +215,15 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     typed(folder, sys.executable, "-c", block_with(page, "python", "mine.npz"))
     said = yaml.safe_load(block_with(page, "yaml", "squared_error"))
     column = ["data.scheme=[{kind: column, column: client}]", f"data.source={json.dumps(said['data']['source'])}"]
-    asked = [*column, *(f"training.{key}={json.dumps(value)}" for key, value in said["training"].items())]
+    asked = [f"{part}.{key}={json.dumps(value)}" for part in ("model", "training") for key, value in said[part].items()]
     found = {}
     for rate in (said["training"]["optimiser"]["learning_rate"], read(folder).training.optimiser.learning_rate):
-        params = read(folder, [*asked, f"training.optimiser.learning_rate={rate}"])
+        params = read(folder, [*column, *asked, f"training.optimiser.learning_rate={rate}"])
         write(folder / "data" / "mine", params.data, folder)
         silos = Silos.open(folder / "data" / "mine", f"{folder.name}-mine")
-        task = problem(params, silos, "cpu", 0, folder)
+        raw = problem(params, silos, "cpu", 0, folder)
+        scaling = agree(params, raw, PlainRunner(), PrivateStore(str(folder / "private"))).scaling
+        task = problem(params, replace(silos, scaling=scaling), "cpu", 0, folder)
         found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].numbers["loss/train"]
     converged, diverged = found.values()
     assert converged < 0.1  # of a variance of 1

@@ -42,6 +42,11 @@ class Measured:
     rows: tuple[int, ...]
 
 
+def told() -> bool:
+    """Whether this system tells what is measured."""
+    return _STATUS.is_file()
+
+
 def peak_bytes(asked: Measured, seconds: float, limit: int) -> list[int | None]:
     """For each number of rows the most memory so far on one thread, less what holding the network takes.
 
@@ -62,6 +67,7 @@ def peak_bytes(asked: Measured, seconds: float, limit: int) -> list[int | None]:
 
 
 _ROOT = Path(__file__).parents[2]
+_STATUS = Path("/proc/self/status")
 _TOO_MUCH, _KILLED = 3, -9  # by the kernel, which has no other way of saying so
 
 
@@ -98,7 +104,7 @@ def _drawn(shapes: Shapes) -> dict[str, Tensor]:
 
 
 def _tell() -> None:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = _STATUS.read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("VmHWM:")]
     print(1024 * int(line.split()[1]), flush=True)
 

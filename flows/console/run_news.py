@@ -1,6 +1,6 @@
 """What a run says while it goes, and at its end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.console import screen
@@ -11,6 +11,12 @@ def say_warnings(name: str, sentences: Sequence[str]) -> None:
     """A run is about to begin, or to go on."""
     for sentence in sentences:
         screen.current().say(f"{name}: {sentence}")
+
+
+def say_notes(notes: Sequence[Mapping[str, str]]) -> None:
+    """Of the rows that a run is about to train on; they are the same for every run of a command."""
+    for note in notes:
+        screen.current().say_once(note["sentence"])
 
 
 def say_round(name: str, record: dict[str, Any], quantity: Quantity, said: Sequence[str]) -> None:

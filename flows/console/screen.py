@@ -1,5 +1,7 @@
 """What a person sees while flows run; flows say what happened, the screen decides what is shown."""
 
+from functools import cached_property
+
 
 class Screen:
     """Told by flows how far they are; this one shows nothing: scheduled runs, and flows called from Python."""
@@ -21,6 +23,16 @@ class Screen:
 
     def say(self, line: str) -> None:
         """Something that a person should know."""
+
+    def say_once(self, line: str) -> None:
+        """The same, however often it is said while this screen is in use."""
+        if line not in self._said:
+            self._said.add(line)
+            self.say(line)
+
+    @cached_property
+    def _said(self) -> set[str]:
+        return set()
 
 
 _current = Screen()

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from flows.experiment.evaluation import scored_model
 from flows.experiment.project import Project, experiment
 from flows.experiment.run_folder import RunFolder
+from flows.experiment.scaling.agreed import scaled_as
 from flows.params import Params
 from flows.round import Round
 from models.model import Model
@@ -121,7 +122,7 @@ def _as_then(project: Project, folder: RunFolder, known: dict[str, Any]) -> Proj
             f"{folder.path} was trained on data version {known['data_version']}, and data/{params.data.name} is "
             f"{then.silos.version}; `siloflow data use {known['data_version'][:10]}` brings it back."
         )
-    return then
+    return scaled_as(then, folder)
 
 
 def _same_start(folder: RunFolder, known: dict[str, Any], starts: set[str]) -> None:

@@ -125,6 +125,7 @@ def _model(
         "task": manifest.task,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
+        **problem.silos.scaling.as_json(),
         "personal": bool(personal),
         "clients": list(clients) if personal else [],
         "context": sorted(beside),

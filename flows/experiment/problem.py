@@ -41,6 +41,7 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     """
     manifest, engine = silos.manifest, params.engine
     _suits(params, manifest.task)
+    _scalable(params, manifest)
     _focal(params, len(manifest.classes))
     federated = silos.federated()
     _join(params, federated)
@@ -63,7 +64,7 @@ def sampler(params: ClientsParams) -> Sampler:
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:
     """As params describe it for rows of this shape, starting from the file that they name, if any."""
-    options = params.model.model_dump(exclude={"kind", "members"})
+    options = params.model.layers()
     path = options.pop("pretrained", None)
     network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
     if path is not None:
@@ -83,6 +84,21 @@ def _suits(params: Params, task: str) -> None:
         raise UserError(
             f"params.yaml: model.members is {params.model.members}, and data/{params.data.name} is a regression; a deep "
             "ensemble is the mean of probabilities, which a regression does not predict: set model.members to 1."
+        )
+
+
+def _scalable(params: Params, manifest: Manifest) -> None:
+    """UserError if pixels or classes would have to be standardised."""
+    data = f"data/{params.data.name}"
+    if params.model.inputs != "none" and manifest.dtype == "uint8":
+        raise UserError(
+            f"params.yaml: model.inputs is {params.model.inputs}, and {data} has pixels, which are divided by 255 in any "
+            "case; set it to none."
+        )
+    if params.model.targets != "none" and manifest.task != "regression":
+        raise UserError(
+            f"params.yaml: model.targets is {params.model.targets}, and {data} is a {manifest.task}, whose labels are no "
+            "numbers; set it to none."
         )
 
 

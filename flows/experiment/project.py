@@ -6,7 +6,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from silos.errors import UserError
 from silos.machine import locks
 from silos.machine.files import write_bytes
 from silos.private import PrivateStore
+from silos.scaling import AS_THEY_ARE, Scaling
 from silos.sources.load import contents
 from silos.store import Manifest, write
 from silos.versions import dvc_version
@@ -35,12 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Project:
-    """params.yaml's folder, with overrides applied; with `scratch` what a run leaves is kept there instead."""
+    """params.yaml's folder, with overrides applied; with `scratch` what a run leaves is kept there instead.
+
+    `scaling` is what a run's clients agreed on.
+    """
 
     root: Path
     params: Params
     derived: bool = False
     scratch: Path | None = None
+    scaling: Scaling = AS_THEY_ARE
 
     @classmethod
     def open(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
@@ -63,6 +68,9 @@ class Project:
     @cached_property
     def silos(self) -> Silos:
         """The data, if they are what data.dvc records and what params.yaml describes; UserError otherwise."""
+        return replace(self._verified(), scaling=self.scaling)
+
+    def _verified(self) -> Silos:
         if self.derived:
             return self._derived()
         name = self.params.data.name

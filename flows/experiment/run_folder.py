@@ -36,6 +36,7 @@ _OWN = {
     "outcomes.json",
     "result.json",
     "run.json",
+    "scaling.json",
 }
 
 
@@ -64,6 +65,11 @@ class RunFolder:
     def outcomes(self) -> Path:
         """Hashes of what each client keeps of its test rows."""
         return self.path / "outcomes.json"
+
+    @property
+    def scaling(self) -> Path:
+        """The mean and scale that the run's clients agreed on; not there where rows are taken as they are."""
+        return self.path / "scaling.json"
 
     @staticmethod
     def is_own(name: str) -> bool:

@@ -1,7 +1,11 @@
-"""docs/results/<paper>.json: the records of finished runs, which several sweeps may write at once."""
+"""docs/results/<paper>.json: the records of finished runs, which several sweeps may write at once.
+
+Under a project's own lie those that siloflow comes with.
+"""
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -9,24 +13,34 @@ from typing import Any
 from silos.machine.locks import in_turn
 from tasks.recording.json_files import read_json, write_json
 
+RECORDS = Path(__file__).parent / "records"  # a link to docs/results: an installed siloflow has the files here
+
 
 class Results:
-    """Lists of records in one JSON file, parsed once; `lock` is a file beside it in no folder that git has."""
+    """Lists of records in one JSON file, parsed once; `lock` is a file beside it in no folder that git has.
 
-    def __init__(self, file: Path, lock: Path) -> None:
-        self.file, self._lock = file, lock
+    `shipped` is another, from which what the first lacks is read; nothing is written there.
+    """
+
+    def __init__(self, file: Path, lock: Path, shipped: Path | None = None) -> None:
+        self.file, self._lock, self._shipped = file, lock, shipped
         self._content: dict[str, Any] | None = None
 
     def find(self, place: Sequence[str], asked: dict[str, Any]) -> dict[str, Any] | None:
         """The record in the list at this place that was asked for like this; None if there is none."""
         if self._content is None:
             self.read_again()
-        records = [record for record in _there(self._content or {}, place) if _same(record, asked)]
-        return dict(records[0]) if records else None
+        found = _first(self._content or {}, place, asked) or _first(self._others, place, asked)
+        return dict(found) if found else None
 
     def read_again(self) -> None:
         """As it is on disk now, whoever wrote there meanwhile."""
         self._content = read_json(self.file) or {}
+
+    def where(self, root: Path) -> str:
+        """The file to look into: in this folder, or else where siloflow is installed."""
+        own = self._shipped is None or self.file.is_file()
+        return str(self.file.relative_to(root) if own else self._shipped)
 
     def keep(self, place: Sequence[str], asked: dict[str, Any], outcome: dict[str, Any]) -> None:
         """Writes one record down, what was asked with what came of it, and leaves all others as they are on disk now."""
@@ -36,6 +50,13 @@ class Results:
             records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **outcome}]
             write_json(self.file, results)
         self.read_again()
+
+    @cached_property
+    def _others(self) -> dict[str, Any]:
+        """The shipped ones; in siloflow's own checkout they are the first file's."""
+        if self._shipped is None or self._shipped.resolve() == self.file.resolve():
+            return {}
+        return read_json(self._shipped) or {}
 
 
 def without_places(overrides: Sequence[str]) -> list[str]:
@@ -49,6 +70,10 @@ def without_places(overrides: Sequence[str]) -> list[str]:
         place = re.search(r"""(^|[\s,:=\[{"'])(/|~)""", value)
         kept.append(f"{key}=(a place: {sha256(value.encode()).hexdigest()[:6]})" if place else override)
     return kept
+
+
+def _first(results: dict[str, Any], place: Sequence[str], asked: dict[str, Any]) -> dict[str, Any] | None:
+    return next((record for record in _there(results, place) if _same(record, asked)), None)
 
 
 def _there(results: dict[str, Any], place: Sequence[str]) -> list[dict[str, Any]]:

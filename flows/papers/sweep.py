@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.experiment.many_runs.settings_grid import Grid, Point
+from flows.new_project import params_template
 from flows.papers.floors import floor_of
-from flows.papers.published_tables import Pair, table_of
-from flows.papers.results_file import Results, without_places
+from flows.papers.published_tables import Pair, is_own, table_of
+from flows.papers.results_file import RECORDS, Results, without_places
 from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class Sweep:
     """One table at one scale: cells, each with a grid on the first seed and then every seed at its best choice.
 
-    docs/results/<paper>.json is parsed once, and again only when something is written there.
+    docs/results/<paper>.json is parsed once, and again only when something is written there. A page of siloflow's own says
+    what is other than in the params.yaml that siloflow comes with, whatever this project's says of its own data.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class Sweep:
             raise UserError(f"{paper}, table {table} draws pairs of clients, which no setting changes; drop --set.")
         self.root = Path().resolve()
         results = self.root / "docs" / "results" / f"{self.paper}.json"
-        self.results = Results(results, self.root / "runs" / f"{self.paper}.results.lock")
+        shipped = None if is_own(paper) else RECORDS / results.name
+        self.results = Results(results, self.root / "runs" / f"{self.paper}.results.lock", shipped)
         # runs of other settings are other runs: each set of overrides has a folder of its own
         suffix = f"-{sha256(repr(self.overrides).encode()).hexdigest()[:6]}" if overrides else ""
         self.owner = self.page.runs_of or table
@@ -195,7 +198,8 @@ class Sweep:
 
     def settings(self, cell: str, seed: int, choice: str | None) -> list[str]:
         """A run's, over params.yaml."""
-        return self.page.settings(cell, self.scale, self._settings_of(cell)[choice], seed) + self.overrides
+        said = self._said(cell, seed, choice)
+        return said if is_own(self.named) else params_template.of_an_experiment() + said
 
     def project(self, cell: str, seed: int, choice: str | None) -> "Project":
         """A run's."""
@@ -214,7 +218,8 @@ class Sweep:
         floor = self.page.cells[cell].floor
         if floor is None or isinstance(floor, float):
             return [] if floor is None else [floor]
-        projects = [self.project(cell, seed, self.choice(cell)) for seed in self.seeds_of(cell)]
+        choice = self.choice(cell)
+        projects = [self._without_machine(self._said(cell, seed, choice)) for seed in self.seeds_of(cell)]
         floors = [floor_of(project.params.data, floor) for project in projects]
         return floors if len({*floors}) > 1 else floors[:1]
 
@@ -229,10 +234,19 @@ class Sweep:
     @cached_property
     def _projects(self) -> "dict[str, Project]":
         """cell to what its runs have in common."""
-        from flows.experiment.project import Project
-
         settings = {cell: self.page.settings(cell, self.scale, (), self.seeds[0]) for cell in self.page.cells}
-        return {cell: Project.open(lines + self.overrides, self.root, derived=True) for cell, lines in settings.items()}
+        return {cell: self._without_machine(lines + self.overrides) for cell, lines in settings.items()}
+
+    def _without_machine(self, said: Sequence[str]) -> "Project":
+        """What page and overrides say of data and training, which needs no params.yaml here if the page is siloflow's."""
+        from flows.experiment.project import Project
+        from flows.params_file import read
+
+        return Project(self.root, read(self.root if is_own(self.named) else params_template.HOME, said), derived=True)
+
+    def _said(self, cell: str, seed: int, choice: str | None) -> list[str]:
+        """By the page, and by overrides after it."""
+        return self.page.settings(cell, self.scale, self._settings_of(cell)[choice], seed) + self.overrides
 
     def _settings_of(self, cell: str) -> dict[str | None, list[str]]:
         """Choice, as records and folders call it, to its settings, in the order that they are tried in."""

@@ -39,7 +39,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "also": {title: _also(sweep, name) for name, title in page.also.items()},
         "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
         "paired": [record for pair in sweep.pairs() if (record := difference(sweep, pair)) is not None],
-        "results": str(sweep.results.file.relative_to(sweep.root)),
+        "results": sweep.results.where(sweep.root),
         "figures": list(_draw(sweep)),
         "experiment": sweep.experiment,
     }

@@ -29,7 +29,7 @@ def truth_table(sweep: Sweep) -> dict[str, Any]:
         "seeds": sweep.seeds,
         "rows": [row_of(sweep, cell) for cell in page.cells],
         "confusions": {title: together(sweep, of) for title, of in page.confusions.items()},
-        "results": str(sweep.results.file.relative_to(sweep.root)),
+        "results": sweep.results.where(sweep.root),
     }
 
 

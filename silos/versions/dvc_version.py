@@ -52,6 +52,13 @@ def record(root: Path) -> str:
             ) from error
 
 
+def make_repository(root: Path) -> None:
+    """A DVC repository, quietly, where `root` lies in none."""
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
+        _repository(Path(root).resolve()).close()
+
+
 def recorded(root: Path) -> str | None:
     """The hash that `root`/data.dvc holds, or None where there is no such file."""
     path = Path(root) / RECORD

@@ -9,7 +9,7 @@ from models.assessment.quantities import QUANTITIES
 from models.model import Model
 from models.training.engine import Training, outcomes
 from models.training.objectives import Objective
-from silos.cohort import Cohort, Stack
+from silos.cohort import Cohort, Silos, Stack
 from silos.private import PrivateStore
 from tasks.messages import Scores
 from tasks.running.opening import open_rows, open_weights
@@ -36,10 +36,18 @@ def evaluate(
         same = not model.is_personal
         for split in splits:
             rows = open_rows(cohort.silos, stack, split, device)
-            measures = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
+            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
+            measures = _in_units_of_y(found, cohort.silos)
             kept = _keep(stack, measures, training.objective, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, measures, kept))
     return scores
+
+
+def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
+    """Squared errors of scaled targets as those of the targets themselves; the loss stays as it is trained on."""
+    if silos.scaling.targets is None:
+        return measures
+    return {**measures, "squared_error": measures["squared_error"] * silos.scaling.unit**2}
 
 
 def _keep(stack: Stack, measures: Measures, objective: Objective, private: PrivateStore) -> dict[str, str]:

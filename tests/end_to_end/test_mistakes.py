@@ -169,7 +169,9 @@ MISTAKES = {
         r"--set https://me:\*\*\*@tracker:5000: write it as section\.key=value, .*\.",
     ),
     "missing params.yaml": Mistake(
-        ("compare",), r"there is no params\.yaml in /.*; go to your project's folder, or copy one there\.", no_params
+        ("compare",),
+        r"there is no params\.yaml in /.*; go to your project's folder; `siloflow init DIR` makes one\.",
+        no_params,
     ),
     "params.yaml that is no YAML": Mistake(
         ("run", "fedavg"), r"params\.yaml is not valid YAML: line \d+, column \d+: .*\.", broken_yaml

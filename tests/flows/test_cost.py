@@ -124,3 +124,9 @@ def test_a_row_is_timed_some_times_on_one_thread(ask):
     assert 0 < low <= latency["milliseconds"] <= high
     assert latency["passes"] >= 2
     assert torch.get_num_threads() == threads
+
+
+def test_memory_is_not_measured_where_the_system_does_not_tell_it(ask, monkeypatch, tmp_path):
+    monkeypatch.setattr("flows.bench.peak_memory._STATUS", tmp_path / "status")
+    with pytest.raises(UserError, match="give --without-memory"):
+        ask(memory=True)

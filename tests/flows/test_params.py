@@ -196,8 +196,8 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
             "params.yaml is not valid YAML: line 2, column 1: model is there twice",
         ),
         ("data:\n\tname: x\n", "params.yaml is not valid YAML: line 2, column 1: found character '\\t'"),
-        ("", "params.yaml holds no sections; the one in siloflow's checkout shows them."),
-        ("- a\n- b\n", "params.yaml holds no sections; the one in siloflow's checkout shows them."),
+        ("", "params.yaml holds no sections; the one that `siloflow init DIR` makes shows them."),
+        ("- a\n- b\n", "params.yaml holds no sections; the one that `siloflow init DIR` makes shows them."),
     ],
 )
 def test_a_file_that_is_not_sections_of_yaml_is_told(project, text, sentence):

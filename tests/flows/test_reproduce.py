@@ -16,6 +16,7 @@ import yaml
 from flows.console.printing import table_printing
 from flows.console.printing.literal_text import PlainConsole
 from flows.papers.results_file import without_places
+from flows.papers.sweep import Sweep
 from flows.reproduce import reproduce
 from silos.errors import UserError
 
@@ -114,6 +115,18 @@ def test_the_results_that_were_written_before_are_still_read(tmp_path, monkeypat
     assert [row["values"] for row in found["rows"]] == [[36, 41, 40], [281, 263, 272]]
     assert [row["published"] for row in found["rows"]] == [87, 664]
     assert [row["choice"][-4:-1] for row in found["rows"]] == ["0.2", "0.1"]
+
+
+def test_a_published_table_is_repeated_on_its_own_params_and_this_projects_machine(tmp_path, monkeypatch):
+    text = (CHECKOUT / "params.yaml").read_text(encoding="utf-8")
+    mine = text.replace("kind: cross_entropy}", "kind: squared_error}").replace("workers: 1 ", "workers: 2 ")
+    (tmp_path / "params.yaml").write_text(mine.replace("  members: 1 ", "  members: 3 "), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep("mcmahan", "2NN", "cpu")
+    params = sweep.project("iid", 0, sweep.tries("iid")[0][1]).params
+    assert sweep.quantity("iid").name == "accuracy"
+    assert (params.training.objective.kind, params.model.members) == ("cross_entropy", 1)
+    assert params.runner.workers == 2
 
 
 def test_a_finished_table_is_printed_without_prefect_from_results_that_are_parsed_once(tmp_path):

@@ -238,6 +238,8 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
         "regroup": (offered, {"training": problem.training}),
         "send": (alone, {}),
+        "tell_far": (plain, {}),
+        "tell_moments": (plain, {"inputs": True, "targets": True}),
         "tell_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
         "token_centres": (words, {"words": 8, **when}),
         "uncertainty_check": (words, {**when, "passes": 0}),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flows.console.printing.bench_printing import bench, diagnose_cost, overhead, regroup, tune
-from flows.console.printing.data_printing import data_diff, data_log, data_use, partition, show, stats
+from flows.console.printing.data_printing import data_diff, data_log, data_use, init, partition, show, stats
 from flows.console.printing.diagnosis_printing import diagnose
 from flows.console.printing.listing_printing import listing
 from flows.console.printing.literal_text import PlainConsole
@@ -15,7 +15,7 @@ from flows.console.printing.table_printing import estimate, reproduce
 PRINTERS: dict[str, Callable[[dict[str, Any], PlainConsole], None]] = {
     printer.__name__: printer
     for printer in (
-        *(partition, show, stats, data_log, data_diff, data_use),
+        *(init, partition, show, stats, data_log, data_diff, data_use),
         *(run, compare, methods),
         *(cost, export),
         diagnose,

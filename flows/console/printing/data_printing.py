@@ -1,8 +1,35 @@
 """What is printed of silos and of versions of them."""
 
+import shlex
 from typing import Any
 
 from flows.console.printing.literal_text import PlainConsole, text_table
+
+
+def init(made: dict[str, Any], console: PlainConsole) -> None:
+    """What was made, what was guessed, and what to type next."""
+    there = ["params.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    copied = f"; {made['copied']} is copied there, and git leaves it out" if made["copied"] else ""
+    console.print(f"made     {made['folder']}: {', '.join(there)}{copied}", soft_wrap=True)
+    console.print(
+        f"guessed  {'; '.join(filter(None, [', '.join(made['guessed']), _read(made['read'])]))}", soft_wrap=True
+    )
+    there_first = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
+    console.print(f"next     {there_first}siloflow partition && siloflow compare", soft_wrap=True)
+
+
+def _read(held: dict[str, Any] | None) -> str:
+    """What lies in a person's file, or in what comes without one."""
+    if held is None:
+        return "no file was given, and the data are 1,797 digits that come with scikit-learn, in 9 silos"
+    silos = f", {held['clients']:,} silos" if held["clients"] else ""
+    classes = f", {held['classes']:,} classes" if held["classes"] else ""
+    return f"{held['rows']:,} rows of {' x '.join(map(str, held['shape']))} numbers{classes}{silos}"
+
+
+def _network(network: dict[str, Any]) -> str:
+    linear = " without hidden layers, rows being few" if network.get("hidden") == [] else ""
+    return f"network {network['kind']}{linear}"
 
 
 def partition(made: dict[str, Any], console: PlainConsole) -> None:

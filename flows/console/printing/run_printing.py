@@ -19,6 +19,8 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
     if quantity.headline in metrics:
         for line in f"test {quantity.as_text(metrics)}".split("\n"):
             console.print(line)
+    for line in _said_at_the_end(result):
+        console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
     console.print(f"files         {result['folder']}")
@@ -49,6 +51,8 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
         console.print(f"settings, chosen on validation rows of seed {answer['tuning'][0]['seed']}:")
     for one in answer["tuning"]:
         console.print(f"  {one['method']}: {tuned_sentence(one)}")
+    for line in _said_at_the_end(answer):
+        console.print(f"  {line}")
     for failure in answer["failed"]:
         console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
     console.print()
@@ -86,6 +90,15 @@ def tuned_sentence(one: dict[str, Any]) -> str:
         return f"{chosen}; the first, since none of {one['tried']} gave a finite score"
     edge = ", ".join(_short(key) for key in one["at_edge"])
     return f"{chosen}; the best of {one['tried']}" + (f", at the edge of {edge}" if edge else "")
+
+
+def _said_at_the_end(answer: dict[str, Any]) -> list[str]:
+    """What nobody could say before, of several runs with the methods that it is true of; earlier versions said nothing."""
+    return [
+        f"{', '.join(note['methods'])}: {note['sentence']}" if "methods" in note else note["sentence"]
+        for note in answer.get("notes", ())
+        if note["about"] == "training"
+    ]
 
 
 def _short(setting: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from flows.experiment.evaluation import scored_model
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
+from flows.experiment.scaling.agreed import scaled_as
 from flows.method import Method
 from flows.round import Round
 from models.model import Model
@@ -30,12 +31,13 @@ def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) ->
 def _together(
     page: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
 ) -> dict[str, float] | None:
-    project = members[0][0]
     pairs = [_model(page, runner, *member) for member in members]
     if None in pairs:
         return None
     models = [(model, round.private) for model, round in pairs if model is not None]  # type: ignore[misc]
-    round = _round(project, members[0][1], members[0][2], runner)
+    project, seed, folder = members[0]
+    project = scaled_as(project, folder)
+    round = _round(project, seed, folder, runner)
     silos = project.silos.federated()
     messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
     by_name: dict[str, list[float]] = {}
@@ -54,6 +56,7 @@ def _model(page: Method, runner: Runner, project: Project, seed: int, folder: Ru
     loaded = folder.load_best(result["rounds"], project.quantity) if best else load_state(folder.checkpoint)
     if loaded is None:
         return None
+    project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner, result["reported_round"])
     return scored_model(page, project.silos, loaded[0], round), round
 

@@ -32,6 +32,19 @@ def results(tmp_path):
     return Results(tmp_path / "paper.json", tmp_path / "lock")
 
 
+def test_what_the_project_has_no_record_of_is_looked_for_where_siloflow_is_installed(tmp_path):
+    place, shipped = ("1", "cpu", "cell"), Results(tmp_path / "installed.json", tmp_path / "other")
+    for seed in (0, 1):
+        shipped.keep(place, {"seed": seed}, {"value": "shipped"})
+    before = shipped.file.read_bytes()
+    results = Results(tmp_path / "docs" / "paper.json", tmp_path / "lock", shipped.file)
+    assert results.where(tmp_path) == str(shipped.file)
+    results.keep(place, {"seed": 0}, {"value": "ours"})
+    assert [(results.find(place, {"seed": seed}) or {}).get("value") for seed in range(3)] == ["ours", "shipped", None]
+    assert results.where(tmp_path) == "docs/paper.json"
+    assert shipped.file.read_bytes() == before
+
+
 def test_two_processes_that_write_at_once_lose_no_record(tmp_path):
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -251,7 +251,7 @@ def everything(folder: Path) -> Finish:
     (folder / "clients.csv").write_text("round,client,dropped\n")
     network = MLP(5, (), 3)
     card = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": list("abc")}
-    card |= {"shape": [5], "personal": False, "clients": [], "statistics": None}
+    card |= {"shape": [5], "personal": False, "clients": [], "statistics": None, "inputs": None, "targets": None}
     weights = network.init(server_stream(0, 0, "init"))
     model = {"uri": f"sqlite:///{folder}/mlflow.db", "card": card, "shared": weights, "personal": {}}
     return Finish(

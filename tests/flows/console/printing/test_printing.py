@@ -26,6 +26,13 @@ SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
 NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
+    "init": (
+        {
+            **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
+            **{"read": None, "network": {"kind": "mlp"}},
+        },
+        4,
+    ),
     "partition": (
         {
             **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},

@@ -1,0 +1,103 @@
+"""The mean and scale that a run's clients agree on before its first round, kept in its folder from then on."""
+
+import math
+from dataclasses import dataclass, replace
+
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+from flows.params import Params
+from flows.round import Problem, Round, Tally
+from models.model import Model
+from silos.cohort import Silos
+from silos.errors import UserError
+from silos.private import PrivateStore
+from silos.scaling import AS_THEY_ARE, Scale, Scaling
+from silos.schema import schema_of
+from tasks.messages import LEAST_ROWS
+from tasks.recording.json_files import ANEW, read_json, write_json
+from tasks.running.runner import Runner
+from tasks.scaling.agree_scale import agree_scale
+from tasks.scaling.tell_moments import tell_moments
+
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What the agreement is, and how many bytes it took from all clients together and to them."""
+
+    scaling: Scaling
+    bytes_up: int
+    bytes_down: int
+
+    def count(self, tally: Tally) -> None:
+        """Among the traffic of the first round."""
+        tally.bytes_up += self.bytes_up
+        tally.bytes_down += self.bytes_down
+
+
+def agreed(project: Project, problem: Problem, folder: RunFolder, runner: Runner, private: PrivateStore) -> Agreed:
+    """As it is in the run's folder; else the clients are asked, and it is written there."""
+    known = _kept(folder)
+    if known is None:
+        known = agree(project.params, problem, runner, private)
+        if known.scaling != AS_THEY_ARE:
+            write_json(folder.scaling, {**known.scaling.as_json(), "bytes": [known.bytes_up, known.bytes_down]})
+    return known
+
+
+def agree(params: Params, problem: Problem, runner: Runner, private: PrivateStore) -> Agreed:
+    """Asks the federated clients that are there in round 1 for what params want; nobody where that is nothing.
+
+    UserError where no client has enough rows to tell.
+    """
+    inputs, targets = (wanted == "standardise" for wanted in (params.model.inputs, params.model.targets))
+    if not (inputs or targets):
+        return Agreed(AS_THEY_ARE, 0, 0)
+    silos, join = problem.silos, params.clients.join
+    there = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
+    round = Round(0, problem, there, (), runner, private)
+    model = Model(problem.network, {}, clients=silos.clients)
+    told = round.each(tell_moments, model, inputs=inputs, targets=targets)
+    whole: Scale = round.once(agree_scale, told)
+    _all_told(whole, params, silos)
+    width = math.prod(silos.manifest.shape) if inputs else 0
+    parts = [Scale(whole.mean[part], whole.scale[part]) for part in (slice(width), slice(width, None))]
+    scaling = Scaling(parts[0] if inputs else None, parts[1] if targets else None)
+    down = 2 * _NUMBER_BYTES * len(whole.mean) * len(silos.clients)
+    return Agreed(scaling, round.tally.bytes_up, down)
+
+
+def scaled_as(project: Project, folder: RunFolder) -> Project:
+    """The project whose rows are opened as the run's were; UserError where its agreement is missing."""
+    known = _kept(folder)
+    if known is None and {project.params.model.inputs, project.params.model.targets} != {"none"}:
+        raise UserError(f"{folder.scaling} is missing; {ANEW}.")
+    return project if known is None else replace(project, scaling=known.scaling)
+
+
+def _kept(folder: RunFolder) -> Agreed | None:
+    held = read_json(folder.scaling, ANEW, ("inputs", "targets", "bytes"))
+    if held is None:
+        return None
+    try:
+        return Agreed(Scaling.from_json(held), *map(int, held["bytes"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder.scaling} is damaged ({error!r}); {ANEW}.") from None
+
+
+def _all_told(whole: Scale, params: Params, silos: Silos) -> None:
+    missing = [at for at, mean in enumerate(whole.mean) if math.isnan(mean)]
+    if not missing:
+        return
+    where = f"data/{params.data.name}"
+    if len(missing) == len(whole.mean):
+        raise UserError(
+            f"params.yaml: model.inputs or model.targets is standardise, and no client of {where} has {LEAST_ROWS} "
+            "different training rows, of which it could tell mean and scale; set both to none, or give one client more rows."
+        )
+    names = [feature.name for feature in schema_of(silos.manifest).features]  # of no other rows a value can be missing
+    raise UserError(
+        f"params.yaml: model.inputs is standardise, and no client of {where} has {LEAST_ROWS} different training rows with "
+        f"a value of {names[missing[0]]}, of which it could tell mean and scale; drop that feature, or set it to none."
+    )

@@ -1,0 +1,72 @@
+"""What a person should know of a run's numbers: rows that are not scaled, and training that led nowhere."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+from flows.round import Problem, Round
+from models.assessment.quantities import Quantity
+from models.model import Model
+from silos.private import PrivateStore
+from tasks.messages import FarFromUnit
+from tasks.running.runner import Runner
+from tasks.scaling.tell_far import LARGE, SMALL, tell_far
+
+Note = dict[str, str]
+"""`about` inputs, targets or training, and a `sentence`: plain JSON."""
+
+_WAY_OUT = "lower training.optimiser.learning_rate, or set model.inputs to standardise where a table's inputs are not."
+
+_LEAST_ROUNDS = 3  # of which it is said that the loss did not fall
+_LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
+
+
+def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: PrivateStore) -> list[Note]:
+    """Of inputs and targets that are far from unit scale and not scaled: federated clients are asked, and say yes or no."""
+    params, manifest = project.params, problem.silos.manifest
+    asked = {
+        "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
+        "targets": params.model.targets == "none" and manifest.task == "regression",
+    }
+    if not any(asked.values()):
+        return []
+    round = Round(0, problem, problem.silos.clients, (), runner, private)
+    told: list[FarFromUnit] = round.each(tell_far, Model(problem.network, {}, clients=round.clients))
+    far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
+    return [
+        {"about": about, "sentence": _far(about, far[about], len(round.clients))}
+        for about, wanted in asked.items()
+        if wanted and far[about]
+    ]
+
+
+def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: Quantity) -> list[Note]:
+    """Of a training loss that is no number at the end, unless the scores say so already, or that did not fall."""
+    losses = [loss for _, loss in folder.curve("loss/train", last)]
+    lost = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
+    if lost and quantity.said(metrics) != f"{quantity.name} diverged":
+        return [{"about": "training", "sentence": f"the training loss is no finite number at the end: {_WAY_OUT}"}]
+    if not lost and len(losses) >= _LEAST_ROUNDS and min(losses[1:]) > losses[0] - _LEAST_FALL * abs(losses[0]):
+        return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]
+    return []
+
+
+def of_all(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each note of several runs once, with the methods that it is true of."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for note in result.get("notes", ()):  # runs of earlier versions have none
+            methods.setdefault((note["about"], note["sentence"]), []).append(result["method"])
+    return [
+        {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(of))}
+        for (about, sentence), of in methods.items()
+    ]
+
+
+def _far(about: str, far: int, clients: int) -> str:
+    column = "a feature's" if about == "inputs" else "their"
+    return (
+        f"{about} of {far} of {clients} clients are far from unit scale ({column} mean or standard deviation is above "
+        f"{LARGE[about]:g}, or all are under {SMALL:g}) and are trained on as they are: set model.{about} to standardise."
+    )

@@ -1,0 +1,102 @@
+"""`siloflow init`: a project folder, with a params.yaml that fits the data."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.new_project import params_template
+from flows.new_project.filled_template import filled
+from flows.new_project.fitting_params import fitting
+from flows.new_project.own_data import Asked, OwnData, look
+from flows.params_file import read
+from silos.errors import UserError, shown
+from silos.machine.files import write_bytes
+from silos.names import MOST
+from silos.rows import some
+from silos.versions.new_repository import versioned
+
+_IGNORED = """# rows, what clients keep, results and caches; data.dvc says which rows there were
+/data
+/private/
+/runs/
+/cache/
+/downloads/
+/.prefect/
+"""
+
+
+def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
+    """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
+
+    Without a file the data are the digits that the checkout has. Answers with what was made, what was guessed and what to
+    type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
+    """
+    _must_be_free(folder, file)
+    data = None if file is None else look(file, asked)
+    text = params_template.text()
+    if data is not None:
+        text = filled(text, fitting(data, _plain(data), asked.clients))
+    with _whole(folder):
+        copied = file is not None and file.resolve().parent != folder.resolve()
+        if file is not None and copied:
+            shutil.copyfile(file, folder / file.name)
+        ignored = "" if file is None else f"/{file.name}\n"
+        write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
+        write_bytes(folder / "params.yaml", text.encode())
+        model = read(folder).model
+        repositories = versioned(folder)
+    return {
+        "folder": str(folder),
+        "repositories": repositories,
+        "copied": file.name if file is not None and copied else None,
+        "guessed": [] if data is None else list(data.guessed),
+        "read": None if data is None else _read(data),
+        "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
+    }
+
+
+def _must_be_free(folder: Path, file: Path | None) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder that is new or empty.")
+    if (folder / "params.yaml").exists():
+        raise UserError(
+            f"{folder} is a project already: it has a params.yaml; name another folder, or change that file."
+        )
+    own = {} if file is None else {file.name}
+    held = sorted(path.name for path in folder.iterdir() if path.name not in {".git", *own}) if folder.is_dir() else []
+    if held:
+        raise UserError(
+            f"{folder} is not empty: it holds {some([shown(name, 40) for name in held], 3)}; name a new folder."
+        )
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """The folder, in which nothing stays of what could not be ended."""
+    new = not folder.exists()
+    before = set() if new else set(folder.iterdir())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for path in set(folder.iterdir()) - before if folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if new and folder.is_dir():
+            folder.rmdir()
+        raise
+
+
+def _plain(data: OwnData) -> str:
+    """The file's name as a folder under data/."""
+    stem = data.source.path.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:MOST] or "mine"
+
+
+def _read(data: OwnData) -> dict[str, Any]:
+    """What the file holds."""
+    rows = data.rows
+    clients = None if rows.client is None else len(set(rows.client.tolist()))
+    return {"rows": len(rows.y), "shape": list(rows.x.shape[1:]), "classes": len(rows.classes), "clients": clients}

@@ -1,0 +1,169 @@
+"""A first look at a person's own file: which column is what, and why it is thought so."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from silos.errors import UserError, shown
+from silos.rows import Rows, Task, some
+from silos.sources.load import load
+from silos.sources.npz_archive import read_arrays
+from silos.sources.source_params import Npz, Table
+from silos.sources.tables.column_kinds import Column
+from silos.sources.tables.look_at import ENDINGS, Look, look_at
+from silos.sources.tables.usable_columns import is_row_number, must_be_usable
+
+LABELS = ("label", "target", "outcome", "class", "y")
+CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
+
+_SHOWN = 20  # columns of a sentence
+_FEW = 20  # classes that are not counted by rows
+_ROWS_OF_A_CLASS = 10  # on average, or numbers that are more than a few are no classes
+_MOST_DROPPED = 0.1  # of the rows, for a value that is missing
+_WHY = {"date": "dates", "mixed": "numbers among text", "unplain": "no plain numbers", "empty": "no values"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of a file; None of what it leaves to be guessed."""
+
+    label: str | None = None
+    client: str | None = None
+    clients: int | None = None
+    task: Task | None = None
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """The source that reads a file, what it reads there, and what was guessed of it, in words."""
+
+    source: Npz | Table
+    rows: Rows
+    guessed: tuple[str, ...]
+
+
+def look(file: Path, asked: Asked) -> OwnData:
+    """What is in the file; UserError where that is not to be guessed, or cannot be read as a source."""
+    name = file.name.lower()
+    if not name.endswith((".npz", *ENDINGS)):
+        raise UserError(
+            f"{file}: data come as .npz, {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; save them as one of these."
+        )
+    return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
+
+
+def _archive(file: Path, asked: Asked) -> OwnData:
+    """Its arrays have the names that they need, so that only the task is guessed."""
+    for option, value, array in (("--label", asked.label, "y"), ("--client", asked.client, "client")):
+        if value not in (None, array):
+            raise UserError(f"{option} {value} names a column of a table; in {file.name} that is the array {array}.")
+    held = read_arrays(file.name, file, ("x", "y"), ("client",))
+    if "client" not in held and asked.clients is None:
+        raise UserError(f"{file.name} has no array client, the silo of each row; {_DEAL}.")
+    task, why = _task(asked, held["y"].ravel())
+    source = Npz(kind="npz", path=file.name, task=task)
+    return OwnData(source, load(source, file.parent, 0), (*why, *_dealt(asked)))
+
+
+def _table(file: Path, asked: Asked) -> OwnData:
+    seen = look_at(file)
+    label, why_label = _role(seen, "label", asked.label, LABELS, "")
+    client, why_client = None, _dealt(asked)
+    if asked.clients is None:
+        client, why_client = _role(seen, "client", asked.client, CLIENTS, f"; or {_DEAL}")
+    column = seen.column(label)
+    assert column is not None
+    numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
+    task, why_task = _task(asked, numbers)
+    roles = [column for column in seen.columns if column.name in (label, client)]
+    features = [column for column in seen.columns if column not in roles and not is_row_number(column, seen.rows)]
+    left_out = {column.name: why for column in features if (why := _useless(seen, column))}
+    missing, why_missing = _missing(seen.rows, roles, [c for c in features if c.name not in left_out])
+    source = Table.model_validate(
+        {
+            **{"kind": "table", "path": file.name, "label": label, "client": client, "task": task},
+            **{"drop": tuple(left_out), "missing": missing},
+        }
+    )
+    why_left_out = (
+        [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in left_out.items()])}"] if left_out else []
+    )
+    rows = load(source, file.parent, 0)
+    return OwnData(source, rows, (*why_label, *why_client, *why_task, *why_missing, *why_left_out))
+
+
+_DEAL = "give --clients 5 to deal the rows to so many silos that are alike"
+
+
+def _dealt(asked: Asked) -> tuple[str, ...]:
+    return () if asked.clients is None else (f"{asked.clients} silos that are alike, as asked",)
+
+
+def _role(
+    seen: Look, role: Literal["label", "client"], named: str | None, usual: Sequence[str], otherwise: str
+) -> tuple[str, tuple[str, ...]]:
+    """The column of this role, and why it is taken for that; UserError with all columns where it is not to be told."""
+    there = _columns(seen)
+    if named is not None:
+        if seen.column(named) is None:
+            raise UserError(f"--{role} {shown(named)}: {seen.name} has no such column; it has {there}.")
+        return named, ()
+    fits: Callable[[str], bool] = lambda name: name.casefold().removesuffix("_id") in usual  # noqa: E731
+    found = [column.name for column in seen.columns if fits(column.name)]
+    if len(found) != 1:
+        what = f"{' and '.join(found)} may each be" if found else "no column is obviously"
+        raise UserError(f"{seen.name}: {what} the {role}; name it with --{role}{otherwise}. It has {there}.")
+    return found[0], (f"{role} {shown(found[0], 40)} (by its name)",)
+
+
+def _columns(seen: Look) -> str:
+    """The names of all columns; of many the first and the last, one of which the label often is."""
+    names = [shown(repr(column.name), 40) for column in seen.columns]
+    few = names if len(names) <= _SHOWN else [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
+    return ", ".join(few)
+
+
+def _task(asked: Asked, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
+    """Whether y are classes or numbers to be predicted, and why."""
+    if asked.task is not None:
+        return asked.task, ()
+    if y.dtype.kind not in "fiu":
+        return "classification", ()
+    count = len(np.unique(y))
+    if y.dtype.kind == "f" and (y != np.floor(y)).any():
+        return "regression", ("a regression (the label is no whole number)",)
+    if count > max(_FEW, len(y) // _ROWS_OF_A_CLASS):
+        return "regression", (f"a regression (the label has {count:,} values in {len(y):,} rows)",)
+    return "classification", (f"a classification (the label has {count:,} values)",)
+
+
+def _useless(seen: Look, column: Column) -> str:
+    """Why no feature is made of a column; "" if one is."""
+    is_key = column.name.casefold() == "id" or column.name.casefold().endswith("_id")
+    if is_key and len(column.values) == seen.rows:
+        return "another in each row"
+    try:
+        must_be_usable(seen, column, listed=False)
+    except UserError:
+        return _WHY.get(
+            column.kind, f"{len(column.values):,} texts" if column.kind == "text" else "no number that fits"
+        )
+    return ""
+
+
+def _missing(
+    rows: int, roles: Sequence[Column], features: Sequence[Column]
+) -> tuple[str | dict[str, float], tuple[str, ...]]:
+    """What is done where a value is missing."""
+    gaps = np.zeros(rows, bool)
+    for column in (*roles, *(column for column in features if column.kind != "text")):
+        gaps |= column.missing
+    count = int(gaps.sum())
+    if not count:
+        return "refuse", ()
+    if count <= _MOST_DROPPED * rows or any(column.missing.any() for column in roles):
+        return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
+    return {"fill": 0.0}, (f"0 stands where a value is missing, in {count:,} of {rows:,} rows",)

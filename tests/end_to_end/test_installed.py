@@ -1,0 +1,122 @@
+"""siloflow as a wheel in an environment that knows no checkout, used from a project's folder elsewhere."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flows.papers.writing.listing import listing
+
+ROOT = Path(__file__).parents[2]
+WHERE = "import flows, tasks, models, silos; print(*(p.__file__ for p in (flows, tasks, models, silos)), sep='\\n')"
+TYPED = """
+from importlib.resources import files
+print(*(files(name).joinpath("py.typed").is_file() for name in ("flows", "tasks", "models", "silos")))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment of its own, and a folder outside of it and of the checkout."""
+
+    bin: Path
+    folder: Path
+    environment: dict[str, str]
+
+    def type(self, command: str, *arguments: str) -> str:
+        """What it prints; it must end well."""
+        done = subprocess.run(
+            [command, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what git has: setuptools leaves a folder where it builds, and takes what lies in an old one."""
+    home = tmp_path_factory.mktemp("wheel")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in (name for name in listed if name and not name.startswith("tests/") and (ROOT / name).exists()):
+        (home / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, home / "source" / name, follow_symlinks=False)
+    pip(home, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(home), str(home / "source"))
+    (found,) = home.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Installed:
+    """The wheel in a new environment; what it depends on is read where these tests have it, which is gigabytes."""
+    home = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True)
+    binaries, folder = home / "env" / "bin", home / "elsewhere"
+    folder.mkdir()
+    pip(home, "--python", str(binaries / "python"), "install", "--no-deps", str(wheel))
+    # a folder that a .pth names is searched, and its own .pth files, one of which names the checkout, are not read
+    (site,) = (home / "env").glob("lib/python3*/site-packages")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    plain = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return Installed(binaries, folder, {**plain, "PATH": f"{binaries}:{os.environ['PATH']}"})
+
+
+def pip(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_installed_knows_no_checkout_and_says_that_it_is_typed(installed: Installed) -> None:
+    found = installed.type("python", "-c", WHERE).split()
+    assert all(Path(path).is_relative_to(installed.bin.parent) for path in found), found
+    assert installed.type("python", "-c", TYPED).split() == ["True"] * 4
+
+
+def test_the_version_and_the_methods_are_told_anywhere(installed: Installed) -> None:
+    assert installed.type("siloflow", "--version").split()[0] == "siloflow"
+    assert "fedavg" in installed.type("siloflow", "methods")
+
+
+def test_published_tables_are_listed_as_in_the_checkout(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = json.loads(installed.type("siloflow", "reproduce", "--json"))
+    monkeypatch.chdir(ROOT)
+    there = json.loads(json.dumps(listing()))
+    for papers in (here, there):
+        for paper in papers["papers"]:
+            paper.pop("page")  # of docs/, which is not installed
+    assert here == there
+
+
+def test_a_project_of_a_table_is_made_and_what_init_says_to_type_next_is_typed(installed: Installed) -> None:
+    rows = [f"{('north', 'south')[at % 2]},{at},{'ill' if at > 120 else 'well'}" for at in range(200)]
+    (installed.folder / "visits.csv").write_text("\n".join(["hospital,age,outcome", *rows]), encoding="utf-8")
+    made, guessed, following = installed.type("siloflow", "init", "study", "--data", "visits.csv").splitlines()
+    assert made.startswith("made     study: params.yaml, .gitignore, a git repository, a DVC repository; visits.csv")
+    assert guessed.startswith("guessed  label outcome (by its name), client hospital (by its name); 200 rows")
+    typed = following.removeprefix("next     ")
+    assert typed == "cd study && siloflow partition && siloflow compare"
+    quick = f"{typed} pooled --seeds 0 --set training.rounds=1 --json"
+    compared = json.loads(installed.type("bash", "-c", quick).splitlines()[-1])
+    assert (compared["failed"], len(compared["runs"])) == ([], 2)
+    assert (installed.folder / "study" / compared["runs"][0]["folder"] / "run.json").is_file()
+
+
+def test_a_recorded_table_is_printed_with_where_its_records_are(installed: Installed) -> None:
+    shutil.copy(ROOT / "params.yaml", installed.folder)
+    found = json.loads(installed.type("siloflow", "reproduce", "mcmahan", "--table", "2NN", "--json"))
+    assert all(row["values"] for row in found["rows"])
+    assert Path(found["results"]).is_relative_to(installed.bin.parent)
+    assert not (installed.folder / "docs").exists()

@@ -1,0 +1,222 @@
+"""`siloflow init`: a project of anybody's file, and nothing of it where the file is none."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flows.experiment.project import Project
+from flows.init import init
+from flows.new_project import params_template
+from flows.new_project.own_data import Asked
+from flows.partition import make
+from models.streams import server_stream
+from silos.errors import UserError
+
+ROWS = 60
+COLUMNS: dict[str, list[Any]] = {
+    "visit_id": [1000 + at for at in range(ROWS)],
+    "age": [20 + at % 50 for at in range(ROWS)],
+    "sex": ["f" if at % 2 else "m" for at in range(ROWS)],
+    "admitted": [f"2024-01-{1 + at % 28:02}" for at in range(ROWS)],
+    "hospital": [("north", "south")[at % 2] for at in range(ROWS)],
+    "outcome": [("ill", "well", "dead")[at % 3] for at in range(ROWS)],
+}
+NUMBER: dict[str, Any] = {"outcome": [at / 7 for at in range(ROWS)]}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def csv(name: str = "visits.csv", **columns: Any) -> Path:
+        held = {**COLUMNS, **columns}
+        lines = [",".join(map(str, row)) for row in zip(*held.values(), strict=True)]
+        (tmp_path / name).write_text("\n".join([",".join(held), *lines]), encoding="utf-8")
+        return tmp_path / name
+
+    return csv
+
+
+@pytest.fixture
+def save(tmp_path):
+    def npz(**arrays: np.ndarray) -> Path:
+        np.savez(tmp_path / "mine.npz", **{"client": np.arange(ROWS) % 2, "y": np.arange(ROWS) % 3, **arrays})
+        return tmp_path / "mine.npz"
+
+    return npz
+
+
+def params_of(made: dict[str, Any]) -> Any:
+    return Project.open(root=Path(made["folder"])).params
+
+
+def test_without_a_file_it_is_the_project_of_the_checkout(tmp_path):
+    init(tmp_path / "new", None, Asked())
+    assert (tmp_path / "new" / "params.yaml").read_text(encoding="utf-8") == params_template.text()
+
+
+def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
+    made = init(tmp_path / "study", write(), Asked())
+    assert made["guessed"] == [
+        "label outcome (by its name)",
+        "client hospital (by its name)",
+        "left out: visit_id (another in each row), admitted (dates)",
+    ]
+    assert made["read"] == {"rows": ROWS, "shape": [3], "classes": 3, "clients": 2}  # age, sex=f and sex=m
+    done = make(Project.open(root=tmp_path / "study"))
+    assert (done["name"], done["clients"], sum(done["rows"].values())) == ("visits", 2, ROWS)
+
+
+def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write):
+    made = init(tmp_path / "study", write(), Asked())
+    assert made["repositories"] == ["git", "DVC"]
+    make(Project.open(root=tmp_path / "study"))
+    listed = subprocess.run(
+        ["git", "status", "--porcelain", "-uall"], cwd=tmp_path / "study", capture_output=True, text=True, check=True
+    )
+    named = {line.split()[1] for line in listed.stdout.splitlines()}
+    assert named == {".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "params.yaml", "data.dvc"}
+
+
+def test_numbers_are_a_regression_and_what_is_asked_is_not_guessed(tmp_path, write):
+    made = init(tmp_path / "study", write(**NUMBER), Asked())
+    params = params_of(made)
+    assert (params.data.source.task, params.training.objective.kind) == ("regression", "squared_error")
+    named = Asked(label="sex", client="outcome", task="classification")
+    source = params_of(init(tmp_path / "other", write(), named)).data.source
+    assert (source.label, source.client, source.task) == ("sex", "outcome", "classification")
+
+
+@pytest.mark.parametrize("columns", [{}, NUMBER], ids=["classes", "numbers"])
+def test_a_table_is_standardised_and_few_rows_are_given_a_linear_network(tmp_path, write, columns):
+    model = params_of(init(tmp_path / "study", write(**columns), Asked())).model
+    assert (model.kind, model.hidden, model.inputs) == ("mlp", [], "standardise")
+    assert model.targets == ("standardise" if columns else "none")
+
+
+def test_many_rows_are_given_hidden_layers_and_a_rate_that_many_features_do_not_make_diverge(tmp_path):
+    x = np.random.default_rng(0).normal(size=(2000, 400))
+    np.savez(tmp_path / "wide.npz", x=x, y=x[:, 0], client=np.arange(2000) % 4)
+    params = params_of(init(tmp_path / "study", tmp_path / "wide.npz", Asked()))
+    assert params.model.hidden == [64]
+    assert params.training.optimiser.learning_rate == 0.001
+
+
+def test_whole_numbers_are_classes_if_they_are_few(tmp_path, write):
+    few = params_of(init(tmp_path / "few", write(outcome=[at % 4 for at in range(ROWS)]), Asked()))
+    many = params_of(init(tmp_path / "many", write(outcome=list(range(ROWS))), Asked()))
+    assert (few.data.source.task, many.data.source.task) == ("classification", "regression")
+
+
+def test_a_file_in_the_folder_stays_where_it_is_and_one_elsewhere_is_copied(tmp_path, write):
+    file = write()
+    assert init(tmp_path / "study", file, Asked())["copied"] == "visits.csv"
+    assert (tmp_path / "study" / "visits.csv").read_bytes() == file.read_bytes()
+    (tmp_path / "here").mkdir()
+    there = file.rename(tmp_path / "here" / file.name)
+    assert init(there.parent, there, Asked())["copied"] is None
+    assert params_of({"folder": there.parent}).data.source.path == "visits.csv"
+
+
+def test_rows_are_dealt_where_the_file_knows_no_silo(tmp_path, save):
+    file = save(x=np.random.default_rng(0).normal(size=(ROWS, 5)))
+    params = params_of(init(tmp_path / "study", file, Asked(clients=4)))
+    assert [step.model_dump() for step in params.data.scheme] == [{"kind": "equal", "within": None, "clients": 4}]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "kernel"),
+    [((8, 8), "cnn", 3), ((32, 32, 3), "cnn", 5), ((5,), "mlp", None), ((2, 9), "mlp", None)],
+)
+def test_the_network_fits_the_shape_and_can_be_begun(tmp_path, save, shape, kind, kernel):
+    x = np.random.default_rng(0).integers(0, 256, (ROWS, *shape)).astype(np.uint8)
+    made = init(tmp_path / "study", save(x=x), Asked())
+    params = params_of(made)
+    assert (params.model.kind, getattr(params.model, "kernel", None)) == (kind, kernel)
+    project = Project.open(root=tmp_path / "study")
+    make(project)
+    assert project.problem(0).network.init(server_stream(0, 0, "init"))
+
+
+def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
+    age = ["" if at == 7 else 20 + at for at in range(ROWS)]
+    made = init(tmp_path / "few", write(age=age), Asked())
+    assert "1 of 60 rows with a missing value are dropped" in made["guessed"]
+    assert made["read"]["rows"] == ROWS - 1
+    half = init(tmp_path / "half", write(age=["" if at % 2 else at for at in range(ROWS)]), Asked())
+    assert "0 stands where a value is missing, in 30 of 60 rows" in half["guessed"]
+    assert half["read"]["rows"] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("columns", "asked", "said"),
+    [
+        (
+            {"outcome": None},
+            Asked(),
+            "no column is obviously the label; name it with --label. It has 'visit_id', 'age'",
+        ),
+        ({"hospital": None}, Asked(), "the client; name it with --client; or give --clients 5 to deal the rows"),
+        ({"site": COLUMNS["sex"]}, Asked(), "hospital and site may each be the client; name it with --client"),
+        ({}, Asked(label="diagnosis"), "--label diagnosis: visits.csv has no such column; it has 'visit_id'"),
+    ],
+)
+def test_what_is_not_obvious_is_asked_for_with_the_columns_that_there_are(tmp_path, write, columns, asked, said):
+    kept = {name: values for name, values in {**COLUMNS, **columns}.items() if values is not None}
+    renamed = {f"other{at}": COLUMNS[name] for at, name in enumerate(COLUMNS.keys() - kept.keys())}
+    file = write(**columns) if not renamed else _with_header(write(), COLUMNS.keys() - kept.keys())
+    with pytest.raises(UserError) as refused:
+        init(tmp_path / "study", file, asked)
+    assert said in str(refused.value)
+    assert not (tmp_path / "study").exists()
+
+
+def _with_header(file: Path, hidden: set[str]) -> Path:
+    """The same table, where these columns are called by no usual name."""
+    head, _, rest = file.read_text(encoding="utf-8").partition("\n")
+    names = ["secret" if name in hidden else name for name in head.split(",")]
+    file.write_text(f"{','.join(names)}\n{rest}", encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("name", ["rows.xlsx", "gone.csv", "gone.npz"])
+def test_what_is_no_file_of_data_makes_no_project(tmp_path, name):
+    (tmp_path / "rows.xlsx").write_bytes(b"PK")
+    with pytest.raises(UserError):
+        init(tmp_path / "study", tmp_path / name, Asked())
+    assert not (tmp_path / "study").exists()
+
+
+def test_nothing_of_anybody_is_overwritten(tmp_path, write):
+    file = write()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for folder, said in ((tmp_path / "full", "is not empty: it holds notes.txt"), (file, "is a file")):
+        with pytest.raises(UserError, match=said):
+            init(folder, file, Asked())
+    init(tmp_path / "study", file, Asked())
+    with pytest.raises(UserError, match=r"is a project already: it has a params\.yaml"):
+        init(tmp_path / "study", None, Asked())
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
+
+
+def test_what_cannot_be_ended_leaves_nothing(tmp_path, write, monkeypatch):
+    def fails(root):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("flows.init.versioned", fails)
+    file = write()
+    with pytest.raises(OSError, match="the disk is full"):
+        init(tmp_path / "study", file, Asked())
+    assert not (tmp_path / "study").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OSError, match="the disk is full"):
+        init(tmp_path / "empty", file, Asked())
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_pictures_with_channels_first_are_told_apart(tmp_path, save):
+    file = save(x=np.zeros((ROWS, 3, 32, 32), np.uint8))
+    with pytest.raises(UserError, match=r"save numpy\.moveaxis\(x, 1, -1\) instead"):
+        init(tmp_path / "study", file, Asked())
