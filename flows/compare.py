@@ -23,7 +23,7 @@ from flows.method import start
 from silos.errors import UserError
 from tasks.recording.figures import draw_comparison, table_rows
 from tasks.recording.json_files import write_json
-from tasks.recording.track import connect
+from tasks.recording.mlflow_store.connection import connect
 from tasks.running.runner import PrefectRunner
 
 Results = dict[tuple[str, int], dict[str, Any]]

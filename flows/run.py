@@ -31,7 +31,7 @@ from silos.names import plain
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import Checkpoint, load_state
 from tasks.recording.json_files import write_json
-from tasks.recording.track import Delivery
+from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.running.process_memory import resident, tidy
 from tasks.running.runner import PrefectRunner, Runner
 

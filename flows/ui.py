@@ -15,7 +15,8 @@ from flows.console.printing.literal_text import say
 from flows.params_file import read
 from silos.errors import UserError
 from tasks.recording.addresses import is_port
-from tasks.recording.track import VIEW, connect, tracking_uri
+from tasks.recording.mlflow_store.connection import connect, tracking_uri
+from tasks.recording.mlflow_store.ticket import VIEW
 
 
 def serve(mlflow_port: int, prefect_port: int) -> None:
@@ -66,7 +67,7 @@ _TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages fo
 
 
 def _newest_comparison(root: Path, page: str) -> str | None:
-    """The address of its runs, with the columns of `tasks.recording.track.VIEW`; None if MLflow does not know it."""
+    """The address of its runs, with the columns of the view `VIEW`; None if MLflow does not know it."""
     name = max((p.parent.name for p in root.glob("runs/compare-*/experiment.json")), default=None)
     if name is None:
         return None

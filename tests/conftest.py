@@ -49,7 +49,7 @@ MAKE_DATABASES = """
 import sqlite3
 from pathlib import Path
 from flows.console.prefect_server import PrefectServer
-from tasks.recording.track import connect
+from tasks.recording.mlflow_store.connection import connect
 server = PrefectServer(Path())
 connect("sqlite:///mlflow.db")
 server.wait()

@@ -21,7 +21,7 @@ from models.state import Private, Weights
 from silos.cohort import Silos
 from silos.private import PrivateStore
 from tasks.recording.figures import write_client_table
-from tasks.recording.track import Finish, Ticket
+from tasks.recording.mlflow_store.ticket import Finish, Ticket
 
 
 def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
@@ -100,7 +100,7 @@ def git_commit(root: Path) -> str:
 def _model(
     project: Project, page: Method, problem: Problem, private: PrivateStore, model: Model
 ) -> dict[str, Any] | None:
-    """What tasks.recording.logged_model logs; None where that would be personal weights that nobody asked for."""
+    """What is logged as the model; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
     network, reads = model.network.served, page.reads()
     if not comes_along(network):

@@ -56,7 +56,7 @@ class Project:
     @property
     def tracking(self) -> str:
         """The address of MLflow's store."""
-        from tasks.recording.track import own_store, tracking_uri  # and torch with it
+        from tasks.recording.mlflow_store.connection import own_store, tracking_uri
 
         return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 

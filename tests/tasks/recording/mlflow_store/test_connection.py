@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from tasks.recording.track import connect, tracking_uri
+from tasks.recording.mlflow_store.connection import connect, tracking_uri
 
 
 def test_a_process_killed_while_it_makes_the_database_leaves_none_or_a_whole_one(tmp_path: Path) -> None:

@@ -4,98 +4,25 @@ Rounds are delivered from the journal, each once: MLflow drops a metric that is 
 stored times make a repeated delivery equal. What cannot be delivered stays in the run's folder for the next `--resume`.
 """
 
-import contextlib
 import json
-import logging
-import os
-import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from models.assessment.quantities import QUANTITIES, Quantity
 from silos.errors import UserError
 from tasks.recording.addresses import masked
 from tasks.recording.checkpoint import Journal
-from tasks.recording.json_files import plain_path, read_json, write_json
+from tasks.recording.json_files import read_json, write_json
 from tasks.recording.mlflow_names import parts
-
-_QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "1",
-    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
-    "MLFLOW_UV_AUTO_DETECT": "false",
-    "MLFLOW_LOG_UV_FILES": "false",
-    "MLFLOW_MODEL_CATALOG_URI": "",
-    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-    "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
-}
-
+from tasks.recording.mlflow_store.connection import connect
+from tasks.recording.mlflow_store.ticket import VIEW, Finish, Ticket, view
 
 RETRY = 15.0  # seconds after which a delivery that failed is tried again, also if no round ended meanwhile
 GATHER = 1.0  # seconds in which rounds are gathered into one delivery: MLflow takes 5 ms for each
 _BATCH = 900  # metrics; MLflow takes 1000 at most
-VIEW = "siloflow"
-
-
-def _view(ticket: "Ticket") -> dict[str, Any]:
-    """How MLflow's page shows the runs of an experiment when its address names this view: the best first, or the newest."""
-    quantity = ticket.quantity
-    if ticket.columns:
-        columns = ["attributes.`Created`", *(f"metrics.`{name}`" for name in ticket.columns)]
-        return {"orderByKey": "attributes.`Created`", "orderByAsc": False, "selectedColumns": columns}
-    return {
-        "orderByKey": f"metrics.`{quantity.headline}`",
-        "orderByAsc": not quantity.higher_is_better,
-        "selectedColumns": [
-            "attributes.`Created`",
-            *(f"metrics.`{name}`" for name in (*quantity.columns, "loss/train")),
-            "tags.`model tested`",
-        ],
-    }
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """What MLflow should call this run, and where it is kept."""
-
-    uri: str
-    artifacts: str
-    experiment: str
-    name: str
-    tag: str  # random; written to disk before the MLflow run exists, so that a killed process finds its run again
-    tags: Mapping[str, str]
-    params: Mapping[str, Any]
-    about: str = ""  # the experiment's note, shown above its runs
-    quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
-    columns: tuple[str, ...] = ()  # metrics that are shown instead, of runs that are none of training
-
-
-@dataclass(frozen=True)
-class Finish:
-    """What is logged once, when the run is done."""
-
-    files: tuple[Path, ...] = ()
-    model: Mapping[str, Any] | None = None  # arguments of tasks.recording.logged_model.log
-    data: Mapping[str, Any] | None = None  # name, version, source, profile
-    metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
-
-
-def tracking_uri(root: Path, configured: str | None) -> str:
-    """params.yaml first, then MLflow's own variable, then a database beside the runs."""
-    return configured or os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
-
-
-def own_store(root: Path) -> str:
-    """The database beside the runs of this folder."""
-    return f"sqlite:///{plain_path(root / 'runs' / 'mlflow.db')}"
 
 
 class Delivery:
@@ -193,7 +120,7 @@ class Delivery:
             for file in self._finish.files:
                 client.log_artifact(self.run_id, str(file))
             if self._finish.model:
-                from tasks.recording.logged_model import log_once
+                from tasks.recording.mlflow_store.logged_model import log_once
 
                 log_once(client, self.run_id, self._finish.model)
         client.set_terminated(self.run_id, self._status)
@@ -220,7 +147,7 @@ class Delivery:
         if number is None:
             about = {
                 "mlflow.experimentKind": "custom_model_development",
-                f"mlflow.sharedViewState.{VIEW}": json.dumps(_view(ticket)),
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(view(ticket)),
                 **({"mlflow.note.content": ticket.about} if ticket.about else {}),
             }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
@@ -246,64 +173,6 @@ def _metrics(record: Mapping[str, Any]) -> list[Any]:
     memory = {f"memory/{name}": value for name, value in record.get("memory", {}).items()}
     values = {k: v for k, v in {**record["metrics"], **memory}.items() if v is not None}
     return [Metric(k, v, record["time_ms"], record["round"]) for k, v in values.items()]
-
-
-_creating = threading.Lock()
-
-
-def import_mlflow() -> None:
-    """What a delivery to a database imports, quietly; for a moment at which there is nothing else to do."""
-    _be_quiet()
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-
-
-def connect(uri: str) -> Any:
-    """A quiet MLflow client of this store."""
-    _be_quiet()
-    import mlflow
-
-    for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
-    if uri.startswith("sqlite:///") and "?" not in uri:  # with options, it is a user's own
-        with _creating:
-            _create_whole(Path(uri.removeprefix("sqlite:///")))
-    return mlflow.MlflowClient(tracking_uri=uri)
-
-
-def _be_quiet() -> None:
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
-
-
-def _create_whole(path: Path) -> None:
-    """MLflow makes its tables one by one, and a process killed between two leaves a database that never opens again.
-
-    So they are made in a file of another name; a copy of it appears whole, unless another process was faster.
-    """
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new, copy = (path.with_name(f".{path.name}.{os.getpid()}.{ending}") for ending in ("new", "copy"))
-    new.unlink(missing_ok=True)
-    # where its own experiment would keep files; as a path with ' and " in it, it would be no SQL to MLflow
-    SqlAlchemyStore(f"sqlite:///{new}", Path("mlruns").absolute().as_uri())
-    shutil.copyfile(new, copy)
-    with contextlib.suppress(FileExistsError):
-        os.link(copy, path)
-    new.unlink()
-    copy.unlink()
-
-
-@contextlib.contextmanager
-def as_current(uri: str, run_id: str) -> Iterator[None]:
-    """For the parts of MLflow that only know a current run of this thread."""
-    import mlflow
-
-    mlflow.set_tracking_uri(uri)
-    with mlflow.start_run(run_id=run_id):
-        yield
 
 
 def _log_data(client: Any, run_id: str, data: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
 from safetensors.torch import save_file
 
 import models
-from tasks.recording.track import as_current
+from tasks.recording.mlflow_store.connection import as_current
 
 _ANSWERS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},

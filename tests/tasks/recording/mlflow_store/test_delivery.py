@@ -19,10 +19,12 @@ import pytest
 from models.networks.dense import MLP
 from models.networks.registry import to_json
 from models.streams import server_stream
-from tasks.recording import track
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json
-from tasks.recording.track import Delivery, Finish, Ticket, connect
+from tasks.recording.mlflow_store import delivery as module
+from tasks.recording.mlflow_store.connection import connect
+from tasks.recording.mlflow_store.delivery import Delivery
+from tasks.recording.mlflow_store.ticket import Finish, Ticket
 
 AT_ONCE = 1.0  # seconds; ten rounds are handed over in less, also on a busy machine
 PARAMS = {"a": 1, "clients.join.|": 2}  # a client's name may be anything
@@ -82,7 +84,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterato
 def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path) -> Callable[..., Delivery]:
     """A delivery from this test's run folder; tests of one run call it again, as `--resume` does."""
     shutil.copy(databases / "mlflow.db", tmp_path)
-    monkeypatch.setattr(track, "RETRY", 0.3)
+    monkeypatch.setattr(module, "RETRY", 0.3)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
     def build(uri: str, name: str) -> Delivery:
