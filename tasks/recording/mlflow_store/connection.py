@@ -3,12 +3,15 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from silos.errors import UserError
+from tasks.recording.addresses import masked
 from tasks.recording.json_files import plain_path
 
 _QUIET = {
@@ -22,6 +25,7 @@ _QUIET = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of every run, where the store is a server
     "MLFLOW_RECORD_ENV_VARS_IN_MODEL_LOGGING": "false",
 }
 
@@ -29,6 +33,11 @@ _QUIET = {
 def tracking_uri(root: Path, configured: str | None) -> str:
     """params.yaml first, then MLflow's own variable, then a database beside the runs."""
     return configured or os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+
+
+def is_server(uri: str) -> bool:
+    """Whether the store is a server of MLflow that somebody has started, with a page of its own."""
+    return uri.startswith(("http://", "https://"))
 
 
 def own_store(root: Path) -> str:
@@ -56,6 +65,48 @@ def connect(uri: str) -> Any:
         with _creating:
             _create_whole(Path(uri.removeprefix("sqlite:///")))
     return mlflow.MlflowClient(tracking_uri=uri)
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Meanwhile a server that does not answer is given up soon: somebody waits at a terminal."""
+    soon = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    before = {name: os.environ.get(name) for name in soon}
+    os.environ.update(soon)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def must_answer(uri: str) -> None:
+    """UserError, within seconds, if there is no server of MLflow that lets us in."""
+    try:
+        with _impatient():
+            connect(uri).search_experiments(max_results=1)
+    except Exception as error:
+        code = re.search(r"error code (\d+)", str(error))
+        said = f"answers with code {code[1]}, and not as MLflow does" if code else "does not answer"
+        if code and code[1] in _SHUT:
+            said = "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones"
+        way_out = "start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
+        raise UserError(f"MLflow at {masked(uri)} {said}; {way_out}.") from None
+
+
+def experiment_id(uri: str, name: str) -> str | None:
+    """Of the experiment of this name, a deleted one too; None where there is none, or the store does not answer soon."""
+    try:
+        with _impatient():
+            found = connect(uri).get_experiment_by_name(name)
+    except Exception:
+        return None
+    return found and str(found.experiment_id)
+
+
+_SHUT = {"401", "403"}
 
 
 def _be_quiet() -> None:
