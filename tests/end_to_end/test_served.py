@@ -36,6 +36,10 @@ for name, params in ASKED.items():
         given = model.predict(rows, params=params)
         answers[name] = given["label"].tolist()
         assert given["probability"].between(0, 1).all() and (given["entropy"] >= 0).all()
+        each = given[[f"probability/{digit}" for digit in range(10)]]
+        assert (each.sum(axis=1) - 1).abs().max() < 1e-5 and (each.max(axis=1) == given["probability"]).all()
+        assert (each.idxmax(axis=1) == "probability/" + given["label"]).all()
+        assert list(given) == model.metadata.signature.outputs.input_names()
     except Exception as error:
         answers[name] = str(error)
 assert sys.modules["models"].MINE and not [name for name in sys.modules if name.startswith("models.")]

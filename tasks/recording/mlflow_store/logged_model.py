@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 import models
 from tasks.recording.mlflow_store.connection import as_current
+from models.served_model import of_classes
 
 _ANSWERS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
@@ -71,7 +72,8 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
     described = [ParamSpec("statistics", "double", [], (-1,))] if card["statistics"] else []
     signature = ModelSignature(
         inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
-        outputs=Schema([ColSpec(kind, name) for name, kind in _ANSWERS[card["task"]].items()]),
+    columns = {**_ANSWERS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
+        outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),
         params=ParamSchema([ParamSpec("client", "string", ""), *described]),
     )
     tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
