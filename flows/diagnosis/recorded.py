@@ -87,6 +87,8 @@ def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: 
         name=folder.name,
         tag=secrets.token_hex(8),
         tags={**_about(report), "git_commit": git_commit(project.root)},
+        links=prefect_page.link(folder.name),
+        note=prefect_page.sentence(folder.name),
         params=flat(params),
         columns=_COLUMNS,
     )

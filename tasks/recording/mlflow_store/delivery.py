@@ -7,7 +7,6 @@ stored times make a repeated delivery equal. What cannot be delivered stays in t
 import json
 import threading
 import time
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from silos.errors import UserError
 from tasks.recording.addresses import masked
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json, write_json
-from tasks.recording.mlflow_names import parts
+from tasks.recording.mlflow_store import entities
 from tasks.recording.mlflow_store.connection import connect
+from tasks.recording.mlflow_store.origin import origin
 from tasks.recording.mlflow_store.ticket import VIEW, Finish, Ticket, view
 
 RETRY = 15.0  # seconds after which a delivery that failed is tried again, also if no round ended meanwhile
@@ -103,7 +103,7 @@ class Delivery:
         wanted = self._wanted
         if done >= wanted:
             return
-        metrics = [m for number in range(done + 1, wanted + 1) for m in _metrics(self._journal.read(number))]
+        metrics = [m for number in range(done + 1, wanted + 1) for m in entities.metrics(self._journal.read(number))]
         for at in range(0, len(metrics), _BATCH):
             client.log_batch(self.run_id, metrics=metrics[at : at + _BATCH])
         write_json(mark, {"round": wanted, "store": store, "run": self.run_id})
@@ -113,24 +113,36 @@ class Delivery:
         client = self._client()
         assert self.run_id is not None
         if self._finish is not None:
-            if self._finish.data:
-                _log_data(client, self.run_id, self._finish.data)
-            if self._finish.metrics:
-                client.log_batch(self.run_id, metrics=_metrics(self._finish.metrics))
-            for file in self._finish.files:
-                client.log_artifact(self.run_id, str(file))
-            if self._finish.model:
-                from tasks.recording.mlflow_store.logged_model import log_once
-
-                log_once(client, self.run_id, self._finish.model)
+            self._log_once(client, self.run_id, self._finish)
         client.set_terminated(self.run_id, self._status)
+
+    def _log_once(self, client: Any, run_id: str, finish: Finish) -> None:
+        """What is there already is written over, or found to be there: nothing is there twice."""
+        if finish.data:
+            client.log_inputs(run_id, [entities.data_input(finish.data)])
+        if finish.metrics:
+            client.log_batch(run_id, metrics=entities.metrics(finish.metrics))
+        for file in finish.files:
+            client.log_artifact(run_id, str(file))
+        if finish.model:
+            from tasks.recording.mlflow_store.logged_model import log_once
+
+            model = log_once(client, run_id, finish.model)
+            on = entities.measured_on(finish.data) if finish.data else {}
+            for record in finish.scores:
+                client.log_batch(run_id, metrics=entities.metrics(record, model_id=model, **on))
+        shown = [{"path": name, "type": "table"} for name in finish.tables]
+        tags = {"mlflow.note.content": finish.note, "mlflow.loggedArtifacts": json.dumps(shown) if shown else ""}
+        client.log_batch(run_id, tags=entities.tags({**finish.tags, **{k: v for k, v in tags.items() if v}}))
+        if finish.about:
+            client.set_experiment_tag(client.get_run(run_id).info.experiment_id, "mlflow.note.content", finish.about)
 
     def _client(self) -> Any:
         client = connect(self.ticket.uri)
         if self.run_id is None:
             self.run_id = self._find(client) or self._create(client)
             client.update_run(self.run_id, status="RUNNING")
-            self._log_params(client)
+            self._log_known(client)
         return client
 
     def _find(self, client: Any) -> str | None:
@@ -152,38 +164,14 @@ class Delivery:
             }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
             number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
-        tags = {**ticket.tags, "siloflow.run": ticket.tag}
+        tags = {**origin(ticket.tags.get("git_commit", "none")), **ticket.tags, "siloflow.run": ticket.tag}
+        tags |= {"mlflow.note.content": ticket.note} if ticket.note else {}
         run = client.create_run(number, start_time=self._began, tags=tags, run_name=ticket.name)
         return str(run.info.run_id)
 
-    def _log_params(self, client: Any) -> None:
+    def _log_known(self, client: Any) -> None:
         """Also for a run that was found: its process may have been killed before this."""
-        from mlflow.entities import Param
-
-        keys = parts(self.ticket.params)  # a client's name may be in one
-        params = [Param(keys[key], str(value)[:6000]) for key, value in self.ticket.params.items()]
+        params = entities.params(self.ticket.params)
         for at in range(0, len(params), 100):
             client.log_batch(self.run_id, params=params[at : at + 100])
-
-
-def _metrics(record: Mapping[str, Any]) -> list[Any]:
-    """A round's numbers as MLflow takes them, with the time that the journal gave them."""
-    from mlflow.entities import Metric
-
-    memory = {f"memory/{name}": value for name, value in record.get("memory", {}).items()}
-    values = {k: v for k, v in {**record["metrics"], **memory}.items() if v is not None}
-    return [Metric(k, v, record["time_ms"], record["round"]) for k, v in values.items()]
-
-
-def _log_data(client: Any, run_id: str, data: Mapping[str, Any]) -> None:
-    """The dataset input, named and with the data version as its digest."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    dataset = Dataset(
-        name=data["name"],
-        digest=data["version"][:36],
-        source_type="local",
-        source=data["source"],
-        profile=data["profile"],
-    )
-    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        client.log_batch(self.run_id, tags=entities.tags(self.ticket.links))

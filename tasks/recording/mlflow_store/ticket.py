@@ -1,7 +1,7 @@
 """What MLflow is told of a run besides its rounds, before it starts and when it is done; plain records, without MLflow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,12 @@ class Ticket:
     tag: str  # random; written to disk before the MLflow run exists, so that a killed process finds its run again
     tags: Mapping[str, str]
     params: Mapping[str, Any]
+    note: str = ""  # the run's description
     about: str = ""  # the experiment's note, shown above its runs
     quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
+    links: Mapping[str, str] = field(
+        default_factory=dict
+    )  # more tags, said anew by each process that goes on with the run
     columns: tuple[str, ...] = ()  # metrics that are shown instead, of runs that are none of training
 
 
@@ -34,6 +38,13 @@ class Finish:
     model: Mapping[str, Any] | None = None  # arguments of tasks.recording.mlflow_store.logged_model.log_once
     data: Mapping[str, Any] | None = None  # name, version, source, profile
     metrics: Mapping[str, Any] | None = None  # as a round's record: round, time_ms, metrics
+    scores: tuple[Mapping[str, Any], ...] = ()  # records like a round's: what of it are the model's own numbers
+    tags: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""  # the run's description, and the experiment's note, from now on
+    about: str = ""
+    tables: tuple[
+        str, ...
+    ] = ()  # names of those files that hold `columns` and rows of `data`, as MLflow's own tables do
 
 
 def view(ticket: Ticket) -> dict[str, Any]:
@@ -49,5 +60,6 @@ def view(ticket: Ticket) -> dict[str, Any]:
             "attributes.`Created`",
             *(f"metrics.`{name}`" for name in (*quantity.columns, "loss/train")),
             "tags.`model tested`",
+            "tags.`weights_sha256`",
         ],
     }
