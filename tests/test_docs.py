@@ -241,6 +241,11 @@ def test_the_arrays_of_the_readme_reach_a_comparison(folder, prefect):
     said = typed(folder, "bash", "-c", script)
     assert "data/mine: 3 clients" in said
     assert "local_only − fedavg" in said
+    (result,) = folder.glob("runs/compare-*/fedavg-seed0/result.json")
+    loaded = block_with(README, "python", "load_model").replace("RUN", json.loads(result.read_text())["mlflow_run_id"])
+    loaded = loaded.replace("sqlite:///runs/mlflow.db", os.environ["MLFLOW_TRACKING_URI"])
+    answers = typed(folder, sys.executable, "-c", f"{loaded}\nprint(*model.predict(rows))")
+    assert "label probability entropy probability/oak probability/pine probability/yew" in answers
 
 
 def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_filled_in(folder):
