@@ -122,6 +122,9 @@ def compare(
     tune: Annotated[
         bool, typer.Option("--tune", help="First choose each method's best of 8 settings, on validation rows.")
     ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Of the new comparison: its folder in runs/ and its experiment in MLflow.")
+    ] = None,
     resume: Resume = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -143,7 +146,9 @@ def compare(
         _ready(project)
         if resume:
             _check_comparison(project, wanted, overrides or [])
-        asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference}
+        if name is not None:
+            _check_name(project, name, resume)
+        asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
         comparison = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
         session.answer(comparison, "compare", failed=bool(comparison["failed"]))
 
@@ -492,6 +497,15 @@ def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str]
     from flows.compare import check_resume
 
     check_resume(project, wanted, overrides)
+
+
+def _check_name(project: Any, name: str, resume: bool) -> None:
+    from flows.experiment.free_name import free_name
+    from silos.errors import UserError
+
+    if resume:
+        raise UserError("--name is for a new comparison, and --resume goes on with the newest; give one of them.")
+    free_name(project, name)
 
 
 def _sweep(**asked: Any) -> Any:

@@ -9,9 +9,10 @@ from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.console import screen
-from flows.console.printing.run_printing import headline, spread, tuned_sentence
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
+from flows.experiment.free_name import free_name
+from flows.experiment.many_runs import comparison_in_mlflow
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared, kept
 from flows.experiment.many_runs.seed_ensemble import ensemble
@@ -24,7 +25,6 @@ from flows.method import start
 from silos.errors import UserError
 from tasks.recording.figures import draw_comparison, table_rows
 from tasks.recording.json_files import write_json
-from tasks.recording.track import connect
 from tasks.running.runner import PrefectRunner
 
 Results = dict[tuple[str, int], dict[str, Any]]
@@ -37,22 +37,25 @@ def compare(
     reference: str | None = None,
     overrides: list[str] | None = None,
     resume: bool = False,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
     What is not named is read from `comparison` in params.yaml; with its `tune`, every method is first given equally many
     settings. `resume` goes on with the newest comparison, which must have asked for the same. A run that fails does not
-    stop the others; its error is under `failed`.
+    stop the others; its error is under `failed`. `name` is what a new one is called.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
     with project.working("compare"):
         wanted = plan(project, methods, seeds, reference)
+        called = None if name is None else free_name(project, name)
         name = newest_experiment(project, "compare") if resume else None
         if name is not None:
             _same(wanted, experiment(project, name))
         else:
-            name = new_experiment(project, "compare", {**wanted, "about": _about(project, wanted)})
+            about = {**wanted, "about": comparison_in_mlflow.about(project, wanted)}
+            name = new_experiment(project, "compare", about, called)
         with project.working(name):
             return _compared(project, name, wanted, overrides)
 
@@ -113,7 +116,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
     draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
-    _tell_mlflow(project, name, comparison)
+    comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison)
     return comparison
 
 
@@ -197,21 +200,6 @@ def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int
     return curves
 
 
-def _ensemble_note(ensembles: list[dict[str, Any]]) -> list[str]:
-    """The ensembles as a table of the experiment's note."""
-    if not ensembles:
-        return []
-    names = [name for name in ensembles[0] if name not in ("method", "seeds")]
-    head = ["All seeds of a method as one ensemble:", "", f"| method | {' | '.join(names)} |"]
-    rows = [f"| {one['method']} | {' | '.join(f'{one[name]:.3f}' for name in names)} |" for one in ensembles]
-    return [*head, "|---" * (len(names) + 1) + "|", *rows, ""]
-
-
-def _tuning_note(tuning: list[dict[str, Any]]) -> list[str]:
-    """What each method was tuned to, as lines of the experiment's note."""
-    return [*(f"- {one['method']}: {tuned_sentence(one)}" for one in tuning), ""] if tuning else []
-
-
 def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
     for key, value in wanted.items():
         if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`
@@ -219,34 +207,3 @@ def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
                 f"the last comparison, {known['name']}, has {key} {known.get(key, 0)} and you ask for {value}; "
                 "ask for the same, or start anew without --resume."
             )
-
-
-def _about(project: Project, wanted: dict[str, Any]) -> str:
-    """The note above the runs in MLflow, until the comparison is done."""
-    methods, seeds = ", ".join(wanted["methods"]), ", ".join(map(str, wanted["seeds"]))
-    return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
-
-
-def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> None:
-    """The table and the sentences become the experiment's note; a store that is away is no reason to fail."""
-    lines = [headline(comparison["paired"]), ""]  # all that the page shows of a folded note
-    quantity = project.quantity
-    titles = ["method", "model tested", *quantity.columns.values()]
-    lines += [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for row in comparison["table"]:
-        numbers = " | ".join(spread(row, name, quantity) for name in quantity.columns)
-        lines.append(f"| {row['method']} | {row['model']} | {numbers} |")
-    lines += [
-        "",
-        *(f"- {p['sentence']}" for p in comparison["paired"]),
-        "",
-        *_tuning_note(comparison["tuning"]),
-        *_ensemble_note(comparison["ensembles"]),
-        f"Data version {comparison['data_version']}.",
-    ]
-    try:
-        client = connect(project.tracking)
-        entry = client.get_experiment_by_name(name)
-        client.set_experiment_tag(entry.experiment_id, "mlflow.note.content", "\n".join(lines))
-    except Exception as error:
-        screen.current().say(f"MLflow has no note of this comparison ({type(error).__name__}); the files have it.")

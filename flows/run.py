@@ -33,7 +33,7 @@ from silos.names import plain
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import Checkpoint, load_state
 from tasks.recording.json_files import write_json
-from tasks.recording.track import Delivery
+from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.running.process_memory import resident, tidy
 from tasks.running.runner import PrefectRunner, Runner
 
@@ -204,7 +204,7 @@ class _Run:
         each, personal = self.folder.journal.each, project.params.tracking.personal_models
         scene = Scene(self.folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
         pictures = drawn(self.page.pictures(), scene)
-        once = finish(project, self.page, problem, private, model, self.folder, last, final, pictures)
+        once = finish(project, self.page, problem, private, model, self.folder, result, final, pictures)
         result["mlflow_run_id"] = delivery.finish(once)
         result["seconds"] = {"total": time.perf_counter() - self.began, **records.seconds_of(rounds)}
         write_json(self.folder.result, result)

@@ -1,53 +1,46 @@
 """`siloflow ui`: MLflow's and Prefect's own pages over this project's runs, on loopback."""
 
-import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from pathlib import Path
 
+from flows.console.mlflow_server import MlflowServer, ServerElsewhere
 from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import say
-from flows.params_file import read
+from flows.experiment.project import Project, newest_experiment
 from silos.errors import UserError
 from tasks.recording.addresses import is_port
-from tasks.recording.track import VIEW, connect, tracking_uri
+from tasks.recording.mlflow_store.connection import experiment_id, is_server
+from tasks.recording.mlflow_store.ticket import VIEW
 
 
 def serve(mlflow_port: int, prefect_port: int) -> None:
-    """Both servers until ctrl-C; UserError if one of them does not start."""
-    if mlflow_port == prefect_port:
+    """Both pages until ctrl-C, of which those that others serve go on; UserError if one of them does not answer."""
+    project = Project.open()
+    root, uri = project.root, project.tracking
+    ours = not is_server(uri)
+    if ours and mlflow_port == prefect_port:
         raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
-    for port, option in ((mlflow_port, "--mlflow-port"), (prefect_port, "--prefect-port")):
+    for port, option in [*([(mlflow_port, "--mlflow-port")] if ours else []), (prefect_port, "--prefect-port")]:
         _must_be_free(port, option)
-    root = Path().resolve()
-    uri = tracking_uri(root, read(root).tracking.uri)
-    (root / "runs").mkdir(exist_ok=True)
-    connect(uri)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(number, signal.default_int_handler)
+    mlflow = MlflowServer(root, uri, mlflow_port) if ours else ServerElsewhere(uri)
     prefect = PrefectServer(root, ui=True, port=prefect_port)
-    mlflow = _mlflow(root, uri, mlflow_port)
-    page = f"http://127.0.0.1:{mlflow_port}"
     try:
         prefect.wait()
-        _wait(mlflow, f"{page}/health", root / "runs" / "mlflow-ui.log")
-        say(f"MLflow   {page}/#/experiments?{_TRAINING}")
-        newest = _newest_comparison(root, page)
+        mlflow.wait()
+        say(f"MLflow   {mlflow.page}/#/experiments?{_TRAINING}")
+        newest = _newest_comparison(project, mlflow.page)
         if newest:
             say(f"         {newest}  (newest comparison)")
         say(f"Prefect  {prefect.url.removesuffix('/api')}/runs")
-        say("ctrl-C ends both.")
-        mlflow.wait()
+        say("ctrl-C ends both." if ours else "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on.")
+        mlflow.hold()
     except KeyboardInterrupt:
         pass
     finally:
         prefect.stop()
-        _stop(mlflow)
+        mlflow.stop()
 
 
 def _must_be_free(port: int, option: str) -> None:
@@ -65,71 +58,8 @@ def _must_be_free(port: int, option: str) -> None:
 _TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages for language models
 
 
-def _newest_comparison(root: Path, page: str) -> str | None:
-    """The address of its runs, with the columns of `tasks.recording.track.VIEW`; None if MLflow does not know it."""
-    name = max((p.parent.name for p in root.glob("runs/compare-*/experiment.json")), default=None)
-    if name is None:
-        return None
-    try:
-        asked = f"{page}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}"
-        with urllib.request.urlopen(asked, timeout=10) as answer:
-            experiment = json.load(answer)["experiment"]["experiment_id"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return f"{page}/#/experiments/{experiment}/runs?{_TRAINING}&viewStateShareKey={VIEW}"
-
-
-# between us and MLflow's server: ends it and its children when the pipe from us closes, as a kill -9 does
-_GUARD = """
-import os, signal, subprocess, sys, threading
-server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-def watch():
-    while sys.stdin.buffer.read(4096): pass
-    os.killpg(0, signal.SIGTERM)
-    try: server.wait(10)
-    finally: os.killpg(0, signal.SIGKILL)
-threading.Thread(target=watch).start()
-server.wait()
-os.killpg(0, signal.SIGKILL)
-"""
-
-
-def _mlflow(root: Path, uri: str, port: int) -> subprocess.Popen:
-    """MLflow's server behind its guard, in a process group of their own."""
-    settings = {
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "DO_NOT_TRACK": "1",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes that judge language models
-        "MLFLOW_BACKEND_STORE_URI": uri,  # everybody on the machine sees a command line, and there may be a password
-    }
-    command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-    with (root / "runs" / "mlflow-ui.log").open("wb") as log:
-        return subprocess.Popen(
-            [*command, "--port", str(port), "--workers", "1"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **settings},
-            cwd=root,
-            start_new_session=True,
-        )
-
-
-def _wait(server: subprocess.Popen, url: str, log: Path, patience: float = 120.0) -> None:
-    start = time.monotonic()
-    while time.monotonic() - start < patience and server.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise UserError(f"MLflow's page does not answer at {url}; see {log}, or choose another --mlflow-port.")
-
-
-def _stop(guard: subprocess.Popen) -> None:
-    """The server and its children; a second ctrl-C does not interrupt it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert guard.stdin is not None
-    guard.stdin.close()
-    guard.wait()
+def _newest_comparison(project: Project, page: str) -> str | None:
+    """The address of its runs, with the columns of the view `VIEW`; None if MLflow does not know it."""
+    name = newest_experiment(project, "compare")
+    number = name and experiment_id(project.tracking, name)
+    return f"{page}/#/experiments/{number}/runs?{_TRAINING}&viewStateShareKey={VIEW}" if number else None

@@ -12,12 +12,17 @@ from .networks.registry import from_json
 from .raw_rows import RawRows
 
 
-class Answering:
-    """Rows, as they were partitioned, to label, probability and entropy (nats) of every row; of a regression to prediction.
+def of_classes(classes: Sequence[str]) -> list[str]:
+    """The column of each class's probability; no class can be called so that it clashes with another column."""
+    return [f"probability/{name}" for name in classes]
 
-    `params={"client": name}` chooses that client's weights; the empty name, or an unknown one, gets the rule for fresh
-    clients: the global model where the method has one, else a refusal. A conditional model is given the statistics of the
-    rows' client, as `siloflow stats` makes them: `params={"statistics": [...]}`.
+
+class Answering:
+    """Rows, as they were partitioned, to label, its probability, entropy (nats) and the probability of each class.
+
+    Of a regression they go to prediction. `params={"client": name}` chooses that client's weights; the empty name, or an
+    unknown one, gets the rule for fresh clients: the global model where the method has one, else a refusal. A conditional
+    model is given the statistics of the rows' client, as `siloflow stats` makes them: `params={"statistics": [...]}`.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -45,6 +50,7 @@ class Answering:
                 "label": [self.card["classes"][i] for i in best.tolist()],
                 "probability": log_p.exp().gather(1, best[:, None])[:, 0].numpy(),
                 "entropy": -(log_p.exp() * log_p).sum(-1).numpy(),
+                **dict(zip(of_classes(self.card["classes"]), log_p.exp().T.numpy(), strict=True)),
             }
         )
 

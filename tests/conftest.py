@@ -3,8 +3,11 @@
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +38,7 @@ from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.private import PrivateStore
 from silos.store import write
+from tasks.recording.mlflow_store.connection import connect
 from tasks.running.runner import PlainRunner
 
 torch.set_num_threads(1)
@@ -49,7 +53,7 @@ MAKE_DATABASES = """
 import sqlite3
 from pathlib import Path
 from flows.console.prefect_server import PrefectServer
-from tasks.recording.track import connect
+from tasks.recording.mlflow_store.connection import connect
 server = PrefectServer(Path())
 connect("sqlite:///mlflow.db")
 server.wait()
@@ -293,6 +297,55 @@ def prefect(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterat
         os.environ.clear()
         os.environ.update(before)
         refresh_global_settings_context()
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> "Iterator[MlflowServer]":
+    """Not started yet."""
+    server = MlflowServer(Path(shutil.copy(databases / "mlflow.db", tmp_path_factory.mktemp("server"))).parent)
+    yield server
+    server.stop()
+
+
+class MlflowServer:
+    """A real `mlflow server` on loopback, which can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Answers when it answers; one that was started before goes on."""
+        if self._process is not None:
+            return
+        store = f"sqlite:///{self._folder}/mlflow.db"
+        connect(store)
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--workers", "1", "--backend-store-uri", store, "--artifacts-destination", str(self._folder)]
+        with (self._folder / "server.log").open("ab") as log:
+            # the rest of it are eight processes that judge language models
+            env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, (self._folder / "server.log").read_text()
+                time.sleep(0.1)
+        raise AssertionError("the server does not answer")
+
+    def stop(self) -> None:
+        """With its workers."""
+        if self._process is not None:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+            self._process = None
 
 
 @dataclass(frozen=True)

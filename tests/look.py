@@ -124,6 +124,13 @@ def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tup
     chosen = json.dumps([r["mlflow_run_id"] for r in comparison["runs"]])
     yield "mlflow-compare", f'{at}/#/compare-runs?runs={chosen}&experiments=["{experiment}"]&{training}', "Comparing"
     yield "mlflow-run", f"{at}/#/experiments/{experiment}/runs/{first}?{training}", "data_version"
+    yield "mlflow-models", f"{at}/#/experiments/{experiment}/models?{training}", "fedavg-seed0"
+    named = {"experiment_ids": [experiment], "filter": "attributes.run_name = 'comparison'"}
+    (whole,) = ask(f"{at}/api/2.0/mlflow/runs/search", named)["runs"]
+    page = f"{at}/#/experiments/{experiment}/runs/{whole['info']['run_id']}"
+    yield "mlflow-comparison", f"{page}?{training}", "Description"
+    for name in ("comparison.png", "table.json", "runs.json"):
+        yield f"mlflow-{name.partition('.')[0]}-of-comparison", f"{page}/artifacts/{name}?{training}", name
 
     at = f"http://127.0.0.1:{prefect}"
     found = ask(f"{at}/api/flow_runs/filter", {"sort": "START_TIME_ASC"})

@@ -248,6 +248,11 @@ def test_the_table_and_the_arrays_of_the_readme_reach_a_comparison(folder, prefe
     said = typed(folder, "bash", "-c", script)
     assert f"data/{file.partition('.')[0]}: 3 clients" in said
     assert "local_only − fedavg" in said
+    (result,) = folder.glob("runs/compare-*/fedavg-seed0/result.json")
+    loaded = block_with(README, "python", "load_model").replace("RUN", json.loads(result.read_text())["mlflow_run_id"])
+    loaded = loaded.replace("sqlite:///runs/mlflow.db", os.environ["MLFLOW_TRACKING_URI"])
+    answers = typed(folder, sys.executable, "-c", f"{loaded}\nprint(*model.predict(rows))")
+    assert "label probability entropy probability/oak probability/pine probability/yew" in answers
 
 
 def test_the_table_of_the_docs_is_partitioned_as_it_is_and_with_a_feature_described(folder):

@@ -32,6 +32,7 @@ _SETTINGS = {
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 
+_PAGE = "http://127.0.0.1:4200"  # `siloflow ui`, unless its options say otherwise
 _ROOM = 2**19  # bytes; its tables take as much
 
 # The socket was bound by the parent: a port that is only known to be free may be another's by the time Prefect is imported.
@@ -103,6 +104,8 @@ class PrefectServer:
                 pass_fds=[listener.fileno()],
             )
         os.environ["PREFECT_API_URL"] = self.url
+        # what links to Prefect's page lead to: a server without one is gone when somebody follows them
+        os.environ.setdefault("PREFECT_UI_URL", self.url.removesuffix("/api") if ui else _PAGE)
 
     def wait(self, patience: float = 120.0) -> float:
         """Seconds waited until the server answers; UserError with the last line of its log if it does not."""

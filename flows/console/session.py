@@ -96,10 +96,10 @@ class Session:
         self._mark("server start (what the imports did not hide)")
         return self._server.url
 
-    def flow(self, module: str, name: str, **parameters: Any) -> Any:
+    def flow(self, module: str, name: str, /, **parameters: Any) -> Any:
         """Runs a flow of flows/<module>.py, its progress on stderr."""
         flow = getattr(importlib.import_module(f"flows.{module}"), name)
-        tracking = sys.modules.get("tasks.recording.track")
+        tracking = sys.modules.get("tasks.recording.mlflow_store.connection")
         if tracking is not None:  # the server is still starting: later this would take time from training
             tracking.import_mlflow()
         self._mark("imports")

@@ -17,8 +17,9 @@ from silos.machine.files import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 from tasks.recording.json_files import write_json
+from tasks.recording.mlflow_store.delivery import Delivery
+from tasks.recording.mlflow_store.ticket import Finish, Ticket
 from tasks.recording.shift_figures import draw_close_ups, draw_pairs, draw_ranking
-from tasks.recording.track import Delivery, Finish, Ticket
 
 EXPERIMENT = "diagnoses"
 """Of all in MLflow, so that one can be held beside another."""
@@ -86,6 +87,8 @@ def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: 
         name=folder.name,
         tag=secrets.token_hex(8),
         tags={**_about(report), "git_commit": git_commit(project.root)},
+        links=prefect_page.link(folder.name),
+        note=prefect_page.sentence(folder.name),
         params=flat(params),
         columns=_COLUMNS,
     )

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from flows.console import screen
+from flows.experiment import prefect_page
 from flows.experiment.project import Project, experiment
 from flows.experiment.run_folder import RunFolder
 from flows.method import Method
@@ -21,7 +23,7 @@ from models.state import Private, Weights
 from silos.cohort import Silos
 from silos.private import PrivateStore
 from tasks.recording.figures import write_client_table
-from tasks.recording.track import Finish, Ticket
+from tasks.recording.mlflow_store.ticket import Finish, Ticket
 
 
 def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
@@ -42,6 +44,8 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
             "data_version": identity["data_version"],
             "git_commit": git_commit(project.root),
         },
+        links=prefect_page.link(),
+        note=prefect_page.sentence(),
         params=_params(identity),
         about=about.get("about", ""),
         quantity=project.quantity,
@@ -62,14 +66,25 @@ def finish(
     private: PrivateStore,
     model: Model,
     folder: RunFolder,
-    rounds: int,
+    result: Mapping[str, Any],
     final: dict[str, Any],
     pictures: tuple[Path, ...],
 ) -> Finish:
-    """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics."""
-    clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(rounds))
+    """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics.
+
+    The model's own are those of its round that are in `result`, as they were delivered then, and the last.
+    """
+    clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
+    served = _model(project, page, problem, private, model)
+    record = folder.journal.read(final["round"])
+    own = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
     return Finish(
-        (clients, *pictures), _model(project, page, problem, private, model), dataset(project, problem.silos), final
+        (clients, *pictures),
+        model=served and {**served, "name": folder.name},
+        data=dataset(project, problem.silos),
+        metrics=final,
+        scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": own}, final),
+        tags={"weights_sha256": result["weights_sha256"]},
     )
 
 
@@ -100,7 +115,7 @@ def git_commit(root: Path) -> str:
 def _model(
     project: Project, page: Method, problem: Problem, private: PrivateStore, model: Model
 ) -> dict[str, Any] | None:
-    """What tasks.recording.logged_model logs; None where that would be personal weights that nobody asked for."""
+    """What is logged as the model; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
     network, reads = model.network.served, page.reads()
     if not comes_along(network):

@@ -3,6 +3,9 @@
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
+from prefect.utilities.urls import url_for
+
+from tasks.recording.legible_names import as_markdown
 
 
 def called(name: str) -> None:
@@ -10,6 +13,20 @@ def called(name: str) -> None:
     if flow_run.id:
         with get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=name)
+
+
+def link(name: str | None = None) -> dict[str, str]:
+    """Tags that name this flow run on MLflow's page; `name`: if it was `called` so. Nothing outside of a flow."""
+    return {"prefect.flow_run": name or flow_run.name, "prefect.flow_run_id": flow_run.id} if flow_run.id else {}
+
+
+def sentence(name: str | None = None) -> str:
+    """Markdown that leads to it; nothing outside of a flow."""
+    if not flow_run.id:
+        return ""
+    page = url_for("flow-run", obj_id=flow_run.id)
+    text = as_markdown(name or flow_run.name)
+    return f"Tasks in Prefect, while `siloflow ui` or Prefect's server runs: [{text}]({page})"
 
 
 def shown(key: str, markdown: str) -> None:

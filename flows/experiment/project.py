@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from tasks.running.workers import Workers
 
 
+UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
+"""What a set of runs is called that nobody has named: its kind, when it was started, and something random."""
+
+
 @dataclass(frozen=True)
 class Project:
     """params.yaml's folder, with overrides applied; with `scratch` what a run leaves is kept there instead.
@@ -61,7 +66,7 @@ class Project:
     @property
     def tracking(self) -> str:
         """The address of MLflow's store."""
-        from tasks.recording.track import own_store, tracking_uri  # and torch with it
+        from tasks.recording.mlflow_store.connection import own_store, tracking_uri
 
         return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 
@@ -155,23 +160,25 @@ def changing(root: Path, name: str) -> AbstractContextManager[None]:
     return locks.changing(_locks(root), name, _say)
 
 
-def new_experiment(project: Project, kind: str, about: dict[str, Any]) -> str:
-    """A folder for a set of runs; its name has the time in it and cannot collide."""
-    name = f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, **about})
+def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str | None = None) -> str:
+    """A folder for a set of runs; if a person has not named it, its name has the time in it and cannot collide."""
+    started = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    name = name or f"{kind}-{started}-{secrets.token_hex(2)}"
+    write_json(project.runs / name / "experiment.json", {"kind": kind, "name": name, "started": started, **about})
     return name
 
 
 def newest_experiment(project: Project, kind: str, inside: str = "") -> str | None:
     """The last started set of runs of this kind (that holds the run `inside`)."""
-    names = [p.parent.name for p in project.runs.glob(f"{kind}-*/experiment.json")]
-    names = [name for name in names if not inside or (project.runs / name / inside / "run.json").is_file()]
-
-    def started(name: str) -> tuple[str, int]:
-        """The name's second, and then the file's time: the random end of a name says nothing."""
-        return name.rpartition("-")[0], (project.runs / name / "experiment.json").stat().st_mtime_ns
-
-    return max(names, key=started, default=None)
+    started = {}
+    for path in project.runs.glob("*/experiment.json"):
+        if not inside or (path.parent / inside / "run.json").is_file():
+            name = path.parent.name
+            ours = UNNAMED.fullmatch(name)
+            about = {"kind": ours[1], "started": ours[2]} if ours else experiment(project, name)
+            if about["kind"] == kind:  # the second, and then the file's time: the random end of a name says nothing
+                started[name] = (about["started"], path.stat().st_mtime_ns)
+    return max(started, key=started.__getitem__, default=None)
 
 
 def experiment(project: Project, name: str) -> dict[str, Any]:

@@ -17,6 +17,12 @@ def masked(text: str) -> str:
     return _QUERY.sub(rf"\1{_HIDDEN}", _TOKEN.sub(rf"\1{_HIDDEN}", text))
 
 
+def without_login(address: str) -> str:
+    """Of a web address what a browser is given: no user, no password, no options."""
+    parts = urlsplit(address)
+    return masked(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}")
+
+
 def has_password(text: str) -> bool:
     """Whether there is an address with a password in it."""
     return masked(text) != text

@@ -164,7 +164,7 @@ class Folder:
 
     def mlflow(self) -> Any:
         """A client of the folder's own MLflow store."""
-        from tasks.recording.track import connect
+        from tasks.recording.mlflow_store.connection import connect
 
         return connect(f"sqlite:///{self.path / 'runs' / 'mlflow.db'}")
 

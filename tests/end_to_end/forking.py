@@ -116,7 +116,7 @@ def _import() -> None:
         importlib.import_module(f"flows.console.{part}")
     for module in LATE:
         importlib.import_module(module)
-    from tasks.recording.track import import_mlflow
+    from tasks.recording.mlflow_store.connection import import_mlflow
 
     import_mlflow()
 

@@ -1,11 +1,14 @@
 """`siloflow partition`, then `siloflow compare`, as typed."""
 
+import getpass
 import json
 import re
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -108,7 +111,7 @@ def test_the_comparison_is_kept_beside_its_runs(finished: Any) -> None:
 def test_mlflow_has_one_experiment_with_one_finished_run_for_each_method_and_seed(finished: Any) -> None:
     client = finished.folder.mlflow()
     experiment = client.get_experiment_by_name(finished.compare.json["experiment"])
-    runs = client.search_runs([experiment.experiment_id])
+    runs = client.search_runs([experiment.experiment_id], "attributes.run_name != 'comparison'")
     assert sorted((r.data.tags["method"], int(r.data.tags["seed"])) for r in runs) == sorted(RUNS)
     assert {r.info.status for r in runs} == {"FINISHED"}
     assert {r.info.run_id for r in runs} == {r["mlflow_run_id"] for r in finished.compare.json["runs"]}
@@ -122,6 +125,12 @@ def test_an_mlflow_run_tells_where_it_comes_from(finished: Any, method: str, see
     version = finished.partition.json["data_version"]
     assert kept.data.tags["data_version"] == version
     assert kept.data.tags["git_commit"] == "none"
+    assert kept.data.tags["mlflow.user"] == getpass.getuser()
+    assert kept.data.tags["mlflow.source.name"].startswith(
+        "siloflow compare fedavg local_only --seeds 0,1 --set training."
+    )
+    assert str(finished.folder.path.parent) not in str(kept.data.tags)
+    assert kept.data.tags["weights_sha256"] == run["weights_sha256"]
     assert kept.data.params["training.rounds"] == str(ROUNDS)
     assert kept.data.params["training.optimiser.learning_rate"] == "0.5"
     assert kept.data.params["seed"] == str(seed)
@@ -150,6 +159,81 @@ def test_the_table_of_clients_has_a_row_for_each_client_and_round(finished: Any,
     assert [tuple(row[:2]) for row in rows] == [
         (str(round), f"c{client:02d}") for round in range(1, ROUNDS + 1) for client in range(CLIENTS)
     ]
+
+
+def test_the_comparison_is_a_run_of_its_own_with_figure_and_tables_and_comes_last(
+    finished: Any, tmp_path: Path
+) -> None:
+    client, found = finished.folder.mlflow(), finished.compare.json
+    number = client.get_experiment_by_name(found["experiment"]).experiment_id
+    for order in ("metrics.`accuracy/mean` DESC", "metrics.`accuracy/mean` ASC"):
+        *others, last = client.search_runs([number], order_by=[order])
+        assert (len(others), last.info.run_name, last.info.status) == (len(RUNS), "comparison", "FINISHED")
+    assert found["paired"][0]["sentence"] in last.data.tags["mlflow.note.content"]
+    names = {file.path for file in client.list_artifacts(last.info.run_id)}
+    assert names == {"comparison.png", "comparison.json", "table.json", "runs.json"}
+    table, runs = (
+        json.loads(Path(client.download_artifacts(last.info.run_id, name, str(tmp_path))).read_text(encoding="utf-8"))
+        for name in ("table.json", "runs.json")
+    )
+    assert [row[:2] for row in table["data"]] == [["fedavg", "global"], ["local_only", "personal"]]
+    at = runs["columns"].index("weights_sha256")
+    assert {(row[0], row[1]): row[at] for row in runs["data"]} == {
+        (run["method"], run["seed"]): run["weights_sha256"] for run in found["runs"]
+    }
+
+
+def test_every_run_in_mlflow_names_its_flow_run_in_prefect(finished: Any) -> None:
+    client, found = finished.folder.mlflow(), finished.compare.json
+    runs = client.search_runs([client.get_experiment_by_name(found["experiment"]).experiment_id])
+    with closing(sqlite3.connect(finished.folder.path / ".prefect" / "prefect.db")) as database:
+        flows = {str(UUID(number)): name for number, name in database.execute("select id, name from flow_run")}
+    assert len(runs) == len(RUNS) + 1
+    for run in runs:
+        there = flows[run.data.tags["prefect.flow_run_id"]]
+        assert there == run.data.tags["prefect.flow_run"]
+        assert (found["experiment"] if run.info.run_name == "comparison" else run.info.run_name) in there
+        page = f"http://127.0.0.1:4200/runs/flow-run/{run.data.tags['prefect.flow_run_id']})"
+        assert page in run.data.tags["mlflow.note.content"]
+
+
+def test_the_models_of_a_comparison_have_its_runs_names_and_last_numbers(finished: Any) -> None:
+    client = finished.folder.mlflow()
+    number = client.get_experiment_by_name(finished.compare.json["experiment"]).experiment_id
+    models = {model.name: model for model in client.search_logged_models([number])}
+    assert set(models) == {"fedavg-seed0", "fedavg-seed1"}, "private weights are not logged"
+    for seed in SEEDS:
+        run = finished.run("fedavg", seed)
+        told = {m.key: (m.step, m.value, m.dataset_name) for m in models[f"fedavg-seed{seed}"].metrics}
+        for name in ("accuracy/mean", "accuracy/worst", "loss/mean", "uncertainty/entropy"):
+            assert told[name] == (ROUNDS, run["metrics"][name], "digits")
+        assert "bytes/up" not in told, "of a round, and not of the model"
+
+
+def test_a_comparison_that_is_told_again_is_in_mlflow_once(finished: Any, server: str, tmp_path: Path) -> None:
+    folder = finished.folder.copy(tmp_path / "again", server)
+    before = _in_mlflow(folder, finished.compare.json["experiment"])
+    again = folder.type("compare", *METHODS, "--seeds", "0,1", "--set", "training.rounds=4", "--resume", "--json")
+    assert again.json["experiment"] == finished.compare.json["experiment"]
+    assert _in_mlflow(folder, again.json["experiment"]) == before
+
+
+def _in_mlflow(folder: Any, name: str) -> dict[str, tuple[Any, ...]]:
+    client = folder.mlflow()
+    number = client.get_experiment_by_name(name).experiment_id
+    models = [
+        (model.source_run_id, model.model_id, len(model.metrics)) for model in client.search_logged_models([number])
+    ]
+    return {
+        run.info.run_id: (
+            run.info.run_name,
+            run.info.status,
+            [file.path for file in client.list_artifacts(run.info.run_id)],
+            len(run.inputs.dataset_inputs),
+            [model for model in models if model[0] == run.info.run_id],
+        )
+        for run in client.search_runs([number])
+    }
 
 
 def test_prefect_has_every_flow_and_every_task_as_completed(finished: Any) -> None:

@@ -31,7 +31,7 @@ sys.path[:] = [p for p in sys.path if p.rstrip("/") != CHECKOUT]
 import mlflow
 from safetensors.numpy import load_file
 mlflow.set_tracking_uri(STORE)
-given = mlflow.pyfunc.load_model(f"runs:/{RUN}/model").predict(load_file(ROWS)["test_x"])
+given = mlflow.pyfunc.load_model(f"runs:/{RUN}/{MODEL}").predict(load_file(ROWS)["test_x"])
 print(json.dumps({name: given[name].tolist() for name in given}))
 """
 
@@ -125,6 +125,7 @@ def test_the_logged_model_predicts_the_numbers_that_were_scored(lines: Any) -> N
         "CHECKOUT": str(Path(__file__).parents[2]),
         "STORE": f"sqlite:///{folder.path / 'runs' / 'mlflow.db'}",
         "RUN": run["mlflow_run_id"],
+        "MODEL": f"{run['method']}-seed{run['seed']}",
         "ROWS": str(rows),
     }
     head = "".join(f"{name} = {value!r}\n" for name, value in given.items())
@@ -137,6 +138,17 @@ def test_the_logged_model_predicts_the_numbers_that_were_scored(lines: Any) -> N
     error = np.array(found["prediction"]) - load_file(rows)["test_y"]
     (reported,) = [row["rmse"] for row in run["metrics"]["rmse/by_client"] if row["client"] == "c02"]
     assert np.mean(error**2) ** 0.5 == pytest.approx(reported, rel=1e-4)
+
+
+def test_a_logged_model_has_the_numbers_of_the_round_that_is_reported(lines: Any) -> None:
+    folder, answer = lines
+    client, runs = folder.mlflow(), {run["mlflow_run_id"]: run for run in answer.json["runs"]}
+    models = client.search_logged_models([client.get_experiment_by_name(answer.json["experiment"]).experiment_id])
+    assert models
+    for model in models:
+        run = runs[model.source_run_id]
+        told = {m.key: (m.step, m.value) for m in model.metrics}
+        assert told["rmse/pooled"] == (run["reported_round"], run["metrics"]["rmse/pooled"])
 
 
 def test_a_run_stops_when_the_rmse_is_at_the_target_or_below(lines: Any) -> None:

@@ -28,7 +28,7 @@ import models
 import mlflow
 from safetensors.numpy import load_file
 mlflow.set_tracking_uri(STORE)
-model = mlflow.pyfunc.load_model(f"runs:/{RUN}/model")
+model = mlflow.pyfunc.load_model(f"runs:/{RUN}/{MODEL}")
 rows = load_file(ROWS)["test_x"]
 answers = {"dtype": str(rows.dtype), "shape": list(rows.shape[1:])}
 for name, params in ASKED.items():
@@ -36,6 +36,10 @@ for name, params in ASKED.items():
         given = model.predict(rows, params=params)
         answers[name] = given["label"].tolist()
         assert given["probability"].between(0, 1).all() and (given["entropy"] >= 0).all()
+        each = given[[f"probability/{digit}" for digit in range(10)]]
+        assert (each.sum(axis=1) - 1).abs().max() < 1e-5 and (each.max(axis=1) == given["probability"]).all()
+        assert (each.idxmax(axis=1) == "probability/" + given["label"]).all()
+        assert list(given) == model.metadata.signature.outputs.input_names()
     except Exception as error:
         answers[name] = str(error)
 assert sys.modules["models"].MINE and not [name for name in sys.modules if name.startswith("models.")]
@@ -44,12 +48,13 @@ print(json.dumps(answers))
 """
 
 
-def answers(folder: Path, run: str, asked: list[str] | dict[str, dict[str, Any]]) -> dict[str, Any]:
+def answers(folder: Path, run: dict[str, Any], asked: list[str] | dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What the run's model answers on the raw test rows of `CLIENT`, asked as each of these clients or with these params."""
     given = {
         "CHECKOUT": str(Path(__file__).parents[2]),
         "STORE": f"sqlite:///{folder / 'runs' / 'mlflow.db'}",
-        "RUN": run,
+        "RUN": run["mlflow_run_id"],
+        "MODEL": f"{run['method']}-seed{run['seed']}",
         "ROWS": str(folder / "data" / "digits" / f"{CLIENT}.safetensors"),
         "ASKED": asked if isinstance(asked, dict) else {client: {"client": client} for client in asked},
     }
@@ -84,7 +89,7 @@ def personal(unusual: Any) -> dict[str, Any]:
 
 def test_the_global_model_answers_raw_rows_as_reported_also_for_an_unknown_client(finished: Any) -> None:
     folder, run = finished.folder.path, finished.run("fedavg", 0)
-    found = answers(folder, run["mlflow_run_id"], [CLIENT, "c99", ""])
+    found = answers(folder, run, [CLIENT, "c99", ""])
     assert (found["dtype"], found["shape"]) == ("uint8", [8, 8])
     assert accuracy(folder, found[CLIENT]) == pytest.approx(reported(run))
     assert found["c99"] == found[CLIENT]
@@ -97,7 +102,7 @@ def test_an_ensemble_answers_raw_rows_as_reported(finished: Any, server: str) ->
     run = folder.type("run", "fedavg", *asked).json
     alone = finished.run("fedavg", 0)
     assert run["parameters"] == 2 * alone["parameters"]
-    found = answers(folder.path, run["mlflow_run_id"], [CLIENT])
+    found = answers(folder.path, run, [CLIENT])
     assert accuracy(folder.path, found[CLIENT]) == pytest.approx(reported(run))
 
 
@@ -112,7 +117,7 @@ def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:
 
 def test_personal_models_answer_for_their_client_and_refuse_a_stranger(unusual: Any, personal: dict[str, Any]) -> None:
     folder = unusual.folder.path
-    found = answers(folder, personal["mlflow_run_id"], [CLIENT, "c04", "c99"])
+    found = answers(folder, personal, [CLIENT, "c04", "c99"])
     assert accuracy(folder, found[CLIENT]) == pytest.approx(reported(personal))
     assert found["c04"] != found[CLIENT]
     assert "'c99'" in found["c99"]
@@ -138,7 +143,7 @@ def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_c
         "short": {"statistics": numbers[:-1]},
         "nan": {"statistics": [*numbers[:-1], float("nan")]},
     }
-    found = answers(folder.path, run["mlflow_run_id"], asked)
+    found = answers(folder.path, run, asked)
     assert accuracy(folder.path, found["own"]) == pytest.approx(reported(run))
     assert found["another's"] != found["own"]
     assert "Conditional reads 644 numbers (class_means, fingerprint) of a client beside its rows, and" in found["none"]

@@ -18,7 +18,7 @@ from flows.experiment.project import Project
 from flows.partition import make
 from silos.errors import UserError
 from tasks.recording.json_files import finite
-from tasks.recording.track import connect
+from tasks.recording.mlflow_store.connection import connect
 
 NAMES = ["$a$ and $b$", "<b>bold</b>", "c|d_e_"]
 COLUMN = [{"kind": "column", "column": "client"}]

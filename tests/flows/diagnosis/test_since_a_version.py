@@ -12,7 +12,7 @@ from flows.console.printing import diagnosis_printing
 from flows.console.printing.literal_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.recording.json_files import finite
-from tasks.recording.track import connect
+from tasks.recording.mlflow_store.connection import connect
 
 PICTURES = ["features.png", "closely.png"]
 

@@ -21,7 +21,7 @@ from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state
 from tasks.recording.json_files import unwritable, write_json
-from tasks.recording.track import Delivery
+from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.running.workers import check
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints

@@ -1,5 +1,6 @@
 """A sweep's partitions follow the files that they are made from, and are made by one process at a time."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.experiment.project import Project
+from flows.experiment.free_name import free_name
+from flows.experiment.project import Project, new_experiment, newest_experiment
+from silos.errors import UserError
 from silos.machine import locks
+from tasks.recording.mlflow_store.connection import connect
 
 OPEN = """
 from flows.console import screen
-from flows.experiment.project import Project
+from flows.experiment.free_name import free_name
+from flows.experiment.project import Project, new_experiment, newest_experiment
 class Told(screen.Screen):
     def say(self, line):
         print(line, flush=True)
@@ -83,3 +88,37 @@ def test_who_needs_a_partition_that_another_process_makes_waits_for_it(project):
         assert second.stdout.readline() == "waiting for the first to end\n"
     assert second.communicate()[0] == f"{expected.version}\n"
     assert second.returncode == 0
+
+
+def test_the_newest_comparison_is_found_whatever_it_is_called(project):
+    opened = Project.open(root=project)
+    for name in ("zebra", None, "autumn"):
+        made = new_experiment(opened, "compare", {}, name)
+        assert made == name or made.startswith("compare-")
+        assert newest_experiment(opened, "compare") == made
+    new_experiment(opened, "run", {})
+    assert newest_experiment(opened, "compare") == "autumn"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("../autumn", "is not a plain name"),
+        ("single-runs", "siloflow gives itself"),
+        ("mlflow.db", "siloflow gives itself"),
+        ("compare-20261124-090002-4989", "siloflow gives itself"),
+        ("autumn", "runs/autumn is there already"),
+        ("winter", "has an experiment winter already, perhaps a deleted one"),
+    ],
+)
+def test_a_name_that_cannot_be_given_is_told_with_the_way_out(name, said, project, databases, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    opened = Project.open(root=project)
+    new_experiment(opened, "compare", {}, "autumn")
+    shutil.copy(databases / "mlflow.db", opened.runs)
+    client = connect(opened.tracking)
+    client.delete_experiment(client.create_experiment("winter"))
+    with pytest.raises(UserError, match=r"choose another|use at most") as told:
+        free_name(opened, name)
+    assert said in str(told.value)
+    assert free_name(opened, "spring") == "spring"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.recording.addresses import has_password, has_wrong_port, masked
+from tasks.recording.addresses import has_password, has_wrong_port, masked, without_login
 
 SECRET = "hunter2"
 WITH_A_PASSWORD = [
@@ -59,3 +59,13 @@ def test_a_port_that_cannot_be_is_seen_with_and_without_a_scheme(port):
 @pytest.mark.parametrize("address", ["tcp://10.0.0.5:1", "10.0.0.5:65535", "tcp://host", "tcp://[::1]:8786", "host"])
 def test_other_ports_are_right(address):
     assert not has_wrong_port(address)
+
+
+@pytest.mark.parametrize("address", [address for address in WITH_A_PASSWORD if "://" in address])
+def test_a_browser_is_given_no_password(address):
+    assert SECRET not in without_login(address)
+
+
+def test_a_browser_is_given_the_place():
+    assert without_login("https://me:hunter2@tracker:5000/mlflow/?token=hunter2") == "https://tracker:5000/mlflow"
+    assert without_login("http://tracker") == "http://tracker"

@@ -1,14 +1,19 @@
 """MLflow's database is there whole, or not at all."""
 
 import multiprocessing
+import os
 import sqlite3
 import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from silos.errors import UserError
-from tasks.recording.track import connect, tracking_uri
+from tasks.recording.mlflow_store.connection import connect, must_answer, tracking_uri
+
+SOON = 20.0  # seconds; also on a busy machine
 
 
 def test_a_process_killed_while_it_makes_the_database_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
@@ -74,3 +79,41 @@ def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_wr
 def test_a_database_with_options_of_the_users_own_is_opened_where_it_is(tmp_path: Path) -> None:
     connect(f"sqlite:///{tmp_path}/own.db?timeout=30").search_experiments()
     assert [path.name for path in tmp_path.iterdir()] == ["own.db"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "does not answer; start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml."),
+        (401, "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones; "),
+        (404, "answers with code 404, and not as MLflow does; "),
+    ],
+)
+def test_what_is_no_server_of_mlflow_is_told_soon_in_one_sentence_without_its_password(
+    code: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "7")
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(code or 500)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as there:
+        place = f"127.0.0.1:{there.server_port}"
+        if code:
+            threading.Thread(target=there.serve_forever, daemon=True).start()
+        else:
+            there.server_close()
+        start = time.monotonic()
+        with pytest.raises(UserError) as told:
+            must_answer(f"http://me:hunter2@{place}")
+        assert time.monotonic() - start < SOON
+        if code:
+            there.shutdown()
+    assert str(told.value).startswith(f"MLflow at http://me:***@{place} {said}")
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "7", "a run is more patient"

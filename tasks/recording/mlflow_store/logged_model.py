@@ -5,6 +5,7 @@ With it goes a copy of `models/`, under a name that says which code it is: so it
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
 from safetensors.torch import save_file
 
 import models
-from tasks.recording.track import as_current
+from models.served_model import of_classes
+from tasks.recording.mlflow_store.connection import as_current
 
 _ANSWERS = {
     "classification": {"label": "string", "probability": "float", "entropy": "float"},
@@ -59,19 +61,21 @@ set_model(Served())
 '''
 
 
-def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
-    """Logs the model to its run unless it is there whole; `model`: uri, card, shared, personal, example."""
-    experiment = client.get_run(run_id).info.experiment_id
-    known = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
-    if any(one.status == "READY" for one in known):
-        return
+def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
+    """Logs the model to its run unless it is there whole; its id. `model`: uri, name, card, shared, personal, example."""
+    run = client.get_run(run_id)
+    known = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    for one in known:
+        if one.status == "READY":
+            return str(one.model_id)
     for one in known:  # its upload was cut
         client.delete_logged_model(one.model_id)
     card, example = model["card"], model["example"]
     described = [ParamSpec("statistics", "double", [], (-1,))] if card["statistics"] else []
+    columns = {**_ANSWERS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
     signature = ModelSignature(
         inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),
-        outputs=Schema([ColSpec(kind, name) for name, kind in _ANSWERS[card["task"]].items()]),
+        outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),
         params=ParamSchema([ParamSpec("client", "string", ""), *described]),
     )
     tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
@@ -80,11 +84,12 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
         weights, program = Path(folder) / "weights.safetensors", Path(folder) / "served.py"
         save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
         program.write_text(_PROGRAM.format(package=code.name))
-        mlflow.pyfunc.log_model(
-            name="model",
+        logged = mlflow.pyfunc.log_model(
+            name=re.sub(r"[/:.%\"']", "_", model["name"]),  # what MLflow does not take in one
             python_model=str(program),
             code_paths=[str(code)],
             artifacts={"weights": str(weights)},
+            tags={name: value for name, value in run.data.tags.items() if name.startswith("mlflow.source.")},
             signature=signature,
             input_example=example,
             pip_requirements=[
@@ -94,6 +99,7 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> None:
                 "safetensors",
             ],
         )
+    return str(logged.model_id)
 
 
 @contextmanager

@@ -1,15 +1,12 @@
 """MLflow hears of every round once, whatever its server does meanwhile, and nobody waits for it."""
 
-import os
+import json
 import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -19,75 +16,28 @@ import pytest
 from models.networks.dense import MLP
 from models.networks.registry import to_json
 from models.streams import server_stream
-from tasks.recording import track
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json
-from tasks.recording.track import Delivery, Finish, Ticket, connect
+from tasks.recording.mlflow_store import delivery as module
+from tasks.recording.mlflow_store.connection import connect
+from tasks.recording.mlflow_store.delivery import Delivery
+from tasks.recording.mlflow_store.ticket import Finish, Ticket
 
 AT_ONCE = 1.0  # seconds; ten rounds are handed over in less, also on a busy machine
 PARAMS = {"a": 1, "clients.join.|": 2}  # a client's name may be anything
 METRICS = {"accuracy/mean", "loss/train", "memory/resident"}
 
 
-class Server:
-    """A real `mlflow server` on loopback, which can be stopped and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-
-    def start(self) -> None:
-        """Answers when it answers; one that was started before goes on."""
-        if self._process is not None:
-            return
-        store = f"sqlite:///{self._folder}/mlflow.db"
-        connect(store)
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
-        command += ["--workers", "1", "--backend-store-uri", store, "--artifacts-destination", str(self._folder)]
-        with (self._folder / "server.log").open("ab") as log:
-            # the rest of it are eight processes that judge language models
-            env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            try:
-                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
-                return
-            except OSError:
-                assert self._process.poll() is None, (self._folder / "server.log").read_text()
-                time.sleep(0.1)
-        raise AssertionError("the server does not answer")
-
-    def stop(self) -> None:
-        """With its workers."""
-        if self._process is not None:
-            os.killpg(self._process.pid, 9)
-            self._process.wait()
-            self._process = None
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, databases: Path) -> Iterator[Server]:
-    """Not started yet."""
-    server = Server(Path(shutil.copy(databases / "mlflow.db", tmp_path_factory.mktemp("server"))).parent)
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path) -> Callable[..., Delivery]:
     """A delivery from this test's run folder; tests of one run call it again, as `--resume` does."""
     shutil.copy(databases / "mlflow.db", tmp_path)
-    monkeypatch.setattr(track, "RETRY", 0.3)
+    monkeypatch.setattr(module, "RETRY", 0.3)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
-    def build(uri: str, name: str) -> Delivery:
+    def build(uri: str, name: str, **more: Any) -> Delivery:
         ticket = Ticket(
-            uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS
+            uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS, **more
         )
         return Delivery(tmp_path, ticket)
 
@@ -115,32 +65,32 @@ def play(tmp_path: Path) -> Callable[[Delivery, range], None]:
     return rounds
 
 
-def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(server, deliver, play):
-    server.stop()
-    away = deliver(server.url, "away")
+def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlflow_server, deliver, play):
+    mlflow_server.stop()
+    away = deliver(mlflow_server.url, "away")
     play(away, range(1, 6))
     assert away.finish(Finish(), patience=60) is None
-    assert away.problem.startswith(f"MLflow at {server.url}: ")
-    server.start()
-    resumed = deliver(server.url, "away")
+    assert away.problem.startswith(f"MLflow at {mlflow_server.url}: ")
+    mlflow_server.start()
+    resumed = deliver(mlflow_server.url, "away")
     resumed.round_done(5)
     assert resumed.finish(Finish()) is not None
-    assert_whole(server.url, "away", resumed.run_id, 5, without={("loss/train", 2)})
+    assert_whole(mlflow_server.url, "away", resumed.run_id, 5, without={("loss/train", 2)})
 
 
-def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(server, deliver, play, tmp_path):
-    server.start()
-    delivery = deliver(server.url, "stopped")
+def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(mlflow_server, deliver, play, tmp_path):
+    mlflow_server.start()
+    delivery = deliver(mlflow_server.url, "stopped")
     play(delivery, range(1, 6))
     wait_for(lambda: (read_json(tmp_path / "delivered.json") or {}).get("round") == 5)
-    server.stop()
+    mlflow_server.stop()
     play(delivery, range(6, 16))
     wait_for(lambda: delivery.problem is not None)
-    server.start()
+    mlflow_server.start()
     wait_for(lambda: read_json(tmp_path / "delivered.json")["round"] == 15)  # without another round
     play(delivery, range(16, 21))
     assert delivery.finish(Finish()) is not None
-    assert_whole(server.url, "stopped", delivery.run_id, 20, without={("loss/train", 2)})
+    assert_whole(mlflow_server.url, "stopped", delivery.run_id, 20, without={("loss/train", 2)})
 
 
 def test_a_store_that_was_made_anew_hears_of_the_rounds_that_the_old_one_knew(deliver, play, tmp_path):
@@ -209,8 +159,30 @@ def test_what_is_logged_at_the_end_is_there_whole_after_it_was_cut_and_once(deli
     assert (Path(model.artifact_location.removeprefix("file://")) / "artifacts" / "weights.safetensors").is_file()
     assert [a.path for a in client.list_artifacts(cut.run_id)] == ["clients.csv"]
     assert len(run.inputs.dataset_inputs) == 1
+    assert model.name == "new_fedavg-seed0"  # MLflow takes no dot in it
+    told = [(m.key, m.step, m.value, m.dataset_name, m.dataset_digest) for m in model.metrics]
+    assert sorted(told) == [
+        ("accuracy/mean", 3, 0.03, "small", "0" * 32),
+        ("uncertainty/entropy", 3, 0.5, "small", "0" * 32),
+    ]
+    assert run.data.tags["weights_sha256"] == "ab"
+    assert run.data.tags["mlflow.note.content"] == "Looks good."
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "clients.csv", "type": "table"}]
+    assert client.get_experiment(run.info.experiment_id).tags["mlflow.note.content"] == "The experiment looks good."
     assert [m.step for m in client.get_metric_history(cut.run_id, "uncertainty/entropy")] == [3]
     assert_whole(uri, "cut", cut.run_id, 3, without={("loss/train", 2)}, also={"uncertainty/entropy"})
+
+
+def test_a_description_that_somebody_has_changed_stays_and_links_are_said_anew(deliver, play, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    first = deliver(uri, "described", note="as it began", links={"prefect.flow_run_id": "1"})
+    play(first, range(1, 2))
+    first.abandon()
+    connect(uri).set_tag(first.run_id, "mlflow.note.content", "mine")
+    second = deliver(uri, "described", note="as it began", links={"prefect.flow_run_id": "2"})
+    assert second.finish(Finish()) == first.run_id
+    tags = connect(uri).get_run(first.run_id).data.tags
+    assert (tags["mlflow.note.content"], tags["prefect.flow_run_id"]) == ("mine", "2")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -253,12 +225,20 @@ def everything(folder: Path) -> Finish:
     card = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": list("abc")}
     card |= {"shape": [5], "personal": False, "clients": [], "statistics": None, "inputs": None, "targets": None}
     weights = network.init(server_stream(0, 0, "init"))
-    model = {"uri": f"sqlite:///{folder}/mlflow.db", "card": card, "shared": weights, "personal": {}}
+    model = {"uri": f"sqlite:///{folder}/mlflow.db", "name": "new.fedavg-seed0", "card": card, "shared": weights}
+    model["personal"] = {}
+    last = {"round": 3, "time_ms": 2_000_000, "metrics": {"uncertainty/entropy": 0.5}}
+    own = {"round": 3, "time_ms": 1_000_003, "metrics": {"accuracy/mean": 0.03}}  # as it was delivered
     return Finish(
         (folder / "clients.csv",),
         {**model, "example": np.zeros((1, 5), np.float32)},
         {"name": "small", "version": "0" * 32, "source": "{}", "profile": "{}"},
-        {"round": 3, "time_ms": 2_000_000, "metrics": {"uncertainty/entropy": 0.5}},
+        last,
+        (own, last),
+        {"weights_sha256": "ab"},
+        "Looks good.",
+        "The experiment looks good.",
+        ("clients.csv",),
     )
 
 

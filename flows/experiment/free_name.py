@@ -1,0 +1,35 @@
+"""A name that a person gives to a set of runs: its folder in runs/, and its experiment in MLflow."""
+
+from flows.experiment.project import UNNAMED, Project
+from silos.errors import UserError
+from silos.names import plain
+from tasks.recording.addresses import masked
+
+_OURS = {
+    "Default",
+    "artifacts",
+    "diagnoses",
+    "hashes.json",
+    "locks",
+    "look",
+    "mlflow-ui.log",
+    "mlflow.db",
+    "single-runs",
+}
+
+
+def free_name(project: Project, name: str) -> str:
+    """The name; UserError if it is no plain one, or another's, here or in an MLflow that answers."""
+    plain(name, "--name")
+    if name in _OURS or UNNAMED.fullmatch(name):
+        raise UserError(f"--name {name} is a name that siloflow gives itself; choose another.")
+    if (project.runs / name).exists():
+        raise UserError(f"runs/{name} is there already; choose another --name, or move it away.")
+    from tasks.recording.mlflow_store.connection import experiment_id  # here, since it takes seconds
+
+    if experiment_id(project.tracking, name):
+        raise UserError(
+            f"MLflow at {masked(project.tracking)} has an experiment {name} already, perhaps a deleted one; "
+            "choose another --name."
+        )
+    return name

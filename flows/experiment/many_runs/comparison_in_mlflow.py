@@ -1,0 +1,120 @@
+"""A whole comparison in MLflow: the note above its runs, and one more run beside them with figure, tables and sentences."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.console import screen
+from flows.console.printing.run_printing import headline, spread, tuned_sentence
+from flows.experiment import prefect_page
+from flows.experiment.mlflow_run import dataset, git_commit
+from flows.experiment.project import Project
+from tasks.recording.json_files import write_json
+from tasks.recording.mlflow_store.delivery import Delivery
+from tasks.recording.mlflow_store.ticket import Finish, Ticket
+
+NAME = "comparison"
+"""Of that run; it has no metrics, so that by whatever the runs are ordered it is the last."""
+
+
+def about(project: Project, wanted: Mapping[str, Any]) -> str:
+    """The note above the runs until the comparison is done."""
+    methods, seeds = ", ".join(wanted["methods"]), ", ".join(map(str, wanted["seeds"]))
+    return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
+
+
+def tell_mlflow(project: Project, name: str, wanted: Mapping[str, Any], comparison: dict[str, Any]) -> None:
+    """A store that is away is no reason to fail; told again, it is all there once."""
+    folder = project.runs / name
+    tables = {"table.json": _methods(project, comparison), "runs.json": _runs(project, comparison)}
+    for file, table in tables.items():
+        write_json(folder / file, table)
+    ticket = Ticket(
+        uri=project.tracking,
+        artifacts=(project.runs / "artifacts" / name).as_uri(),
+        experiment=name,
+        name=NAME,
+        tag=NAME,  # of all runs of its experiment, which is of this comparison alone
+        tags={"data_version": wanted["data_version"], "git_commit": git_commit(project.root)},
+        links=prefect_page.link(name),
+        params={
+            "methods": ", ".join(wanted["methods"]),
+            "seeds": ", ".join(map(str, wanted["seeds"])),
+            "reference": wanted["reference"],
+            "tune": wanted["tune"],
+        },
+        quantity=project.quantity,
+    )
+    note = _note(project, comparison)
+    files = (folder / "comparison.png", folder / "comparison.json", *(folder / file for file in tables))
+    told = Finish(
+        files,
+        data=dataset(project, project.silos),
+        note="\n\n".join(text for text in (note, prefect_page.sentence(name)) if text),
+        about=note,
+        tables=tuple(tables),
+    )
+    delivery = Delivery(folder, ticket)
+    if delivery.finish(told) is None:
+        screen.current().say(f"{delivery.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
+
+
+def _note(project: Project, comparison: Mapping[str, Any]) -> str:
+    """Markdown; its first line is all that the page shows of a folded note."""
+    table = _methods(project, comparison)
+    return "\n".join(
+        [
+            headline(comparison["paired"]),
+            "",
+            *_markdown(table["columns"], table["data"]),
+            "",
+            *(f"- {p['sentence']}" for p in comparison["paired"]),
+            "",
+            *_tuning(comparison["tuning"]),
+            *_ensembles(comparison["ensembles"]),
+            f"Data version {comparison['data_version']}.",
+        ]
+    )
+
+
+def _methods(project: Project, comparison: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The table that is printed."""
+    quantity = project.quantity
+    rows = [
+        [row["method"], row["model"], *(spread(row, name, quantity) for name in quantity.columns)]
+        for row in comparison["table"]
+    ]
+    return {"columns": ["method", "model tested", *quantity.columns.values()], "data": rows}
+
+
+def _runs(project: Project, comparison: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """A row a run, with the hash that says whether two have the same bits."""
+    quantity = project.quantity
+    rows = [
+        [
+            run["method"],
+            run["seed"],
+            *(quantity.number(run["metrics"].get(name)) for name in quantity.columns),
+            run["weights_sha256"],
+            f"{run['seconds']['total']:.1f}",
+        ]
+        for run in comparison["runs"]
+    ]
+    return {"columns": ["method", "seed", *quantity.columns.values(), "weights_sha256", "seconds"], "data": rows}
+
+
+def _markdown(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [" | ".join(map(str, row)) for row in (titles, *rows)]
+    return [f"| {lines[0]} |", "|---" * len(titles) + "|", *(f"| {line} |" for line in lines[1:])]
+
+
+def _ensembles(ensembles: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not ensembles:
+        return []
+    names = [name for name in ensembles[0] if name not in ("method", "seeds")]
+    rows = [[one["method"], *(f"{one[name]:.3f}" for name in names)] for one in ensembles]
+    return ["All seeds of a method as one ensemble:", "", *_markdown(["method", *names], rows), ""]
+
+
+def _tuning(tuning: Sequence[dict[str, Any]]) -> list[str]:
+    """What each method was tuned to."""
+    return [*(f"- {one['method']}: {tuned_sentence(one)}" for one in tuning), ""] if tuning else []

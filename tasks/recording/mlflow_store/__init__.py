@@ -1,0 +1,1 @@
+"""MLflow, which is known here only."""

@@ -1,0 +1,177 @@
+"""What MLflow is told, by a thread that training never waits for.
+
+Rounds are delivered from the journal, each once: MLflow drops a metric that is equal in key, step, time and value, and the
+stored times make a repeated delivery equal. What cannot be delivered stays in the run's folder for the next `--resume`.
+"""
+
+import json
+import threading
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from silos.errors import UserError
+from tasks.recording.addresses import masked
+from tasks.recording.checkpoint import Journal
+from tasks.recording.json_files import read_json, write_json
+from tasks.recording.mlflow_store import entities
+from tasks.recording.mlflow_store.connection import connect
+from tasks.recording.mlflow_store.origin import origin
+from tasks.recording.mlflow_store.ticket import VIEW, Finish, Ticket, view
+
+RETRY = 15.0  # seconds after which a delivery that failed is tried again, also if no round ended meanwhile
+GATHER = 1.0  # seconds in which rounds are gathered into one delivery: MLflow takes 5 ms for each
+_BATCH = 900  # metrics; MLflow takes 1000 at most
+
+
+class Delivery:
+    """Brings one run's rounds to MLflow, in the background."""
+
+    def __init__(self, folder: Path, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.run_id: str | None = None
+        self._began = int(time.time() * 1000)
+        self._failed: str | None = None  # what the last try of the thread ended with, which only the thread says
+        self._late: str | None = None  # and what whoever waited for it was told
+        self._whole = False
+        self._folder, self._journal = folder, Journal(folder / "journal")
+        self._wanted = 0
+        self._finish: Finish | None = None
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mlflow delivery", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why MLflow has not heard of everything; None as long as nothing is known to be amiss."""
+        return self._late or self._failed
+
+    def round_done(self, round: int) -> None:
+        """The checkpoint of this round is on disk: it may be delivered."""
+        self._wanted = round
+        self._wake.set()
+
+    def finish(self, finish: Finish, patience: float = 60.0) -> str | None:
+        """Deliver the rest and what is logged once; the MLflow run's id, or None if MLflow could not be reached."""
+        self._finish = finish
+        self._close(patience)
+        if self._whole:
+            return self.run_id
+        self._late = self._failed or f"MLflow at {masked(self.ticket.uri)} did not answer for {patience:g} s"
+        return None
+
+    def abandon(self) -> None:
+        """The run failed: deliver what there is, mark it FAILED."""
+        self._close(10.0, status="FAILED")
+
+    def _close(self, patience: float, status: str = "FINISHED") -> None:
+        self._status = status
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(patience)
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait(RETRY if self._failed else None)
+            self._stop.wait(GATHER if self.run_id else 0)
+            self._wake.clear()
+            last = self._stop.is_set()
+            try:
+                self._deliver()
+                if last:
+                    self._conclude()
+                    self._whole = True
+                self._failed = None
+            except Exception as error:
+                said = masked((str(error).splitlines() or [""])[0])[:200]
+                self._failed = f"MLflow at {masked(self.ticket.uri)}: {type(error).__name__}: {said}"
+            if last:
+                return
+
+    def _deliver(self) -> None:
+        """Every checkpointed round that has no delivered mark yet."""
+        client = self._client()
+        mark = self._folder / "delivered.json"
+        store = sha256(masked(self.ticket.uri).encode()).hexdigest()[:16]  # a password could be guessed from its hash
+        try:
+            known = read_json(mark, keys=("round", "store", "run")) or {}
+        except UserError:
+            known = {}  # it only saves time: what is delivered twice is there once
+        same = known.get("store") == store and known.get("run") == self.run_id
+        done = known["round"] if same else 0  # the run is new there, and knows no round
+        wanted = self._wanted
+        if done >= wanted:
+            return
+        metrics = [m for number in range(done + 1, wanted + 1) for m in entities.metrics(self._journal.read(number))]
+        for at in range(0, len(metrics), _BATCH):
+            client.log_batch(self.run_id, metrics=metrics[at : at + _BATCH])
+        write_json(mark, {"round": wanted, "store": store, "run": self.run_id})
+
+    def _conclude(self) -> None:
+        """Artifacts, model and dataset, once each; then the run's end."""
+        client = self._client()
+        assert self.run_id is not None
+        if self._finish is not None:
+            self._log_once(client, self.run_id, self._finish)
+        client.set_terminated(self.run_id, self._status)
+
+    def _log_once(self, client: Any, run_id: str, finish: Finish) -> None:
+        """What is there already is written over, or found to be there: nothing is there twice."""
+        if finish.data:
+            client.log_inputs(run_id, [entities.data_input(finish.data)])
+        if finish.metrics:
+            client.log_batch(run_id, metrics=entities.metrics(finish.metrics))
+        for file in finish.files:
+            client.log_artifact(run_id, str(file))
+        if finish.model:
+            from tasks.recording.mlflow_store.logged_model import log_once
+
+            model = log_once(client, run_id, finish.model)
+            on = entities.measured_on(finish.data) if finish.data else {}
+            for record in finish.scores:
+                client.log_batch(run_id, metrics=entities.metrics(record, model_id=model, **on))
+        shown = [{"path": name, "type": "table"} for name in finish.tables]
+        tags = {"mlflow.note.content": finish.note, "mlflow.loggedArtifacts": json.dumps(shown) if shown else ""}
+        client.log_batch(run_id, tags=entities.tags({**finish.tags, **{k: v for k, v in tags.items() if v}}))
+        if finish.about:
+            client.set_experiment_tag(client.get_run(run_id).info.experiment_id, "mlflow.note.content", finish.about)
+
+    def _client(self) -> Any:
+        client = connect(self.ticket.uri)
+        if self.run_id is None:
+            self.run_id = self._find(client) or self._create(client)
+            client.update_run(self.run_id, status="RUNNING")
+            self._log_known(client)
+        return client
+
+    def _find(self, client: Any) -> str | None:
+        experiment = client.get_experiment_by_name(self.ticket.experiment)
+        if experiment is None:
+            return None
+        runs = client.search_runs([experiment.experiment_id], f"tags.`siloflow.run` = '{self.ticket.tag}'")
+        return runs[0].info.run_id if runs else None
+
+    def _create(self, client: Any) -> str:
+        ticket = self.ticket
+        experiment = client.get_experiment_by_name(ticket.experiment)
+        number = experiment.experiment_id if experiment else None
+        if number is None:
+            about = {
+                "mlflow.experimentKind": "custom_model_development",
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(view(ticket)),
+                **({"mlflow.note.content": ticket.about} if ticket.about else {}),
+            }
+            place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
+            number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
+        tags = {**origin(ticket.tags.get("git_commit", "none")), **ticket.tags, "siloflow.run": ticket.tag}
+        tags |= {"mlflow.note.content": ticket.note} if ticket.note else {}
+        run = client.create_run(number, start_time=self._began, tags=tags, run_name=ticket.name)
+        return str(run.info.run_id)
+
+    def _log_known(self, client: Any) -> None:
+        """Also for a run that was found: its process may have been killed before this."""
+        params = entities.params(self.ticket.params)
+        for at in range(0, len(params), 100):
+            client.log_batch(self.run_id, params=params[at : at + 100])
+        client.log_batch(self.run_id, tags=entities.tags(self.ticket.links))
