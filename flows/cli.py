@@ -106,26 +106,33 @@ def schedule(
     cron: Annotated[str, typer.Argument(help='Five fields: minute hour day month weekday, as in "0 6 * * 1".')],
     methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
+    port: Annotated[int | None, typer.Option(help="Loopback port of Prefect's page; the last one's, or 4200.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Run `compare` on a cron schedule (UTC) until ctrl-C.
 
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
-    with _session(json=False, timings=False, ui=True) as session:
+    with _session(json=False, timings=False, server=False) as session:
         numbers = _seeds(seeds)
         project = session.project(overrides)
+        from flows.console.page_ports import remember, same_again
+
+        session.serve(ui=True, **same_again(project.root, port))
         from flows.schedule import cron_schedule, serve
 
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
+        remember(project.root, session.server_url())
         serve(when, session.server_url(), {"methods": methods, "seeds": numbers}, overrides or [])
 
 
 @app.command()
 def ui(
     mlflow_port: Annotated[int, typer.Option(help="Loopback port of MLflow's page.")] = 5000,
-    prefect_port: Annotated[int, typer.Option(help="Loopback port of Prefect's page.")] = 4200,
+    prefect_port: Annotated[
+        int | None, typer.Option(help="Loopback port of Prefect's page; 4200, or where a schedule has it.")
+    ] = None,
 ) -> None:
     """Open MLflow's and Prefect's pages until ctrl-C.
 

@@ -5,11 +5,10 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
-
 from flows.console import screen
 from flows.console.printing.run_printing import headline, spread, tuned_sentence
+from flows.doors.forms import MethodName, Overrides, Seed
+from flows.doors.verb import verb
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.many_runs.difference_records import difference_record
@@ -29,19 +28,25 @@ from tasks.running.runner import PrefectRunner
 Results = dict[tuple[str, int], dict[str, Any]]
 
 
-@flow(name="compare", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
+@verb(run_name="compare")
 def compare(
-    methods: list[str] | None = None,
-    seeds: list[int] | None = None,
-    reference: str | None = None,
-    overrides: list[str] | None = None,
+    methods: list[MethodName] | None = None,
+    seeds: list[Seed] | None = None,
+    reference: MethodName | None = None,
+    overrides: Overrides | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
     What is not named is read from `comparison` in params.yaml; with its `tune`, every method is first given equally many
-    settings. `resume` goes on with the newest comparison, which must have asked for the same. A run that fails does not
-    stop the others; its error is under `failed`.
+    settings. A run that fails does not stop the others; its error is under `failed`.
+
+    Args:
+        methods: Those that are compared.
+        seeds: Of training; every method trains with each.
+        reference: The method that the others are compared with.
+        overrides: Values over those of params.yaml, each as section.key=value.
+        resume: Go on with the newest comparison, which must have asked for the same.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)

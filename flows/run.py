@@ -5,12 +5,11 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
-
 from flows.console import screen
 from flows.console.ctrl_c import heed
 from flows.console.run_news import say_result, say_round, say_warnings
+from flows.doors.forms import MethodName, Overrides, Seed
+from flows.doors.verb import verb
 from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
@@ -36,11 +35,11 @@ from tasks.running.process_memory import resident, tidy
 from tasks.running.runner import PrefectRunner, Runner
 
 
-@flow(name="run", flow_run_name="{method}-seed{seed}", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
+@verb(run_name="run {method}-seed{seed}")
 def run(
-    method: str,
-    seed: int = 0,
-    overrides: list[str] | None = None,
+    method: MethodName,
+    seed: Seed = 0,
+    overrides: Overrides | None = None,
     resume: bool = False,
     experiment: str | None = None,
     cell: str = "",
@@ -48,9 +47,14 @@ def run(
 ) -> dict[str, Any]:
     """One run of a method; answers with its result as plain JSON.
 
-    `overrides` are `section.key=value` over params.yaml of the current folder; `experiment` is the set of runs that this
-    one belongs to (a new one if not given) and `cell` its place there; `resume` goes on after the last whole round;
-    `derived` takes the partition that params describe from the cache of partitions instead of data/.
+    Args:
+        method: What trains.
+        seed: Of training; the partition has its own in params.yaml.
+        overrides: Values over those of params.yaml, each as section.key=value.
+        resume: Go on after the last whole round of the newest such run.
+        experiment: The set of runs that this one belongs to; a new one if none is given.
+        cell: Its place in that set.
+        derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
     project = Project.open(admitted(overrides or []), derived=derived)
     page = project.params.page(method, project.root)

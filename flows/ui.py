@@ -3,34 +3,35 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
 
+from flows.console.page_ports import PORT, at, must_be_free
 from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import say
 from flows.params_file import read
 from silos.errors import UserError
-from tasks.recording.addresses import is_port
 from tasks.recording.track import VIEW, connect, tracking_uri
 
 
-def serve(mlflow_port: int, prefect_port: int) -> None:
-    """Both servers until ctrl-C; UserError if one of them does not start."""
-    if mlflow_port == prefect_port:
+def serve(mlflow_port: int, prefect_port: int | None) -> None:
+    """Both servers until ctrl-C; UserError if one of them does not start.
+
+    Without a port of its own Prefect's page is the one that a schedule of this project has, if there is one.
+    """
+    if mlflow_port == (prefect_port or PORT):
         raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
-    for port, option in ((mlflow_port, "--mlflow-port"), (prefect_port, "--prefect-port")):
-        _must_be_free(port, option)
+    must_be_free(mlflow_port, "--mlflow-port")
     root = Path().resolve()
     uri = tracking_uri(root, read(root).tracking.uri)
     (root / "runs").mkdir(exist_ok=True)
     connect(uri)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(number, signal.default_int_handler)
-    prefect = PrefectServer(root, ui=True, port=prefect_port)
+    prefect = PrefectServer(root, ui=True, **at(prefect_port, "--prefect-port"))
     mlflow = _mlflow(root, uri, mlflow_port)
     page = f"http://127.0.0.1:{mlflow_port}"
     try:
@@ -46,20 +47,10 @@ def serve(mlflow_port: int, prefect_port: int) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        prefect.stop()
+        gone = prefect.stop()
         _stop(mlflow)
-
-
-def _must_be_free(port: int, option: str) -> None:
-    """Else the page of whoever listens there would be taken for ours."""
-    if not is_port(port):
-        raise UserError(f"{option} is {port}, and ports are numbers from 1 to 65535.")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another {option}.") from None
+        if not gone:
+            say("Prefect's server stays until the command that uses it has ended.")
 
 
 _TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages for language models

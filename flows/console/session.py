@@ -14,8 +14,9 @@ from rich.text import Text
 
 from flows.console import screen
 from flows.console.ctrl_c import interruption, listen
-from flows.console.prefect_server import PrefectServer, quiet_prefect
+from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import PlainConsole
+from flows.console.quiet import quiet_prefect
 from silos.errors import UserError, shown
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
@@ -31,7 +32,6 @@ class Session:
         json: bool,
         timings: bool,
         server: bool = True,
-        ui: bool = False,
         after: str = "run it again",
     ) -> None:
         """`after`: what a person may do who has interrupted the command."""
@@ -39,7 +39,7 @@ class Session:
         self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
         self._marks: list[tuple[str, float]] = []
         self._start = self._last = time.perf_counter()
-        self._wants_server, self._ui = server, ui
+        self._wants_server = server
         self._server: PrefectServer | None = None
 
     def __enter__(self) -> Self:
@@ -85,9 +85,9 @@ class Session:
             self.serve()
         return project
 
-    def serve(self) -> None:
-        """Starts the server; a command that may not need one asks for it when it knows."""
-        self._server = PrefectServer(Path(), ui=self._ui)
+    def serve(self, **options: Any) -> None:
+        """Starts the server, if none runs; a command that may not need one asks for it when it knows."""
+        self._server = PrefectServer(Path(), **options)
 
     def server_url(self) -> str:
         """Waits for the embedded server."""
