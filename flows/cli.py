@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from flows.console import collector
 from silos import bounds
 
 _RESUMED = "--resume goes on after the last whole round"
@@ -58,7 +59,7 @@ def run(
     Example: siloflow run fedavg --seed 1 --set training.rounds=20
     """
     with _session(json, timings, after=_RESUMED) as session:
-        project = session.project(overrides)
+        project = session.project(overrides, _has_data)
         _start(project, project.params.page(method, project.root), seed)
         _ready(project)
         if resume:
@@ -88,7 +89,7 @@ def compare(
     """
     with _session(json, timings, after=_RESUMED) as session:
         numbers = _seeds(seeds)
-        project = session.project(overrides)
+        project = session.project(overrides, _has_data)
         if tune and not project.params.comparison.tune:
             overrides = [*(overrides or []), "comparison.tune=8"]
             project = session.project(overrides)
@@ -395,6 +396,7 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
+    collector.rest()
     app()
 
 
@@ -420,6 +422,11 @@ def _ready(project: Any) -> None:
     from tasks.running.workers import check
 
     check(project.params.runner.kind)
+
+
+def _has_data(project: Any) -> None:
+    """Data that are missing, or not those that are recorded, are told before anything heavy is imported."""
+    project.silos  # noqa: B018
 
 
 def _can_partition(project: Any) -> None:

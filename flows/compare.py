@@ -98,7 +98,9 @@ def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str])
 
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
-    prefect_page.called(name)
+    about = f"{', '.join(wanted['methods'])} on {project.params.data.name}"
+    prefect_page.called(f"compare {about}, {name.rpartition('-')[2]}")
+    prefect_page.logged(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})
         results, failed = _all_runs(name, wanted, overrides, chosen, first)
@@ -116,7 +118,11 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
     draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
-    _tell_mlflow(project, name, comparison)
+    note = _note(project, comparison)
+    prefect_page.shown("comparison", note)
+    for line in (p["sentence"] for p in comparison["paired"]):
+        prefect_page.logged(line)
+    _tell_mlflow(project, name, note)
     return comparison
 
 
@@ -230,8 +236,8 @@ def _about(project: Project, wanted: dict[str, Any]) -> str:
     return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
 
 
-def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> None:
-    """The table and the sentences become the experiment's note; a store that is away is no reason to fail."""
+def _note(project: Project, comparison: dict[str, Any]) -> str:
+    """The table and the sentences, for the pages of MLflow and Prefect."""
     lines = [headline(comparison["paired"]), ""]  # all that the page shows of a folded note
     quantity = project.quantity
     titles = ["method", "model tested", *quantity.columns.values()]
@@ -247,9 +253,14 @@ def _tell_mlflow(project: Project, name: str, comparison: dict[str, Any]) -> Non
         *_ensemble_note(comparison["ensembles"]),
         f"Data version {comparison['data_version']}.",
     ]
+    return "\n".join(lines)
+
+
+def _tell_mlflow(project: Project, name: str, note: str) -> None:
+    """The note becomes the experiment's; a store that is away is no reason to fail."""
     try:
         client = connect(project.tracking)
         entry = client.get_experiment_by_name(name)
-        client.set_experiment_tag(entry.experiment_id, "mlflow.note.content", "\n".join(lines))
+        client.set_experiment_tag(entry.experiment_id, "mlflow.note.content", note)
     except Exception as error:
         screen.current().say(f"MLflow has no note of this comparison ({type(error).__name__}); the files have it.")

@@ -32,7 +32,7 @@ from tasks.recording.checkpoint import Checkpoint, load_state
 from tasks.recording.json_files import write_json
 from tasks.recording.track import Delivery
 from tasks.running.process_memory import resident, tidy
-from tasks.running.runner import PrefectRunner, Runner
+from tasks.running.runner import PrefectRunner
 
 
 @verb(run_name="run {method}-seed{seed}")
@@ -91,7 +91,7 @@ class _Run:
     method: str
     seed: int
     folder: RunFolder
-    runner: Runner
+    runner: PrefectRunner
     began: float = field(default_factory=time.perf_counter)
 
     def result(self, resume: bool) -> dict[str, Any]:
@@ -132,7 +132,8 @@ class _Run:
         while number < params.training.rounds and not state.finished and not reached:
             heed()
             began, number = time.perf_counter(), number + 1
-            round = self._round(problem, private, number, called(sampler, problem, number, memory))
+            there = called(sampler, problem, number, memory)
+            round = self._round(problem, private, number, there, f"round {number}")
             round = replace(round, validation={} if sampler.asks_validation else None)
             state, report = play(self.page, state, round)
             memory = sampler.remember(memory, round, report) if round.clients else memory
@@ -153,7 +154,7 @@ class _Run:
             self.folder.commit(record, state, memory)
             self.folder.forget(private, state, best[1])
             delivery.round_done(number)
-            say_round(self.folder.name, record, quantity, report.said)
+            say_round(self.folder.name, record, quantity, report.said, params.training.rounds)
         return state, number
 
     def _conclude(
@@ -164,7 +165,7 @@ class _Run:
         rounds, reported = self.folder.rounds(last), last
         if project.params.evaluation.report == "best":
             state, reported, _ = self.folder.load_best(last, quantity) or Checkpoint(state, last, {})
-        round = self._round(problem, private, reported, Called(problem.silos.clients))
+        round = self._round(problem, private, reported, Called(problem.silos.clients), "result")
         model = self._model(state, round)
         metrics, doubts = last_scores(project, model, round, self.folder)
         metrics |= scores_of_others(project, self.page, state, round)
@@ -201,9 +202,10 @@ class _Run:
         target = self.project.params.evaluation.stop_at
         return target is not None and self.project.quantity.reaches(record["metrics"], target)
 
-    def _round(self, problem: Problem, private: PrivateStore, number: int, called: Called) -> Round:
-        there, device = (called.clients, called.dropped), self.project.device
-        return Round(number, problem, *there, self.runner, private, device, leaving=called.leaving)
+    def _round(self, problem: Problem, private: PrivateStore, number: int, called: Called, when: str) -> Round:
+        """`when`: what the names of its tasks' runs say."""
+        there, device, runner = (called.clients, called.dropped), self.project.device, replace(self.runner, when=when)
+        return Round(number, problem, *there, runner, private, device, leaving=called.leaving)
 
     def _model(self, state: State, round: Round) -> Model:
         return scored_model(self.page, self.project.silos, state, round)

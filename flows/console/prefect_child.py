@@ -14,6 +14,8 @@ import threading
 import traceback
 from pathlib import Path
 
+from flows.console import collector
+
 
 def watch(offered: list[str]) -> None:
     """Ends the process when the parent is gone; a server that was offered to others stays for those who use it."""
@@ -43,10 +45,12 @@ def make_tables(lock: str) -> None:
 def main(descriptor: str, lock: str, *offered: str) -> None:
     """Serves until the parent is gone."""
     threading.Thread(target=watch, args=([*offered],), daemon=True).start()
+    collector.rest()
     make_tables(lock)
     import uvicorn
 
     app = "prefect.server.api.server:create_app"
+    collector.work()
     config = uvicorn.Config(app, factory=True, log_level="warning", timeout_keep_alive=10)
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 

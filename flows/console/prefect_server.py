@@ -125,10 +125,12 @@ class PrefectServer:
         """
         from prefect.client.orchestration import get_client
         from prefect.events.worker import EventsWorker
+        from prefect.logging.handlers import APILogWorker
 
         if self._child is None or not self.alive() or not tasks:
             return
         EventsWorker.drain_all(timeout=patience)
+        APILogWorker.drain_all(timeout=patience)
         ended = {
             "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}},
             "start_time": {"after_": self._since},

@@ -5,8 +5,8 @@ import os
 _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a line for every task would cost as much as the task
+    "PREFECT_LOGGING_TO_API_ENABLED": "true",  # for the few of our own
     "PREFECT_CLI_PROMPT": "false",
     # task runs are recorded without it; it would store every event as well, 20 kB a task
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",

@@ -29,7 +29,7 @@ _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in T
 def recorded(project: Project, found: Compared | ComparedVersions, report: dict[str, Any]) -> dict[str, Any]:
     """The report with its folder and pictures; report.json is written last, and is there once all else is."""
     name = new_experiment(project, "diagnose", _about(report))
-    prefect_page.called(name)
+    prefect_page.called(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
     folder = project.runs / name
     pictures = _drawn(folder, found, report, _classes(project, report))
     answer = {

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import WithJsonSchema
 
 from flows.method import names as methods
-from flows.papers.published_tables import names as papers
+from flows.papers.paper_names import names as papers
 from silos import bounds
 
 

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,11 @@ def prefects_api() -> Iterator[None]:
             refresh_global_settings_context()  # threads of Prefect's own look there
             log.setLevel(logging.CRITICAL)  # who imported Prefect first has its log on the screen
             server.wait()
-            with temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            with (
+                warnings.catch_warnings(),
+                temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+            ):
+                warnings.filterwarnings("ignore", "IProgress not found")  # of MLflow's import in a notebook
                 yield
         finally:
             _settle(server)

@@ -25,6 +25,7 @@ class Verb(Flow):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """The flow's answer."""
         if FlowRunContext.get() is not None:
+            args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
             return super().__call__(*args, **options)
         try:
             with prefects_api():
@@ -48,6 +49,13 @@ def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Ve
         )
 
     return made
+
+
+def _anew(value: Any) -> Any:
+    """An equal value: what is the same object as a part of an earlier run's answer, Prefect takes for that run's output."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
+    return [*map(_anew, value)] if isinstance(value, list) else value
 
 
 def _in_a_sentence(record: logging.LogRecord) -> bool:
