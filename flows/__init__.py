@@ -1,1 +1,8 @@
-"""What runs: Prefect flows, and the command `siloflow` as a thin face on them."""
+"""What runs: a verb of the command `siloflow` a file; the first import of it is the moment to keep Prefect quiet."""
+
+import sys
+
+from flows.console.quiet import quiet_prefect
+
+if "prefect" not in sys.modules:  # else it has its settings already, and they are its importer's
+    quiet_prefect()

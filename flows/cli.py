@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from flows.console import collector
 from silos import bounds
 
 _RESUMED = "--resume goes on after the last whole round"
@@ -105,7 +106,7 @@ def run(
     Example: siloflow run fedavg --seed 1 --set training.rounds=20
     """
     with _session(json, timings, after=_RESUMED) as session:
-        project = session.project(overrides)
+        project = session.project(overrides, _has_data)
         _start(project, project.params.page(method, project.root), seed)
         _ready(project)
         if resume:
@@ -138,7 +139,7 @@ def compare(
     """
     with _session(json, timings, after=_RESUMED) as session:
         numbers = _seeds(seeds)
-        project = session.project(overrides)
+        project = session.project(overrides, _has_data)
         if tune and not project.params.comparison.tune:
             overrides = [*(overrides or []), "comparison.tune=8"]
             project = session.project(overrides)
@@ -158,26 +159,33 @@ def schedule(
     cron: Annotated[str, typer.Argument(help='Five fields: minute hour day month weekday, as in "0 6 * * 1".')],
     methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
+    port: Annotated[int | None, typer.Option(help="Loopback port of Prefect's page; the last one's, or 4200.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Run `compare` on a cron schedule (UTC) until ctrl-C.
 
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
-    with _session(json=False, timings=False, ui=True) as session:
+    with _session(json=False, timings=False, server=False) as session:
         numbers = _seeds(seeds)
         project = session.project(overrides)
+        from flows.console.page_ports import remember, same_again
+
+        session.serve(ui=True, **same_again(project.root, port))
         from flows.schedule import cron_schedule, serve
 
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
+        remember(project.root, session.server_url())
         serve(when, session.server_url(), {"methods": methods, "seeds": numbers}, overrides or [])
 
 
 @app.command()
 def ui(
     mlflow_port: Annotated[int, typer.Option(help="Loopback port of MLflow's page.")] = 5000,
-    prefect_port: Annotated[int, typer.Option(help="Loopback port of Prefect's page.")] = 4200,
+    prefect_port: Annotated[
+        int | None, typer.Option(help="Loopback port of Prefect's page; 4200, or where a schedule has it.")
+    ] = None,
 ) -> None:
     """Open MLflow's and Prefect's pages until ctrl-C.
 
@@ -440,6 +448,7 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
+    collector.rest()
     app()
 
 
@@ -465,6 +474,11 @@ def _ready(project: Any) -> None:
     from tasks.running.workers import check
 
     check(project.params.runner.kind)
+
+
+def _has_data(project: Any) -> None:
+    """Data that are missing, or not those that are recorded, are told before anything heavy is imported."""
+    project.silos  # noqa: B018
 
 
 def _can_partition(project: Any) -> None:

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
-
 from flows.console import screen
+from flows.doors.forms import MethodName, Overrides, Seed
+from flows.doors.verb import verb
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.free_name import free_name
@@ -30,20 +29,27 @@ from tasks.running.runner import PrefectRunner
 Results = dict[tuple[str, int], dict[str, Any]]
 
 
-@flow(name="compare", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
+@verb(run_name="compare")
 def compare(
-    methods: list[str] | None = None,
-    seeds: list[int] | None = None,
-    reference: str | None = None,
-    overrides: list[str] | None = None,
+    methods: list[MethodName] | None = None,
+    seeds: list[Seed] | None = None,
+    reference: MethodName | None = None,
+    overrides: Overrides | None = None,
     resume: bool = False,
     name: str | None = None,
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
     What is not named is read from `comparison` in params.yaml; with its `tune`, every method is first given equally many
-    settings. `resume` goes on with the newest comparison, which must have asked for the same. A run that fails does not
-    stop the others; its error is under `failed`. `name` is what a new one is called.
+    settings. A run that fails does not stop the others; its error is under `failed`.
+
+    Args:
+        methods: Those that are compared.
+        seeds: Of training; every method trains with each.
+        reference: The method that the others are compared with.
+        overrides: Values over those of params.yaml, each as section.key=value.
+        resume: Go on with the newest comparison, which must have asked for the same.
+        name: What a new one is called, in runs/ and in MLflow.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
@@ -97,7 +103,9 @@ def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str])
 
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
-    prefect_page.called(name)
+    about = f"{', '.join(wanted['methods'])} on {project.params.data.name}"
+    called = prefect_page.called(f"compare {about}, {name.rpartition('-')[2]}")
+    prefect_page.logged(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})
         results, failed = _all_runs(name, wanted, overrides, chosen, first)
@@ -116,7 +124,10 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
     draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
-    comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison)
+    comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison, called)
+    prefect_page.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
+    for line in (p["sentence"] for p in comparison["paired"]):
+        prefect_page.logged(line)
     return comparison
 
 

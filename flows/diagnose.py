@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
-
 from flows.console import screen
 from flows.diagnosis.against import examined_against
 from flows.diagnosis.asked import first_question, question
@@ -14,6 +11,8 @@ from flows.diagnosis.report import report
 from flows.diagnosis.second_look import second_look
 from flows.diagnosis.words.findings_page import said
 from flows.diagnosis.words.version_sentences import silences
+from flows.doors.forms import Overrides
+from flows.doors.verb import verb
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project
 from models.shift.printed.paper import Readings
@@ -23,9 +22,14 @@ from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import PrefectRunner, Runner
 
 
-@flow(name="diagnose", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
-def diagnose(against: str | None = None, overrides: list[str] | None = None) -> dict[str, Any]:
-    """Asks every silo, compares all pairs, and writes down what was found; `against`: each with itself in that version."""
+@verb(run_name="diagnose")
+def diagnose(against: str | None = None, overrides: Overrides | None = None) -> dict[str, Any]:
+    """Asks every silo, compares all pairs, and writes down what was found.
+
+    Args:
+        against: Each silo is compared with itself in this version, a git revision or the start of a data version.
+        overrides: Values over those of params.yaml, each as section.key=value.
+    """
     project = Project.open(admitted(overrides or []))
     with project.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)

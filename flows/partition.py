@@ -2,18 +2,24 @@
 
 from typing import Any
 
-from prefect import flow
-
+from flows.doors.forms import Overrides
+from flows.doors.verb import verb
+from flows.experiment import prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project, changing
 from silos import store
 from silos.versions import dvc_version
 
 
-@flow(name="partition", validate_parameters=False)
-def partition(overrides: list[str] | None = None) -> dict[str, Any]:
-    """Writes data/<name>/ as params.yaml describes it and updates data.dvc; answers with what was made."""
+@verb(run_name="partition")
+def partition(overrides: Overrides | None = None) -> dict[str, Any]:
+    """Writes data/<name>/ as params.yaml describes it and updates data.dvc; answers with what was made.
+
+    Args:
+        overrides: Values over those of params.yaml, each as section.key=value.
+    """
     project = Project.open(admitted(overrides or []))
+    prefect_page.called(f"partition {project.params.data.name}")
     return make(project)
 
 

@@ -6,10 +6,10 @@ runs those that are missing, flows/papers/table.py makes the table of what is re
 
 from typing import Any
 
-from prefect import flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.doors.forms import Overrides, PaperName, Scale, Seed
+from flows.doors.verb import verb
 from flows.experiment.flow_parameters import admitted, outside
 from flows.experiment.project import Project
 from flows.papers.estimate import estimate as seconds_of
@@ -20,16 +20,25 @@ from flows.papers.table import table_of_records
 from silos.errors import UserError
 
 
-@flow(name="reproduce", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
+@verb(run_name="reproduce {paper} {table} at scale {scale}")
 def reproduce(
-    paper: str,
+    paper: PaperName,
     table: str,
-    scale: str = "cpu",
-    seeds: list[int] | None = None,
-    overrides: list[str] | None = None,
+    scale: Scale = "cpu",
+    seeds: list[Seed] | None = None,
+    overrides: Overrides | None = None,
     estimate: bool = False,
 ) -> dict[str, Any]:
-    """Published beside ours for every cell of a table; with `estimate` only how long that would take."""
+    """Published beside ours for every cell of a table; a sweep that was interrupted goes on where it stopped.
+
+    Args:
+        paper: Whose table.
+        table: One of the paper's tables, as `siloflow reproduce` lists them; of figure 3 it is figure-3.
+        scale: What one machine's processors manage, or the published size.
+        seeds: Of training; those of the scale if none is given.
+        overrides: Values over those of params.yaml, each as section.key=value.
+        estimate: Only say how long it would take.
+    """
     overrides = admitted(overrides or [])
     if outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers/pages.")

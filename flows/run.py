@@ -5,12 +5,11 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
-
 from flows.console import screen
 from flows.console.ctrl_c import heed
 from flows.console.run_news import say_notes, say_result, say_round, say_warnings
+from flows.doors.forms import MethodName, Overrides, Seed
+from flows.doors.verb import verb
 from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
@@ -35,14 +34,14 @@ from tasks.recording.checkpoint import Checkpoint, load_state
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.running.process_memory import resident, tidy
-from tasks.running.runner import PrefectRunner, Runner
+from tasks.running.runner import PrefectRunner
 
 
-@flow(name="run", flow_run_name="{method}-seed{seed}", task_runner=ThreadPoolTaskRunner(), validate_parameters=False)  # type: ignore[arg-type]
+@verb(run_name="run {method}-seed{seed}")
 def run(
-    method: str,
-    seed: int = 0,
-    overrides: list[str] | None = None,
+    method: MethodName,
+    seed: Seed = 0,
+    overrides: Overrides | None = None,
     resume: bool = False,
     experiment: str | None = None,
     cell: str = "",
@@ -50,9 +49,14 @@ def run(
 ) -> dict[str, Any]:
     """One run of a method; answers with its result as plain JSON.
 
-    `overrides` are `section.key=value` over params.yaml of the current folder; `experiment` is the set of runs that this
-    one belongs to (a new one if not given) and `cell` its place there; `resume` goes on after the last whole round;
-    `derived` takes the partition that params describe from the cache of partitions instead of data/.
+    Args:
+        method: What trains.
+        seed: Of training; the partition has its own in params.yaml.
+        overrides: Values over those of params.yaml, each as section.key=value.
+        resume: Go on after the last whole round of the newest such run.
+        experiment: The set of runs that this one belongs to; a new one if none is given.
+        cell: Its place in that set.
+        derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
     project = Project.open(admitted(overrides or []), derived=derived)
     page = project.params.page(method, project.root)
@@ -89,7 +93,7 @@ class _Run:
     method: str
     seed: int
     folder: RunFolder
-    runner: Runner
+    runner: PrefectRunner
     began: float = field(default_factory=time.perf_counter)
 
     def result(self, resume: bool) -> dict[str, Any]:
@@ -136,7 +140,8 @@ class _Run:
         while number < params.training.rounds and not state.finished and not reached:
             heed()
             began, number = time.perf_counter(), number + 1
-            round = self._round(problem, private, number, called(sampler, problem, number, memory))
+            there = called(sampler, problem, number, memory)
+            round = self._round(problem, private, number, there, f"round {number}")
             round = replace(round, validation={} if sampler.asks_validation else None)
             if number == 1:
                 agreement.count(round.tally)
@@ -159,7 +164,7 @@ class _Run:
             self.folder.commit(record, state, memory)
             self.folder.forget(private, state, best[1])
             delivery.round_done(number)
-            say_round(self.folder.name, record, quantity, report.said)
+            say_round(self.folder.name, record, quantity, report.said, params.training.rounds)
         return state, number
 
     def _conclude(
@@ -177,7 +182,7 @@ class _Run:
         rounds, reported = self.folder.rounds(last), last
         if project.params.evaluation.report == "best":
             state, reported, _ = self.folder.load_best(last, quantity) or Checkpoint(state, last, {})
-        round = self._round(problem, private, reported, Called(problem.silos.clients))
+        round = self._round(problem, private, reported, Called(problem.silos.clients), "result")
         model = self._model(state, round)
         metrics, doubts = last_scores(project, model, round, self.folder)
         metrics |= scores_of_others(project, self.page, state, round)
@@ -215,9 +220,10 @@ class _Run:
         target = self.project.params.evaluation.stop_at
         return target is not None and self.project.quantity.reaches(record["metrics"], target)
 
-    def _round(self, problem: Problem, private: PrivateStore, number: int, called: Called) -> Round:
-        there, device = (called.clients, called.dropped), self.project.device
-        return Round(number, problem, *there, self.runner, private, device, leaving=called.leaving)
+    def _round(self, problem: Problem, private: PrivateStore, number: int, called: Called, when: str) -> Round:
+        """`when`: what the names of its tasks' runs say."""
+        there, device, runner = (called.clients, called.dropped), self.project.device, replace(self.runner, when=when)
+        return Round(number, problem, *there, runner, private, device, leaving=called.leaving)
 
     def _model(self, state: State, round: Round) -> Model:
         return scored_model(self.page, self.project.silos, state, round)

@@ -61,6 +61,7 @@ def serve(schedule: Any, api: str, parameters: dict[str, Any], overrides: list[s
             parameters=parameters,
             limit=1,
             pause_on_shutdown=True,
+            enforce_parameter_schema=False,  # methods of the user's own are on no list
             print_starting_message=False,
         )
 

@@ -1,31 +1,34 @@
 """`siloflow ui`: MLflow's and Prefect's own pages over this project's runs, on loopback."""
 
 import signal
-import socket
 
 from flows.console.mlflow_server import MlflowServer, ServerElsewhere
+from flows.console.page_ports import PORT, at, must_be_free
 from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import say
 from flows.experiment.project import Project, newest_experiment
 from silos.errors import UserError
-from tasks.recording.addresses import is_port
 from tasks.recording.mlflow_store.connection import experiment_id, is_server
 from tasks.recording.mlflow_store.ticket import VIEW
 
 
-def serve(mlflow_port: int, prefect_port: int) -> None:
-    """Both pages until ctrl-C, of which those that others serve go on; UserError if one of them does not answer."""
+def serve(mlflow_port: int, prefect_port: int | None) -> None:
+    """Both pages until ctrl-C, of which those that others serve go on; UserError if one of them does not answer.
+
+    Without a port of its own Prefect's page is the one that a schedule of this project has, if there is one.
+    """
     project = Project.open()
     root, uri = project.root, project.tracking
     ours = not is_server(uri)
-    if ours and mlflow_port == prefect_port:
+    if ours and mlflow_port == (prefect_port or PORT):
         raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
-    for port, option in [*([(mlflow_port, "--mlflow-port")] if ours else []), (prefect_port, "--prefect-port")]:
-        _must_be_free(port, option)
+    if ours:
+        must_be_free(mlflow_port, "--mlflow-port")
+    where = at(prefect_port, "--prefect-port")
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(number, signal.default_int_handler)
     mlflow = MlflowServer(root, uri, mlflow_port) if ours else ServerElsewhere(uri)
-    prefect = PrefectServer(root, ui=True, port=prefect_port)
+    prefect = PrefectServer(root, ui=True, **where)
     try:
         prefect.wait()
         mlflow.wait()
@@ -39,20 +42,10 @@ def serve(mlflow_port: int, prefect_port: int) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        prefect.stop()
+        gone = prefect.stop()
         mlflow.stop()
-
-
-def _must_be_free(port: int, option: str) -> None:
-    """Else the page of whoever listens there would be taken for ours."""
-    if not is_port(port):
-        raise UserError(f"{option} is {port}, and ports are numbers from 1 to 65535.")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UserError(f"port {port} cannot be used ({error.strerror}); choose another {option}.") from None
+        if not gone:
+            say("Prefect's server stays until the command that uses it has ended.")
 
 
 _TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages for language models

@@ -9,6 +9,10 @@ class UserError(Exception):
     raised_in = ""
     """The file of the line that raised it inside a step: the traceback does not travel between processes."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it: IPython asks."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class DivergedError(UserError):
     """Training left the numbers, of which a step needs finite ones: other runs may not."""

@@ -1,7 +1,8 @@
 """Prefect's own API server, embedded: started by the command that needs it, gone with it.
 
 It runs as a child that watches a pipe from its parent and ends when the pipe closes, so that even a kill -9 of the parent
-leaves no orphan. Its output goes to a file. A server that the user names (PREFECT_API_URL) is used instead.
+leaves no orphan. Its output goes to a file. A server that the user names (PREFECT_API_URL), or that runs in this project
+already, is used instead.
 """
 
 import os
@@ -14,64 +15,35 @@ import urllib.error
 import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
+from flows.console import prefect_child, running_server
+from flows.console.page_ports import PORT
+from flows.console.quiet import quiet_prefect
+from flows.console.running_server import ADDRESS, USERS
 from silos.errors import UserError
 from tasks.recording.addresses import has_password
 from tasks.recording.json_files import plain_path
 
-_SETTINGS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_TO_API_ENABLED": "false",
-    "PREFECT_CLI_PROMPT": "false",
-    # task runs are recorded without it; it would store every event as well, 20 kB a task
-    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
-    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # no flow here has a block
-    "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
-}
-
-_PAGE = "http://127.0.0.1:4200"  # `siloflow ui`, unless its options say otherwise
 _ROOM = 2**19  # bytes; its tables take as much
-
-# The socket was bound by the parent: a port that is only known to be free may be another's by the time Prefect is imported.
-# Two that make the tables of one database at the same time would both fail.
-_CHILD = """
-import asyncio, fcntl, os, socket, sys, threading, traceback
-def watch():
-    while os.read(0, 4096): pass
-    os._exit(0)
-threading.Thread(target=watch, daemon=True).start()
-from prefect.server.database import provide_database_interface
-with open(sys.argv[2], "w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        asyncio.run(provide_database_interface().create_db())
-    except Exception as error:
-        traceback.print_exc()
-        sys.exit(str(error).partition("\\n")[0])
-import uvicorn
-app = "prefect.server.api.server:create_app"
-config = uvicorn.Config(app, factory=True, log_level="warning", timeout_keep_alive=10)
-uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
-"""
-
-
-def quiet_prefect() -> None:
-    """Settings that must stand before Prefect is imported: no tracking, no notices, no log on the screen."""
-    os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
 
 
 class PrefectServer:
-    """A server on a free loopback port, with its database in `.prefect/` of the project."""
+    """A server on a loopback port, with its database in `.prefect/` of the project.
 
-    def __init__(self, root: Path, ui: bool = False, port: int | None = None) -> None:
-        home = (root / ".prefect").resolve()
+    `port` is the first that it tries, then any; with `own` it is no other, and none that runs already. With `ui` it has
+    Prefect's pages, and is offered to whoever comes while it runs.
+    """
+
+    def __init__(self, root: Path, ui: bool = False, port: int | None = None, own: bool = False) -> None:
+        self.root, self.home = root, (root / ".prefect").resolve()
         quiet_prefect()
-        os.environ.setdefault("PREFECT_HOME", str(home))
+        os.environ.setdefault("PREFECT_HOME", str(self.home))
         self._child: subprocess.Popen | None = None
         self._since = datetime.now(UTC).isoformat()
+        self._kept: IO[str] | None = None
+        self._offered = False
+        self._joined: running_server.Running | None = None
         if os.environ.get("PREFECT_API_URL"):
             self.url = os.environ["PREFECT_API_URL"]
             if has_password(self.url):
@@ -79,10 +51,20 @@ class PrefectServer:
                     "PREFECT_API_URL holds a password; take it out, and set PREFECT_API_AUTH_STRING=user:password."
                 )
             return
-        self.log = home / "server.log"
-        home.mkdir(parents=True, exist_ok=True)
+        self._joined = None if own else running_server.join(self.home)
+        if self._joined is None:
+            self._start(ui, _bound(port, own))
+        else:
+            self.url = self._joined.url
+        os.environ["PREFECT_API_URL"] = self.url
+        # what links to Prefect's page lead to: a server without one is gone when somebody follows them
+        page = self.url.removesuffix("/api") if ui or self._joined else f"http://127.0.0.1:{PORT}"
+        os.environ.setdefault("PREFECT_UI_URL", page)
+
+    def _start(self, ui: bool, listener: socket.socket) -> None:
+        self.log = self.home / "server.log"
+        self.home.mkdir(parents=True, exist_ok=True)
         log = self.log.open("wb")
-        listener = _bound(port)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         environment = {
             **os.environ,
@@ -92,29 +74,33 @@ class PrefectServer:
             "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
             **_database(Path(os.environ["PREFECT_HOME"])),
         }
-        command = [sys.executable, "-c", _CHILD, str(listener.fileno()), str(home / "tables.lock")]
+        self._kept = running_server.keep(self.home) if ui else None
+        offered = [self.home / name for name in (ADDRESS, USERS)] if self._kept else []
+        command = [sys.executable, "-P", "-m", prefect_child.__name__, listener.fileno(), self.home / "tables.lock"]
         with log, listener:
             self._child = subprocess.Popen(
-                command,
+                [*map(str, [*command, *offered])],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                pass_fds=[listener.fileno()],
+                pass_fds=[listener.fileno(), *([self._kept.fileno()] if self._kept else [])],
             )
-        os.environ["PREFECT_API_URL"] = self.url
-        # what links to Prefect's page lead to: a server without one is gone when somebody follows them
-        os.environ.setdefault("PREFECT_UI_URL", self.url.removesuffix("/api") if ui else _PAGE)
+
+    def alive(self) -> bool:
+        """Whether a server that was started here has not ended by itself."""
+        return self._child is None or self._child.poll() is None
 
     def wait(self, patience: float = 120.0) -> float:
         """Seconds waited until the server answers; UserError with the last line of its log if it does not."""
         start = time.perf_counter()
         while time.perf_counter() - start < patience:
-            if self._child is not None and self._child.poll() is not None:
+            if not self.alive():
                 break
             try:
                 urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+                self._offer()
                 return time.perf_counter() - start
             except (urllib.error.URLError, OSError):
                 time.sleep(0.03)
@@ -128,6 +114,14 @@ class PrefectServer:
         said = f"; the last line of its log is: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
 
+    def _offer(self) -> None:
+        """Others may use a server that stays; from here on it holds what says so by itself."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+            self._offered = True
+            running_server.offer(self.home, self.url)
+
     def settle(self, tasks: int, patience: float = 15.0) -> None:
         """Waits until the server has written down this many task runs of this process.
 
@@ -135,10 +129,12 @@ class PrefectServer:
         """
         from prefect.client.orchestration import get_client
         from prefect.events.worker import EventsWorker
+        from prefect.logging.handlers import APILogWorker
 
-        if self._child is None or not tasks:
+        if self._child is None or not self.alive() or not tasks:
             return
         EventsWorker.drain_all(timeout=patience)
+        APILogWorker.drain_all(timeout=patience)
         ended = {
             "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}},
             "start_time": {"after_": self._since},
@@ -150,19 +146,33 @@ class PrefectServer:
                     return
                 time.sleep(0.05)
 
-    def stop(self) -> None:
-        """Ends the server that was started here; another one is left alone."""
+    def stop(self) -> bool:
+        """Ends the server that was started here, but for one that others use still; whether none of it is left.
+
+        Another's is left alone.
+        """
+        if self._joined is not None:
+            self._joined.share.close()
         if self._child is None:
-            return
+            return True
         os.environ.pop("PREFECT_API_URL", None)
-        assert self._child.stdin is not None
-        self._child.stdin.close()
+        child, self._child = self._child, None
+        assert child.stdin is not None
+        used = self._in_use()  # asked before its end, when it asks itself
+        child.stdin.close()
+        if used:
+            return False
         try:
-            self._child.wait(5)
+            child.wait(5)
         except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        self._child = None
+            if self._in_use():
+                return False
+            child.kill()
+            child.wait()
+        return True
+
+    def _in_use(self) -> bool:
+        return self._offered and running_server.in_use(self.home)
 
 
 def _database(home: Path) -> dict[str, str]:
@@ -172,9 +182,14 @@ def _database(home: Path) -> dict[str, str]:
     return {} if named == str(file) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
 
 
-def _bound(port: int | None) -> socket.socket:
+def _bound(port: int | None, own: bool) -> socket.socket:
     """A socket at this loopback port, or at one that the system chooses."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port or 0))
+    try:
+        listener.bind(("127.0.0.1", port or 0))
+    except OSError:
+        if own:
+            raise
+        listener.bind(("127.0.0.1", 0))
     return listener

@@ -12,10 +12,12 @@ from typing import Any, Self
 
 from rich.text import Text
 
-from flows.console import screen
+from flows.console import collector, screen
 from flows.console.ctrl_c import interruption, listen
-from flows.console.prefect_server import PrefectServer, quiet_prefect
+from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import PlainConsole
+from flows.console.quiet import quiet_prefect
+from flows.console.starting import Starting
 from silos.errors import UserError, shown
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
@@ -31,27 +33,30 @@ class Session:
         json: bool,
         timings: bool,
         server: bool = True,
-        ui: bool = False,
         after: str = "run it again",
     ) -> None:
         """`after`: what a person may do who has interrupted the command."""
         self._json, self._timings, self._after = json, timings, after
         self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
+        self._starting = Starting(self._errors)
         self._marks: list[tuple[str, float]] = []
         self._start = self._last = time.perf_counter()
-        self._wants_server, self._ui = server, ui
+        self._wants_server = server
         self._server: PrefectServer | None = None
 
     def __enter__(self) -> Self:
         quiet_prefect()
         listen()
         screen.use(_Lines(self))
+        if self._wants_server and not self._json:
+            self._starting.say()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._mark("work")
+        self._starting.over()
         if self._server is not None:
             self._settle(error is not None)
             self._mark("task runs written down")
@@ -85,9 +90,9 @@ class Session:
             self.serve()
         return project
 
-    def serve(self) -> None:
-        """Starts the server; a command that may not need one asks for it when it knows."""
-        self._server = PrefectServer(Path(), ui=self._ui)
+    def serve(self, **options: Any) -> None:
+        """Starts the server, if none runs; a command that may not need one asks for it when it knows."""
+        self._server = PrefectServer(Path(), **options)
 
     def server_url(self) -> str:
         """Waits for the embedded server."""
@@ -102,8 +107,10 @@ class Session:
         tracking = sys.modules.get("tasks.recording.mlflow_store.connection")
         if tracking is not None:  # the server is still starting: later this would take time from training
             tracking.import_mlflow()
+        collector.work()
         self._mark("imports")
         self.server_url()
+        self._starting.over()
         from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
         from flows.console.progress_bar import Terminal
@@ -117,6 +124,7 @@ class Session:
 
     def say(self, line: str) -> None:
         """A line of progress on stderr."""
+        self._starting.over()
         self._errors.print(line)
 
     def _settle(self, failed: bool) -> None:

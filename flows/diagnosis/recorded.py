@@ -30,7 +30,7 @@ _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in T
 def recorded(project: Project, found: Compared | ComparedVersions, report: dict[str, Any]) -> dict[str, Any]:
     """The report with its folder and pictures; report.json is written last, and is there once all else is."""
     name = new_experiment(project, "diagnose", _about(report))
-    prefect_page.called(name)
+    called = prefect_page.called(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
     folder = project.runs / name
     pictures = _drawn(folder, found, report, _classes(project, report))
     answer = {
@@ -42,7 +42,8 @@ def recorded(project: Project, found: Compared | ComparedVersions, report: dict[
     write_bytes(folder / "findings.md", text.encode())
     write_json(folder / "report.json", answer)
     prefect_page.shown("diagnosis", text)
-    _tell_mlflow(project, folder, answer, (folder / "report.json", folder / "findings.md", *pictures))
+    files = (folder / "report.json", folder / "findings.md", *pictures)
+    _tell_mlflow(project, folder, answer, files, called)
     return answer
 
 
@@ -77,8 +78,10 @@ def _classes(project: Project, report: dict[str, Any]) -> list[str]:
     return [f"below {cuts[0]}", *between, f"above {cuts[-1]}"]
 
 
-def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: tuple[Path, ...]) -> None:
-    """One run; a store that is away is no reason to fail."""
+def _tell_mlflow(
+    project: Project, folder: Path, report: dict[str, Any], files: tuple[Path, ...], flow_run: str
+) -> None:
+    """One run; a store that is away is no reason to fail. `flow_run`: its name in Prefect."""
     params = project.params.model_dump(mode="json", include={"diagnose", "data"})
     ticket = Ticket(
         uri=project.tracking,
@@ -87,8 +90,8 @@ def _tell_mlflow(project: Project, folder: Path, report: dict[str, Any], files: 
         name=folder.name,
         tag=secrets.token_hex(8),
         tags={**_about(report), "git_commit": git_commit(project.root)},
-        links=prefect_page.link(folder.name),
-        note=prefect_page.sentence(folder.name),
+        links=prefect_page.link(flow_run),
+        note=prefect_page.sentence(flow_run),
         params=flat(params),
         columns=_COLUMNS,
     )

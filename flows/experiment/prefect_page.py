@@ -1,18 +1,33 @@
-"""What Prefect's page shows of a flow run besides its tasks."""
+"""What Prefect's page shows of a flow run besides its tasks: its name, lines of its log, texts."""
+
+import logging
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
+from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from tasks.recording.legible_names import as_markdown
 
+_log = logging.getLogger("siloflow")  # none of Prefect's, which is told of every task
+_log.setLevel(logging.INFO)
+_log.propagate = False
+_log.addHandler(APILogHandler())
 
-def called(name: str) -> None:
-    """On Prefect's page the flow run is called as it is on MLflow's."""
+
+def called(name: str) -> str:
+    """Gives the flow run this name, which says what it does, and answers it."""
     if flow_run.id:
         with get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=name)
+    return name
+
+
+def logged(line: str) -> None:
+    """A line in the flow run's log; sent in the background, some seconds' lines together."""
+    if flow_run.id:
+        _log.info("%s", line)
 
 
 def link(name: str | None = None) -> dict[str, str]:

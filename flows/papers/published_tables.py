@@ -10,14 +10,12 @@ from pydantic import Field, PositiveInt, ValidationError, field_validator, model
 
 from flows.experiment.many_runs.settings_grid import Axis, Grid, Point, placed
 from flows.papers.curves import Curves, Record, Settings
+from flows.papers.paper_names import PAPERS, names
 from flows.papers.trial_page import Confusion, KnownSilos, Trial, check_silos, check_trials
 from silos import bounds, strict_yaml
 from silos.errors import UserError, shown
 from silos.machine.files import is_there
 from silos.names import Name, Names, checked, plain
-
-PAPERS = Path(__file__).parent / "pages"
-
 
 Floor = Literal["covariance", "covariance with a constant", "least squares"]
 """The statistic of which a conditional linear model has a least error (models/client_statistics/noise_floor.py)."""
@@ -226,11 +224,6 @@ class Table(Record):
         data = [f"data.seed={seed}"] if self.seeds_are == "data" else []
         lines = [*self.base, *self.scales[scale].set, *self.cells[cell].set]
         return [*lines, *choice, *data]
-
-
-def names() -> list[str]:
-    """The papers that there are tables of."""
-    return sorted(page.stem for page in PAPERS.glob("*.yaml"))
 
 
 def is_own(paper: str) -> bool:

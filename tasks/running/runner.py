@@ -1,11 +1,14 @@
 """Where tasks run: the one place that submits, wraps and gathers."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tasks.running.step import ClientStep, Sealed, ServerStep
 from tasks.running.workers import Call, Workers
+
+Step = TypeVar("Step", ClientStep, ServerStep)
 
 
 class Runner(Protocol):
@@ -31,6 +34,8 @@ class PrefectRunner:
     """Through Prefect's task runners; one cohort in this process is a direct call, which costs half of a submit."""
 
     there: Workers | None = None  # None: one cohort, in this process
+    when: str = ""
+    """What Prefect's page says before a task's name, such as `round 3`."""
 
     @property
     def workers(self) -> int:
@@ -44,10 +49,11 @@ class PrefectRunner:
         sealed = [
             (tuple(map(Sealed, args)), {n: Sealed(value) for n, value in options.items()}) for args, options in calls
         ]
+        named = self._named(task)
         if self.there is None or (len(calls) == 1 and not self.there.far):
-            answers: list[Any] = [task(*args, **options) for args, options in sealed]
+            answers: list[Any] = [named(*args, **options) for args, options in sealed]
         else:
-            answers = self.there.run(task, sealed)
+            answers = self.there.run(named, sealed)
         for argument in (a for args, options in sealed for a in (*args, *options.values())):
             argument.content = None
         return [_taken(task.name, answer) for answer in answers]
@@ -56,7 +62,15 @@ class PrefectRunner:
         """See Runner."""
         _must_be(task, ServerStep)
         _count(1)
-        return task(*(Sealed(a) for a in args))
+        return self._named(task)(*(Sealed(a) for a in args))
+
+    def _named(self, task: Step) -> Step:
+        """The task, whose runs say when they are."""
+        if not self.when:
+            return task
+        named = copy(task)
+        named.task_run_name = f"{self.when}: {task.name}"
+        return named
 
 
 def _must_be(task: Any, kind: type) -> None:

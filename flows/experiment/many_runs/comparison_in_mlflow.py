@@ -22,8 +22,10 @@ def about(project: Project, wanted: Mapping[str, Any]) -> str:
     return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
 
 
-def tell_mlflow(project: Project, name: str, wanted: Mapping[str, Any], comparison: dict[str, Any]) -> None:
-    """A store that is away is no reason to fail; told again, it is all there once."""
+def tell_mlflow(
+    project: Project, name: str, wanted: Mapping[str, Any], comparison: dict[str, Any], flow_run: str
+) -> None:
+    """A store that is away is no reason to fail; told again, it is all there once. `flow_run`: its name in Prefect."""
     folder = project.runs / name
     tables = {"table.json": _methods(project, comparison), "runs.json": _runs(project, comparison)}
     for file, table in tables.items():
@@ -35,7 +37,7 @@ def tell_mlflow(project: Project, name: str, wanted: Mapping[str, Any], comparis
         name=NAME,
         tag=NAME,  # of all runs of its experiment, which is of this comparison alone
         tags={"data_version": wanted["data_version"], "git_commit": git_commit(project.root)},
-        links=prefect_page.link(name),
+        links=prefect_page.link(flow_run),
         params={
             "methods": ", ".join(wanted["methods"]),
             "seeds": ", ".join(map(str, wanted["seeds"])),
@@ -44,12 +46,12 @@ def tell_mlflow(project: Project, name: str, wanted: Mapping[str, Any], comparis
         },
         quantity=project.quantity,
     )
-    note = _note(project, comparison)
+    note = note_of(project, comparison)
     files = (folder / "comparison.png", folder / "comparison.json", *(folder / file for file in tables))
     told = Finish(
         files,
         data=dataset(project, project.silos),
-        note="\n\n".join(text for text in (note, prefect_page.sentence(name)) if text),
+        note="\n\n".join(text for text in (note, prefect_page.sentence(flow_run)) if text),
         about=note,
         tables=tuple(tables),
     )
@@ -58,7 +60,7 @@ def tell_mlflow(project: Project, name: str, wanted: Mapping[str, Any], comparis
         screen.current().say(f"{delivery.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
 
 
-def _note(project: Project, comparison: Mapping[str, Any]) -> str:
+def note_of(project: Project, comparison: Mapping[str, Any]) -> str:
     """Markdown; its first line is all that the page shows of a folded note."""
     table = _methods(project, comparison)
     return "\n".join(

@@ -1,0 +1,103 @@
+"""`prefect deploy` with the prefect.yaml that comes along, and a process worker that runs what it deploys."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PREFECT = Path(sys.executable).parent / "prefect"
+ONE_ROUND = ["training.rounds=1"]
+POOL = "siloflow"
+
+
+@pytest.fixture(scope="module")
+def deployed(
+    partitioned: Any, tmp_path_factory: pytest.TempPathFactory, server: str, environment: dict[str, str]
+) -> Iterator[tuple[Any, Path]]:
+    """A project with everything of prefect.yaml deployed, `compare` also by its file, and a worker; to ask Prefect's API."""
+    home = tmp_path_factory.mktemp("deployed")
+    folder = partitioned[0].copy(home / "project").path
+    shutil.copy(ROOT / "prefect.yaml", folder)
+    (folder / "flows").symlink_to(ROOT / "flows")  # as in a checkout
+    setting = {**environment, "PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "DO_NOT_TRACK": "1"}
+
+    def prefect(*words: str) -> None:
+        command = [PREFECT, "--no-prompt", *words]
+        done = subprocess.run(command, cwd=folder, env=setting, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    prefect("work-pool", "create", POOL, "--type", "process")
+    prefect("deploy", "--all")
+    prefect("deploy", "flows/compare.py:compare", "--name", "by-path", "--pool", POOL)
+    command = [PREFECT, "worker", "start", "--pool", POOL, "--type", "process"]
+    with (home / "worker.log").open("w") as log:
+        elsewhere = home / "elsewhere"
+        elsewhere.mkdir()
+        worker = subprocess.Popen(command, cwd=elsewhere, env=setting, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield lambda path, body: ask(server + path, body), folder
+    finally:
+        worker.send_signal(signal.SIGINT)
+        worker.wait(60)
+
+
+def ask(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs of these deployments with these parameters, once they are over."""
+    started = []
+    for deployment, parameters in asked:
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        started.append(api(f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
+    end = time.monotonic() + 200
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        runs = {r["id"]: r for r in api("/flow_runs/filter", {"flow_runs": {"id": {"any_": started}}})}
+        if all(runs[id]["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED") for id in started):
+            return [runs[id] for id in started]
+    raise AssertionError({id: run["state"] for id, run in runs.items()})
+
+
+def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mistake_in_a_sentence(deployed):
+    api, folder = deployed
+    there = {d["entrypoint"]: d for d in api("/deployments/filter", {})}
+    made, *_ = ended(api, (there["flows.partition.partition"], {}))
+    assert made["state"]["type"] == "COMPLETED", made["state"]
+    one, compared, wrong, forbidden = ended(
+        api,
+        (there["flows.run.run"], {"method": "fedavg", "overrides": ONE_ROUND}),
+        (there["flows/compare.py:compare"], {"methods": ["fedavg"], "seeds": [1], "overrides": ONE_ROUND}),
+        (there["flows.run.run"], {"method": "fedavgg"}),
+        (there["flows.run.run"], {"method": "fedavg", "overrides": ["extra_methods.own=own.py"]}),
+    )
+    assert [run["state"]["type"] for run in (one, compared)] == ["COMPLETED", "COMPLETED"], (one, compared)
+    assert len(list(folder.glob("runs/run-*/fedavg-seed0/result.json"))) == 1
+    assert len(list(folder.glob("runs/compare-*/fedavg-seed1/result.json"))) == 1
+    assert [run["state"]["type"] for run in (wrong, forbidden)] == ["FAILED", "FAILED"]
+    assert wrong["state"]["message"] == "there is no method 'fedavgg'; did you mean fedavg?"
+    assert forbidden["state"]["message"].startswith("extra_methods is not for a flow run's parameters")
+    logged = api("/logs/filter", {"logs": {"flow_run_id": {"any_": [wrong["id"]]}}})
+    assert "there is no method 'fedavgg'; did you mean fedavg?" in {line["message"] for line in logged}
+    assert not [line for line in logged if "Traceback" in line["message"]]
+
+
+def test_a_form_says_what_a_parameter_is_and_what_there_is_to_choose(deployed):
+    forms = {d["name"]: d["parameter_openapi_schema"]["properties"] for d in deployed[0]("/deployments/filter", {})}
+    assert {"partition", "run", "compare", "reproduce"} <= set(forms)
+    assert [name for form in forms.values() for name, field in form.items() if not field.get("description")] == []
+    assert {"fedavg", "uefl"} <= set(forms["run"]["method"]["enum"])
+    assert "mcmahan" in forms["reproduce"]["paper"]["enum"]
+    assert forms["reproduce"]["scale"]["default"] == "cpu"

@@ -1,0 +1,81 @@
+"""Verbs called from a script and from a notebook: the project's own server, no noise, one line where something is wrong."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import json
+import logging
+import os
+
+import prefect
+from flows.run import run
+
+before = {k: os.environ.get(k) for k in ("PREFECT_API_URL", "PREFECT_HOME")}
+results = [run("fedavg", seed, overrides=["training.rounds=2"]) for seed in (0, 1)]
+assert {k: os.environ.get(k) for k in ("PREFECT_API_URL", "PREFECT_HOME")} == before
+assert logging.getLogger("prefect").level == logging.INFO
+print(json.dumps(results))
+run("fedavgg")
+"""
+IN_A_KERNEL = """
+import sys
+import nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], 4)
+notebook.cells.append(nbformat.v4.new_code_cell('run("fedavgg")', metadata={"tags": ["raises-exception"]}))
+NotebookClient(notebook, timeout=250, resources={"metadata": {"path": "."}}).execute()
+nbformat.write(notebook, "done.ipynb")
+"""
+
+
+@pytest.fixture
+def in_python(partitioned: Any, tmp_path: Path, environment: dict[str, str]) -> Any:
+    """Runs code in an interpreter of its own in a project, with another home; the folder, and how it ended."""
+    folder = partitioned[0].copy(tmp_path / "project")
+    (tmp_path / "home").mkdir()
+
+    def typed(code: str, *arguments: str) -> tuple[Any, subprocess.CompletedProcess[str]]:
+        command = [sys.executable, "-c", code, *arguments]
+        environ = {**environment, "HOME": str(tmp_path / "home")}
+        done = subprocess.run(command, cwd=folder.path, env=environ, capture_output=True, text=True, check=False)
+        return folder, done
+
+    return typed
+
+
+def test_a_script_gets_what_the_command_prints_quietly_and_a_mistake_without_prefects_frames(in_python, living):
+    folder, done = in_python(SCRIPT)
+    *trace, mistake = done.stderr.strip().splitlines()
+    assert mistake == "silos.errors.UserError: there is no method 'fedavgg'; did you mean fedavg?"
+    assert trace[0].startswith("Traceback")
+    assert len(trace) < 8
+    assert "site-packages" not in done.stderr
+    (line,) = done.stdout.splitlines()
+    from_command = folder.type("run", "fedavg", "--seed", "1", "--set", "training.rounds=2", "--json").json
+    differ = {"seconds", "folder", "mlflow_run_id"}
+    (_, called) = json.loads(line)
+    assert called.keys() == from_command.keys()
+    assert {k: called[k] for k in called.keys() - differ} == {k: from_command[k] for k in called.keys() - differ}
+    assert living(folder.path) == []
+
+
+def test_the_notebook_runs_in_a_kernel_says_nothing_else_and_leaves_the_home_alone(in_python, tmp_path, living):
+    shutil.copy(ROOT / "docs" / "examples" / "from_python.ipynb", tmp_path)
+    folder, done = in_python(IN_A_KERNEL, str(tmp_path / "from_python.ipynb"))
+    assert done.returncode == 0, done.stderr
+    cells = [c for c in json.loads((folder.path / "done.ipynb").read_text())["cells"] if c["cell_type"] == "code"]
+    *shown, told, failed = [cell["outputs"] for cell in cells]
+    assert [[output["output_type"] for output in outputs] for outputs in shown] == [["execute_result"]] * 3, shown
+    assert told[0]["text"] == ["there is no method 'fedavgg'; did you mean fedavg?\n"]
+    assert failed[0]["traceback"] == ["UserError: there is no method 'fedavgg'; did you mean fedavg?"]
+    assert not (tmp_path / "home" / ".prefect").exists()
+    assert living(folder.path) == []
