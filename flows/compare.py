@@ -14,6 +14,7 @@ from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared, kept
+from flows.experiment.many_runs.planned_runs import say_plan
 from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
@@ -96,7 +97,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     prefect_page.called(name)
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})
-        results, failed = _all_runs(name, wanted, overrides, chosen, first)
+        results, failed = _all_runs(project, name, wanted, overrides, chosen, first)
         conclusions = _conclusions(project, wanted, overrides, results, chosen)
     comparison = {
         "experiment": name,
@@ -116,6 +117,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
 
 
 def _all_runs(
+    project: Project,
     name: str,
     wanted: dict[str, Any],
     overrides: list[str],
@@ -129,7 +131,9 @@ def _all_runs(
     results: Results = {}
     failed = []
     if not chosen:
-        screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
+        say_plan(
+            project, name, [run_name(method, seed) for seed, method in product(wanted["seeds"], wanted["methods"])]
+        )
     for seed, method in product(wanted["seeds"], wanted["methods"]):
         best = chosen.get(method)
         if best and seed == wanted["seeds"][0]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import ProgressColumn, Task
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tasks.recording.legible_names import legible
@@ -40,7 +40,7 @@ class PlainColumn(ProgressColumn):
     """A part of the progress bar with text of the task's, as plain as the rest."""
 
     def __init__(self, console: PlainConsole, form: str) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._console, self._form = console, form
 
     def render(self, task: Task) -> Text:

@@ -11,6 +11,7 @@ from rich.progress import Task
 from flows import cli
 from flows.console.printing.by_verb import PRINTERS
 from flows.console.printing.literal_text import PlainConsole, say
+from flows.console.printing.shortened import shortened
 from flows.console.progress_bar import Terminal
 from flows.console.session import Session
 from models.assessment.quantities import QUANTITIES
@@ -350,7 +351,8 @@ def test_the_bar_of_a_run_and_what_is_said_beside_it_are_text() -> None:
     (bar,) = screen._bar.tasks
     assert isinstance(bar, Task)
     console.print(screen._bar)
-    assert stream.getvalue().decode("ascii").count(ASCII) == 1 + 1 + 2 + 2
+    assert stream.getvalue().decode("ascii").count(ASCII) == 1 + 1 + 2 + 1
+    assert shortened(ASCII, 26).replace("…", "...") in stream.getvalue().decode("ascii")
 
 
 def test_an_error_shows_its_names_as_text(capsys: pytest.CaptureFixture[str]) -> None:
