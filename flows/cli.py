@@ -173,17 +173,25 @@ def diagnose(
 
 
 @app.command()
-def methods(overrides: Overrides = None, json: Json = False) -> None:
-    """List the methods and their options.
+def methods(
+    method: Annotated[str | None, typer.Argument(help="With this one's options; all, in a line each, if none.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List the methods, or one method's options with what each takes and means.
 
-    Example: siloflow methods
+    Example: siloflow methods uefl
     """
     with _session(json, timings=False, server=False) as session:
         from flows import method as pages
 
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
-        descriptions = [pages.describe(name, extra) for name in pages.names(extra)]
-        session.answer({"methods": descriptions}, "methods")
+        if method is None:
+            session.answer({"methods": [pages.describe(name, extra) for name in pages.names(extra)]}, "methods")
+        else:
+            from flows.experiment.method_options import in_full
+
+            session.answer(in_full(method, extra), "method")
 
 
 @app.command()

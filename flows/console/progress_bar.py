@@ -63,7 +63,7 @@ class Terminal(Screen):
         self._number, self._rounds = done, rounds
         self._skipped += done
         self._run = run
-        self._show(news="")
+        self._show("")
 
     def round(self, number: int, score: str | None) -> None:
         """A round is done."""
@@ -71,9 +71,9 @@ class Terminal(Screen):
         self._number = number
         self._worked = self._clock() - (self._began or 0.0)
         if number == self._rounds:
-            self._show(news="writing down")  # for a few seconds nothing moves
+            self._show("writing down")  # for a few seconds nothing moves
         else:
-            self._show(**({} if score is None else {"news": score}))
+            self._show(score)
         if self._bar.disable and self._clock() - self._spoke > _SILENT:
             self.say(f"{self._run}: round {number} of {self._rounds}{self._of_all()}")
 
@@ -109,18 +109,24 @@ class Terminal(Screen):
         self._number = self._rounds = 0
         self._show()
 
-    def _show(self, **fields: str) -> None:
+    def _show(self, news: str | None = None) -> None:
+        """The bar as things are now; without news with the last."""
         wide = self._console.width >= _NARROW
-        self._news = fields.get("news", self._news)
-        numbers = {
-            "count": f"{self.done}/{self._planned}" + (" rounds" if wide else ""),
-            "left": self._left(),
-            "news": self._news if wide else "",
-        }
-        room = self._console.width - sum(len(text) + 1 for text in numbers.values()) - (_LEAST_BAR + 1)
+        self._news = self._news if news is None else news
+        count = f"{self.done}/{self._planned}" + (" rounds" if wide else "")
+        left, shown = self._left(), self._news if wide else ""
+        room = self._console.width - (len(count) + len(left) + len(shown) + 3) - (_LEAST_BAR + 1)
         name = shortened(self._console.render_str(self._run).plain, min(max(room, _LEAST_NAME), _MOST_NAME))
-        done = {"total": self._planned, "completed": self.done, "visible": True}
-        self._bar.update(self._task, description=name, **done, **numbers)
+        self._bar.update(
+            self._task,
+            total=self._planned,
+            completed=self.done,
+            description=name,
+            visible=True,
+            count=count,
+            left=left,
+            news=shown,
+        )
 
     def _left(self) -> str:
         seconds = self.seconds_left

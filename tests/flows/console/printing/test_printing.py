@@ -114,7 +114,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "methods": (
         {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
-        4,
+        2,
+    ),
+    "method": (
+        {
+            **{"method": EVIL, "model": "global", "summary": EVIL, "page": EVIL},
+            "options": [{"name": EVIL, "takes": EVIL, "choices": [EVIL], "default": EVIL, "meaning": EVIL}],
+        },
+        8,
     ),
     "stats": (
         {
