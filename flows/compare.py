@@ -22,8 +22,9 @@ from flows.experiment.project import Project, experiment, new_experiment, newest
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.method import start
 from silos.errors import UserError
-from tasks.recording.figures import draw_comparison, table_rows
+from tasks.recording.figures.comparison_figure import draw_comparison
 from tasks.recording.json_files import write_json
+from tasks.recording.result_tables import table_rows
 from tasks.recording.track import connect
 from tasks.running.runner import PrefectRunner
 

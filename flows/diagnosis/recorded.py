@@ -16,8 +16,8 @@ from models.shift.guarded import TYPES
 from silos.machine.files import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
+from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 from tasks.recording.json_files import write_json
-from tasks.recording.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 from tasks.recording.track import Delivery, Finish, Ticket
 
 EXPERIMENT = "diagnoses"

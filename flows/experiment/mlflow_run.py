@@ -20,7 +20,7 @@ from models.networks.registry import comes_along, kind_of, to_json
 from models.state import Private, Weights
 from silos.cohort import Silos
 from silos.private import PrivateStore
-from tasks.recording.figures import write_client_table
+from tasks.recording.result_tables import write_client_table
 from tasks.recording.track import Finish, Ticket
 
 

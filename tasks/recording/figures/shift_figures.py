@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from models.shift.close_ups import CloseUp
-from tasks.recording.figures import (
+from tasks.recording.figures import style
+from tasks.recording.figures.style import (
     COLOURS,
     GREY,
     drawable_name,
@@ -16,7 +17,6 @@ from tasks.recording.figures import (
     new_figure,
     set_legend,
     set_title,
-    write_figure,
 )
 
 _DISTANCES = {
@@ -60,7 +60,7 @@ def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int]) ->
     names = [matrices["names"][at] for at in matrices["order"]]
     for panel in axes.flat:
         _name_silos(panel, names, sizes)
-    write_figure(figure, path)
+    style.write_figure(figure, path)
 
 
 def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
@@ -78,7 +78,7 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
     left = len(ranking) - len(shown)
     set_title(axes, "Which features differ" + (f": the first {len(shown)} of {len(ranking)}" if left else ""))
     axes.legend(frameon=False, loc="lower right")
-    write_figure(figure, path)
+    style.write_figure(figure, path)
 
 
 def draw_close_ups(
@@ -104,7 +104,7 @@ def draw_close_ups(
                 panel.locator_params(axis="x", nbins=6)
             else:
                 panel.set_xticks(range(len(one.values)), drawable_names(one.values))
-    write_figure(figure, path)
+    style.write_figure(figure, path)
 
 
 def _draw_verdicts(panel: Any, matrices: Mapping[str, Any]) -> None:
@@ -155,14 +155,14 @@ def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
     both = 1 if len(classes) == 2 else 2  # of two labels one says it all
     worst = [at for at in np.argsort(-gap, kind="stable")[:both].tolist() if one.shown[at]]
     marks: list[Any] = []
-    for style, of_class in zip(("-", ":"), worst, strict=False):
+    for dashes, of_class in zip(("-", ":"), worst, strict=False):
         for at in range(2):
-            known = {"color": COLOURS[at], "linewidth": 2, "linestyle": style}
+            known = {"color": COLOURS[at], "linewidth": 2, "linestyle": dashes}
             if one.ends is not None:
                 panel.stairs(share[at, :, of_class], one.ends, baseline=None, **known)
             else:
                 panel.plot(range(len(one.values)), share[at, :, of_class], marker="o", **known)
-        marks += panel.plot([], [], color=GREY, linestyle=style, linewidth=2)
+        marks += panel.plot([], [], color=GREY, linestyle=dashes, linewidth=2)
     set_title(panel, "Share of a label there" if worst else "No label is told by both")
     if not worst:
         panel.set_axis_off()
