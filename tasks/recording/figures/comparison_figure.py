@@ -8,15 +8,8 @@ from typing import Any
 
 from models.assessment.quantities import QUANTITIES, Quantity
 from tasks.recording.figures import style
-from tasks.recording.figures.style import (
-    COLOURS,
-    GREY,
-    drawable_name,
-    drawable_names,
-    new_figure,
-    set_legend,
-    set_title,
-)
+from tasks.recording.figures.line_labels import label_ends
+from tasks.recording.figures.style import GREY, drawable_name, drawable_names, look, new_figure, set_rounds, set_title
 
 ACCURACY = QUANTITIES["classification"]
 
@@ -28,44 +21,53 @@ def draw_comparison(
     quantity: Quantity = ACCURACY,
 ) -> None:
     """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
-    figure, (left, middle, right) = new_figure(15, 4.6, 3)
-    colours = {m: COLOURS[i % len(COLOURS)] for i, m in enumerate(curves)}
+    methods = list(curves)
+    figure, (left, middle, right) = new_figure(16.5, max(4.6, 1.5 + 0.3 * len(methods)), 3)
+    looks = {method: look(at, max(map(len, curves[method]), default=1)) for at, method in enumerate(methods)}
     lines = []
     for method, seeds in curves.items():
         for curve in seeds:
-            left.plot(*zip(*curve, strict=True), color=colours[method], alpha=0.25, linewidth=1)
-        lines += left.plot(*_mean_curve(seeds), color=colours[method], linewidth=2.2)
+            left.plot(*zip(*curve, strict=True), color=looks[method]["color"], alpha=0.2, linewidth=0.8)
+        lines += left.plot(*_mean_curve(seeds), **looks[method], linewidth=1.8)
     set_title(left, quantity.title)
-    left.set(xlabel="round", ylabel=quantity.name)
-    if curves:
-        set_legend(left, lines, list(curves), loc="lower right" if quantity.higher_is_better else "upper right")
+    left.set(ylabel=quantity.name)
+    set_rounds(left)
 
-    methods = list(curves)
     for at, method in enumerate(methods):
+        colour, marker = looks[method]["color"], looks[method]["marker"]
         runs = [r for r in comparison["runs"] if r["method"] == method]
         by_client = zip(*(r["metrics"][f"{quantity.name}/by_client"] for r in runs), strict=True)
         numbers = [[row[quantity.name] for row in rows] for rows in by_client]
         scored = [[v for v in values if v is not None and math.isfinite(v)] for values in numbers]
         means = [statistics.fmean(values) for values in scored if values]
         offsets = [at + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
-        middle.scatter(offsets, means, s=22, color=colours[method], alpha=0.8, linewidths=0)
+        middle.scatter(means, offsets, s=22, color=colour, marker=marker, alpha=0.8, linewidths=0)
         if means:
-            middle.hlines(quantity.over_clients(means), at - 0.36, at + 0.36, color=colours[method], linewidth=2)
-    set_title(middle, "Each client (dot: mean over seeds)")
-    middle.set(ylabel=f"test {quantity.name}")
-    middle.set_xticks(range(len(methods)), drawable_names(methods))
+            middle.vlines(quantity.over_clients(means), at - 0.4, at + 0.4, color=colour, linewidth=2)
+    set_title(middle, "Each client (mark: mean over seeds; line: all clients)")
+    middle.set(xlabel=f"test {quantity.name}")
+    _set_rows(middle, methods)
 
     paired = comparison["paired"]
     right.axvline(0, color=GREY, linewidth=1)
     for at, p in enumerate(paired):
-        colour = colours[p["method"]]
+        colour, marker = looks[p["method"]]["color"], looks[p["method"]]["marker"]
         right.plot([quantity.axis(p["low"]), quantity.axis(p["high"])], [at, at], color=colour, linewidth=2.2)
-        right.plot(quantity.axis(p["difference"]), at, "o", color=colour)
-    right.set_yticks(range(len(paired)), drawable_names([p["method"] for p in paired]))
-    right.set_ylim(max(len(paired), 1) - 0.5, -0.5)
+        right.plot(quantity.axis(p["difference"]), at, marker, color=colour)
+    _set_rows(right, [p["method"] for p in paired])
     set_title(right, f"Difference to {drawable_name(paired[0]['reference'])}, 95 % interval" if paired else "")
     right.set(xlabel=quantity.difference_axis)
+    if curves:
+        label_ends(left, lines, methods)
     style.write_figure(figure, path)
+
+
+def _set_rows(axes: Any, names: Sequence[str]) -> None:
+    """A line a method, the first on top; what is read is along it."""
+    axes.set_yticks(range(len(names)), drawable_names(names))
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.8)
 
 
 def _mean_curve(seeds: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[float]]:

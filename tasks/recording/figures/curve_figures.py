@@ -8,7 +8,8 @@ from typing import Any
 
 from models.assessment.quantities import QUANTITIES, Quantity
 from tasks.recording.figures import style
-from tasks.recording.figures.style import COLOURS, GREY, MARKERS, drawable_name, new_figure, set_legend, set_title
+from tasks.recording.figures.line_labels import label_ends
+from tasks.recording.figures.style import GREY, drawable_name, look, new_figure, set_legend, set_rounds, set_title
 
 ACCURACY = QUANTITIES["classification"]
 
@@ -24,40 +25,40 @@ def draw_curves(
 
     Where rounds to a `target` are counted, the running best of each seed instead, on a logarithmic axis, and the target.
     """
-    figure, axes = new_figure(8, 4.6, 1)
+    figure, axes = new_figure(9, max(4.6, 0.6 + 0.2 * len(curves)), 1)
     lines = {}
     for number, (cell, seeds) in enumerate(curves.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        if target is None:
-            lines[cell] = _draw_mean(axes, seeds, colour)
-        else:
-            lines[cell] = _draw_best(axes, seeds, colour, quantity)
+        drawn = look(number, max(map(len, seeds), default=1))
+        lines[cell] = _draw_mean(axes, seeds, drawn) if target is None else _draw_best(axes, seeds, drawn, quantity)
     if target is not None:
         axes.axhline(target, color=GREY, linewidth=1, linestyle="--")
     set_title(axes, drawable_name(title, letters=80))
-    axes.set(xlabel="round", ylabel=f"test {quantity.name}" + (", running best" if target is not None else ""))
+    axes.set(ylabel=f"test {quantity.name}" + (", running best" if target is not None else ""))
+    set_rounds(axes)
     if target is not None:
         _set_powers(axes)
     if lines:
-        set_legend(axes, list(lines.values()), list(lines))
+        label_ends(axes, list(lines.values()), list(lines))
     style.write_figure(figure, path)
 
 
-def _draw_best(axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], colour: str, quantity: Quantity) -> Any:
+def _draw_best(
+    axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], drawn: dict[str, Any], quantity: Quantity
+) -> Any:
     for curve in seeds:
         best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))
-        (line,) = axes.plot([round for round, _ in curve], best, color=colour, linewidth=1.5)
+        (line,) = axes.plot([round for round, _ in curve], best, **drawn, linewidth=1.5)
     return line
 
 
-def _draw_mean(axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], colour: str) -> Any:
+def _draw_mean(axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], drawn: dict[str, Any]) -> Any:
     """Of the rounds that all seeds have."""
     if len(seeds) > 1:
         for curve in seeds:
-            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=0.8, alpha=0.4)
+            axes.plot(*zip(*curve, strict=True), color=drawn["color"], linewidth=0.8, alpha=0.4)
     common = sorted(set.intersection(*({round for round, _ in curve} for curve in seeds)))
     means = [statistics.fmean(dict(curve)[round] for curve in seeds) for round in common]
-    (line,) = axes.plot(common, means, color=colour, linewidth=1.8)
+    (line,) = axes.plot(common, means, **drawn, linewidth=1.8)
     return line
 
 
@@ -76,25 +77,29 @@ def draw_lines(
     unit: str,
     title: str,
 ) -> None:
-    """Each line's mean over seeds, with a dot a seed, over the axis `over`; dashed what is published, once if of several."""
-    figure, axes = new_figure(9, 5.2, 1)
+    """Each line's mean over seeds, with a dot a seed, over the axis `over`; thin and dotted what is published.
+
+    What is published of several is drawn once.
+    """
+    figure, axes = new_figure(10.5, 5.2, 1)
     drawn: dict[str, Any] = {}
     shown: list[Mapping[float, float]] = []
     for number, (name, points) in enumerate(ours.items()):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+        drawn_as = look(number) | {"markevery": 1}
+        colour = drawn_as["color"]
         there = sorted((at, values) for at, values in points.items() if values)
         means = [statistics.fmean(values) for _, values in there]
-        (drawn[name],) = axes.plot(
-            [at for at, _ in there], means, color=colour, linewidth=1.6, marker=marker, markersize=4
-        )
+        (drawn[name],) = axes.plot([at for at, _ in there], means, linewidth=1.6, **drawn_as)
         for at, values in there:
             axes.plot([at] * len(values), values, color=colour, marker="o", markersize=2.5, linestyle="", alpha=0.45)
         if name in published and published[name] not in shown:
             shown.append(published[name])
             places, values = zip(*sorted(published[name].items()), strict=True)
-            (line,) = axes.plot(places, values, color=colour, linewidth=1, linestyle="--", marker="x", markersize=4)
+            (line,) = axes.plot(
+                places, values, color=colour, linewidth=0.8, alpha=0.7, marker="x", markersize=5, linestyle=(0, (1, 3))
+            )
             drawn[f"{name}, published"] = line
     set_title(axes, drawable_name(title, letters=80))
     axes.set(xlabel=over, ylabel=unit)
-    set_legend(axes, list(drawn.values()), list(drawn), loc="lower right")
+    set_legend(axes, list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9)
     style.write_figure(figure, path)

@@ -12,6 +12,7 @@ from tasks.recording.figures import style
 from tasks.recording.figures.style import (
     COLOURS,
     GREY,
+    SIDES,
     drawable_name,
     drawable_names,
     new_figure,
@@ -140,9 +141,9 @@ def _draw_density(panel: Any, one: CloseUp, names: Sequence[str]) -> None:
     marks = []
     for at in range(2):
         if one.ends is not None:
-            marks.append(panel.stairs(shares[at] / np.diff(one.ends), one.ends, color=COLOURS[at], linewidth=2))
+            marks.append(panel.stairs(shares[at] / np.diff(one.ends), one.ends, color=SIDES[at], linewidth=2))
         else:
-            marks.append(panel.bar(np.arange(len(one.values)) + 0.4 * (at - 0.5), shares[at], 0.38, color=COLOURS[at]))
+            marks.append(panel.bar(np.arange(len(one.values)) + 0.4 * (at - 0.5), shares[at], 0.38, color=SIDES[at]))
     panel.set(ylabel="density" if one.ends is not None else "share of rows")
     set_legend(panel, marks, names, fontsize=9)
 
@@ -157,7 +158,7 @@ def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
     marks: list[Any] = []
     for dashes, of_class in zip(("-", ":"), worst, strict=False):
         for at in range(2):
-            known = {"color": COLOURS[at], "linewidth": 2, "linestyle": dashes}
+            known = {"color": SIDES[at], "linewidth": 2, "linestyle": dashes}
             if one.ends is not None:
                 panel.stairs(share[at, :, of_class], one.ends, baseline=None, **known)
             else:
@@ -177,7 +178,7 @@ def _draw_labels(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
     few = len(classes) <= _NAMED
     for at in range(2):
-        panel.bar(np.arange(shares.shape[1]) + 0.4 * (at - 0.5), shares[at], 0.38, color=COLOURS[at])
+        panel.bar(np.arange(shares.shape[1]) + 0.4 * (at - 0.5), shares[at], 0.38, color=SIDES[at])
     set_title(panel, "Share of each label (rare ones together)")
     if few:
         labels = [drawable_name(name, 18) for name in [*classes, "rare"][: shares.shape[1]]]
