@@ -76,6 +76,9 @@ def compare(
         bool, typer.Option("--tune", help="First choose each method's best of 8 settings, on validation rows.")
     ] = False,
     resume: Resume = False,
+    name: Annotated[
+        str | None, typer.Option(help="With --resume: which comparison, by its folder in runs/ or a beginning of it.")
+    ] = None,
     overrides: Overrides = None,
     json: Json = False,
     timings: Timings = False,
@@ -95,8 +98,10 @@ def compare(
         wanted = _plan(project, methods, numbers, reference)
         _ready(project)
         if resume:
-            _check_comparison(project, wanted, overrides or [])
-        asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference}
+            _check_comparison(project, wanted, overrides or [], name)
+        elif name is not None:
+            _refuse_name()
+        asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
         comparison = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
         session.answer(comparison, "compare", failed=bool(comparison["failed"]))
 
@@ -192,6 +197,56 @@ def methods(
             from flows.experiment.method_options import in_full
 
             session.answer(in_full(method, extra), "method")
+
+
+@app.command()
+def results(
+    name: Annotated[str | None, typer.Argument(help="What to print again, by its folder in runs/.")] = None,
+    other: Annotated[str | None, typer.Argument(help="A comparison to hold beside the first.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List what was run here, print one result again, or hold two comparisons beside each other.
+
+    A beginning of a name is enough where only one begins so.
+
+    Example: siloflow results
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        if name is None:
+            from flows.past.listed import listed
+
+            session.answer(listed(project.root), "results")
+        elif other is None:
+            from flows.past.again import again
+
+            answer, printer = again(project, name)
+            session.answer(answer, printer)
+        else:
+            from flows.past.beside import beside
+
+            session.answer(beside(project, name, other), "beside")
+
+
+@app.command()
+def clean(
+    yes: Annotated[bool, typer.Option("--yes", help="Delete all that is listed, without asking.")] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List what piles up, with what is lost without it, and delete what you agree to.
+
+    Finished runs, what silos told and what is in use stay. Where nobody can be asked nothing is deleted without --yes.
+
+    Example: siloflow clean
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.console.consent import consent
+        from flows.past.clean import clean as thrown
+
+        session.answer(thrown(project.root, consent(yes, silent=json)), "clean")
 
 
 @app.command()
@@ -449,10 +504,16 @@ def _check_run(project: Any, method: str, seed: int) -> None:
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
 
-def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str]) -> None:
+def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str], name: str | None) -> None:
     from flows.compare import check_resume
 
-    check_resume(project, wanted, overrides)
+    check_resume(project, wanted, overrides, name)
+
+
+def _refuse_name() -> None:
+    from silos.errors import UserError
+
+    raise UserError("--name says which comparison --resume goes on with; give both, or neither.")
 
 
 def _sweep(**asked: Any) -> Any:

@@ -21,6 +21,7 @@ from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tunin
 from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.method import start
+from flows.past.found import find
 from silos.errors import UserError
 from tasks.recording.figures.comparison_figure import draw_comparison
 from tasks.recording.json_files import write_json
@@ -38,18 +39,19 @@ def compare(
     reference: str | None = None,
     overrides: list[str] | None = None,
     resume: bool = False,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
     What is not named is read from `comparison` in params.yaml; with its `tune`, every method is first given equally many
-    settings. `resume` goes on with the newest comparison, which must have asked for the same. A run that fails does not
-    stop the others; its error is under `failed`.
+    settings. `resume` goes on with the comparison `name`, or the newest, which must have asked for the same. A run that
+    fails does not stop the others; its error is under `failed`.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
     with project.working("compare"):
         wanted = plan(project, methods, seeds, reference)
-        name = newest_experiment(project, "compare") if resume else None
+        name = resumed(project, name) if resume else None
         if name is not None:
             _same(wanted, experiment(project, name))
         else:
@@ -78,9 +80,14 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     return {**asked, "data_version": project.silos.version}
 
 
-def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str]) -> None:
+def resumed(project: Project, name: str | None) -> str | None:
+    """The comparison to go on with: the one of this name or beginning of a name, else the newest; None if there is none."""
+    return newest_experiment(project, "compare") if name is None else find(project.runs, name, "compare").name
+
+
+def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str], name: str | None = None) -> None:
     """UserError if `resume` would have to go on with something else than was started."""
-    name = newest_experiment(project, "compare")
+    name = resumed(project, name)
     if name is None:
         return
     _same(wanted, experiment(project, name))
@@ -219,7 +226,7 @@ def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
     for key, value in wanted.items():
         if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`
             raise UserError(
-                f"the last comparison, {known['name']}, has {key} {known.get(key, 0)} and you ask for {value}; "
+                f"the comparison {known['name']} has {key} {known.get(key, 0)} and you ask for {value}; "
                 "ask for the same, or start anew without --resume."
             )
 

@@ -96,7 +96,7 @@ class Session:
         self._mark("server start (what the imports did not hide)")
         return self._server.url
 
-    def flow(self, module: str, name: str, **parameters: Any) -> Any:
+    def flow(self, module: str, name: str, /, **parameters: Any) -> Any:
         """Runs a flow of flows/<module>.py, its progress on stderr."""
         flow = getattr(importlib.import_module(f"flows.{module}"), name)
         tracking = sys.modules.get("tasks.recording.track")

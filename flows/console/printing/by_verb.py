@@ -10,6 +10,7 @@ from flows.console.printing.listing_printing import listing
 from flows.console.printing.literal_text import PlainConsole
 from flows.console.printing.method_printing import method, methods
 from flows.console.printing.model_printing import cost, export
+from flows.console.printing.past_printing import beside, clean, results
 from flows.console.printing.run_printing import compare, run
 from flows.console.printing.table_printing import estimate, reproduce
 
@@ -19,6 +20,7 @@ PRINTERS: dict[str, Callable[[dict[str, Any], PlainConsole], None]] = {
         *(partition, show, stats, data_log, data_diff, data_use),
         *(run, compare),
         *(methods, method),
+        *(results, beside, clean),
         *(cost, export),
         diagnose,
         *(bench, overhead, regroup, diagnose_cost, tune),

@@ -312,6 +312,36 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         11,
     ),
+    "results": (
+        {
+            "results": [
+                {
+                    **{"name": EVIL, "kind": "compare", "what": EVIL, "data_version": EVIL},
+                    **{"started": "2026-01-02T03:04:05+00:00", "headline": EVIL, "state": EVIL},
+                }
+            ]
+        },
+        5,
+    ),
+    "beside": (
+        {
+            **{"first": EVIL, "second": EVIL, "task": "classification", "data_versions": [EVIL, "new"]},
+            "table": [
+                {"method": EVIL, **dict.fromkeys(("first", "second"), {"seeds": 1, **dict.fromkeys(QUANTITY.columns)})}
+            ],
+            "paired": [
+                {"method": EVIL, "seeds": [0], "sentence": EVIL},
+                {"method": EVIL, "seeds": [], "why_not": EVIL},
+            ],
+            "only": [[EVIL], []],
+            "params": [{"difference": EVIL, "methods": ["other"]}],
+        },
+        10,
+    ),
+    "clean": (
+        {"kinds": [{"kind": EVIL, "lost": EVIL, "bytes": 1, "deleted": True, "kept": [EVIL], "places": [EVIL] * 4}]},
+        5,
+    ),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
 }
 
@@ -333,6 +363,38 @@ def printed_by_commands() -> set[str]:
 
 def test_what_any_command_answers_has_a_printer_and_a_sample_here() -> None:
     assert printed_by_commands() == PRINTERS.keys() == SAMPLES.keys()
+
+
+LONG = "clustered_selective_averaging_by_accuracy"
+
+
+def with_long_names(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {with_long_names(key): with_long_names(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(map(with_long_names, content))
+    return content.replace(EVIL, LONG) if isinstance(content, str) else content
+
+
+@pytest.mark.parametrize("name", sorted(PRINTERS))
+def test_nothing_is_cut_at_eighty_columns(name: str) -> None:
+    """Each letter of what is printed without an end of lines is there, and no line is longer."""
+    shown = []
+    for width in (10_000, 80):
+        out = io.StringIO()
+        PRINTERS[name](with_long_names(SAMPLES[name][0]), PlainConsole(file=out, width=width))
+        shown.append(out.getvalue())
+    assert sorted("".join(shown[1].split())) == sorted("".join(shown[0].split()))
+    assert max(map(len, shown[1].splitlines())) <= 80
+
+
+def test_a_long_name_is_folded_before_a_number_is() -> None:
+    sample = with_long_names(SAMPLES["compare"][0])
+    sample["table"] = [{**sample["table"][0], "seeds": 2, "method": LONG}]
+    sample["table"][0] |= {key: 0.9 for name in QUANTITY.columns for key in (name, f"{name}/sd")}
+    out = io.StringIO()
+    PRINTERS["compare"](sample, PlainConsole(file=out, width=80))
+    assert out.getvalue().count("0.900 ± 0.900") == len(QUANTITY.columns)
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])
