@@ -54,7 +54,7 @@ def say(line: str) -> None:
 
 
 class TextTable(Table):
-    """Without lines. The first column, of names, is folded only where a name is long: else numbers would be folded for it."""
+    """Without lines. The first column, of names, is folded where a name is long: else numbers would be folded for it."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         """See rich."""
