@@ -124,7 +124,10 @@ def compare(
         bool, typer.Option("--tune", help="First choose each method's best of 8 settings, on validation rows.")
     ] = False,
     name: Annotated[
-        str | None, typer.Option(help="Of the new comparison: its folder in runs/ and its experiment in MLflow.")
+        str | None,
+        typer.Option(
+            help="Of the comparison, in runs/ and MLflow; with --resume which goes on, or its name's beginning."
+        ),
     ] = None,
     resume: Resume = False,
     overrides: Overrides = None,
@@ -146,9 +149,9 @@ def compare(
         wanted = _plan(project, methods, numbers, reference)
         _ready(project)
         if resume:
-            _check_comparison(project, wanted, overrides or [])
-        if name is not None:
-            _check_name(project, name, resume)
+            _check_comparison(project, wanted, overrides or [], name)
+        elif name is not None:
+            _check_name(project, name)
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
         comparison = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
         session.answer(comparison, "compare", failed=bool(comparison["failed"]))
@@ -233,17 +236,75 @@ def diagnose(
 
 
 @app.command()
-def methods(overrides: Overrides = None, json: Json = False) -> None:
-    """List the methods and their options.
+def methods(
+    method: Annotated[str | None, typer.Argument(help="With this one's options; all, in a line each, if none.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List the methods, or one method's options with what each takes and means.
 
-    Example: siloflow methods
+    Example: siloflow methods uefl
     """
     with _session(json, timings=False, server=False) as session:
         from flows import method as pages
 
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
-        descriptions = [pages.describe(name, extra) for name in pages.names(extra)]
-        session.answer({"methods": descriptions}, "methods")
+        if method is None:
+            session.answer({"methods": [pages.describe(name, extra) for name in pages.names(extra)]}, "methods")
+        else:
+            from flows.experiment.method_options import in_full
+
+            session.answer(in_full(method, extra), "method")
+
+
+@app.command()
+def results(
+    name: Annotated[str | None, typer.Argument(help="What to print again, by its folder in runs/.")] = None,
+    other: Annotated[str | None, typer.Argument(help="A comparison to hold beside the first.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List what was run here, print one result again, or hold two comparisons beside each other.
+
+    A beginning of a name is enough where only one begins so.
+
+    Example: siloflow results
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        if name is None:
+            from flows.past.listed import listed
+
+            session.answer(listed(project.root), "results")
+        elif other is None:
+            from flows.past.again import again
+
+            answer, printer = again(project, name)
+            session.answer(answer, printer)
+        else:
+            from flows.past.beside import beside
+
+            session.answer(beside(project, name, other), "beside")
+
+
+@app.command()
+def clean(
+    yes: Annotated[bool, typer.Option("--yes", help="Delete all that is listed, without asking.")] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """List what piles up, with what is lost without it, and delete what you agree to.
+
+    Finished runs, what silos told and what is in use stay. Where nobody can be asked nothing is deleted without --yes.
+
+    Example: siloflow clean
+    """
+    with _session(json, timings=False, server=False) as session:
+        project = session.project(overrides)
+        from flows.console.consent import consent
+        from flows.past.clean import clean as thrown
+
+        session.answer(thrown(project.root, consent(yes, silent=json)), "clean")
 
 
 @app.command()
@@ -507,18 +568,15 @@ def _check_run(project: Any, method: str, seed: int) -> None:
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
 
-def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str]) -> None:
+def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str], name: str | None) -> None:
     from flows.compare import check_resume
 
-    check_resume(project, wanted, overrides)
+    check_resume(project, wanted, overrides, name)
 
 
-def _check_name(project: Any, name: str, resume: bool) -> None:
+def _check_name(project: Any, name: str) -> None:
     from flows.experiment.free_name import free_name
-    from silos.errors import UserError
 
-    if resume:
-        raise UserError("--name is for a new comparison, and --resume goes on with the newest; give one of them.")
     free_name(project, name)
 
 

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from flows.console import screen
 from flows.doors.forms import MethodName, Overrides, Seed
 from flows.doors.verb import verb
 from flows.experiment import identity, prefect_page
@@ -14,6 +13,7 @@ from flows.experiment.free_name import free_name
 from flows.experiment.many_runs import comparison_in_mlflow
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared, kept
+from flows.experiment.many_runs.planned_runs import say_plan
 from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
@@ -21,9 +21,11 @@ from flows.experiment.project import Project, experiment, new_experiment, newest
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.scaling.run_notes import of_all
 from flows.method import start
+from flows.past.found import find
 from silos.errors import UserError
-from tasks.recording.figures import draw_comparison, table_rows
+from tasks.recording.figures.comparison_figure import draw_comparison
 from tasks.recording.json_files import write_json
+from tasks.recording.result_tables import table_rows
 from tasks.running.runner import PrefectRunner
 
 Results = dict[tuple[str, int], dict[str, Any]]
@@ -48,15 +50,15 @@ def compare(
         seeds: Of training; every method trains with each.
         reference: The method that the others are compared with.
         overrides: Values over those of params.yaml, each as section.key=value.
-        resume: Go on with the newest comparison, which must have asked for the same.
-        name: What a new one is called, in runs/ and in MLflow.
+        resume: Go on with the comparison that is named, or the newest, which must have asked for the same.
+        name: What a new one is called, in runs/ and in MLflow; with resume, which goes on.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
     with project.working("compare"):
         wanted = plan(project, methods, seeds, reference)
-        called = None if name is None else free_name(project, name)
-        name = newest_experiment(project, "compare") if resume else None
+        called = None if name is None or resume else free_name(project, name)
+        name = resumed(project, name) if resume else None
         if name is not None:
             _same(wanted, experiment(project, name))
         else:
@@ -86,9 +88,14 @@ def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, r
     return {**asked, "data_version": project.silos.version}
 
 
-def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str]) -> None:
+def resumed(project: Project, name: str | None) -> str | None:
+    """The comparison to go on with: the one of this name or beginning of a name, else the newest; None if there is none."""
+    return newest_experiment(project, "compare") if name is None else find(project.runs, name, "compare").name
+
+
+def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str], name: str | None = None) -> None:
     """UserError if `resume` would have to go on with something else than was started."""
-    name = newest_experiment(project, "compare")
+    name = resumed(project, name)
     if name is None:
         return
     _same(wanted, experiment(project, name))
@@ -108,7 +115,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     prefect_page.logged(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})
-        results, failed = _all_runs(name, wanted, overrides, chosen, first)
+        results, failed = _all_runs(project, name, wanted, overrides, chosen, first)
         conclusions = _conclusions(project, wanted, overrides, results, chosen)
     comparison = {
         "experiment": name,
@@ -132,6 +139,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
 
 
 def _all_runs(
+    project: Project,
     name: str,
     wanted: dict[str, Any],
     overrides: list[str],
@@ -145,7 +153,9 @@ def _all_runs(
     results: Results = {}
     failed = []
     if not chosen:
-        screen.current().plan(len(wanted["methods"]) * len(wanted["seeds"]))
+        say_plan(
+            project, name, [run_name(method, seed) for seed, method in product(wanted["seeds"], wanted["methods"])]
+        )
     for seed, method in product(wanted["seeds"], wanted["methods"]):
         best = chosen.get(method)
         if best and seed == wanted["seeds"][0]:
@@ -215,6 +225,6 @@ def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
     for key, value in wanted.items():
         if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`
             raise UserError(
-                f"the last comparison, {known['name']}, has {key} {known.get(key, 0)} and you ask for {value}; "
+                f"the comparison {known['name']} has {key} {known.get(key, 0)} and you ask for {value}; "
                 "ask for the same, or start anew without --resume."
             )

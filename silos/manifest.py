@@ -3,6 +3,7 @@
 import json
 from collections.abc import KeysView, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ class Manifest:
     def client(self, name: str) -> ClientEntry:
         """The entry of one client."""
         if name not in self._by_name:
-            raise UserError(f"there is no client {name} in data/{self.name}; it has {_some(list(self._by_name))}.")
+            near = get_close_matches(name, self._by_name, 1)
+            hint = f"did you mean {near[0]}? It has" if near else "it has"
+            raise UserError(f"there is no client {name} in data/{self.name}; {hint} {_some(list(self._by_name))}.")
         return self._by_name[name]
 
     def rows(self, split: str) -> dict[str, int]:

@@ -40,11 +40,13 @@ def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") 
     return "\n".join(lines)
 
 
-def nearest(wrong: str, right: Sequence[str]) -> str:
-    """The end of a sentence about a name that is none of the right ones."""
+def nearest(wrong: str, right: Sequence[str], otherwise: str | None = None) -> str:
+    """The end of a sentence about a name that is none of the right ones; where none is near, all, or `otherwise`."""
     near = get_close_matches(wrong, right, 1)
     if near:
         return f"; did you mean {near[0]}?"
+    if otherwise is not None:
+        return otherwise
     return f"; there are {', '.join(right)}." if right else "."
 
 

@@ -6,8 +6,8 @@ from functools import cached_property
 class Screen:
     """Told by flows how far they are; this one shows nothing: scheduled runs, and flows called from Python."""
 
-    def plan(self, runs: int) -> None:
-        """This many runs are to come."""
+    def plan(self, runs: int, rounds: int, done: int = 0, done_rounds: int = 0) -> None:
+        """This many runs, of so many rounds in all at most, of which these were done before; again when more is known."""
 
     def begin(self, run: str, done: int, rounds: int) -> None:
         """A run starts, or goes on after `done` of its rounds."""

@@ -16,10 +16,10 @@ from models.shift.guarded import TYPES
 from silos.machine.files import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
+from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.recording.mlflow_store.ticket import Finish, Ticket
-from tasks.recording.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
 EXPERIMENT = "diagnoses"
 """Of all in MLflow, so that one can be held beside another."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from flows.console.complaints import nearest
 from flows.experiment.evaluation import scored_model
 from flows.experiment.project import Project, experiment
 from flows.experiment.run_folder import RunFolder
@@ -69,10 +70,10 @@ def find_run(project: Project, run: str) -> RunFolder:
         p for place in inside for p in _folders(place) if _is_run(p)
     ]
     if not found:
-        raise UserError(
-            f"there is no run {shown(repr(run))} in {runs}; give the path that `siloflow run` prints after files, such as "
-            "runs/run-…/fedavg-seed0."
-        )
+        there = [path.name for folder in _folders(runs) for path in (folder, *_folders(folder)) if _is_run(path)]
+        there += [folder.name for folder in _folders(runs) if is_there(folder / "experiment.json")]
+        otherwise = "; give the path that `siloflow run` prints after files, such as runs/run-…/fedavg-seed0."
+        raise UserError(f"there is no run {shown(repr(run))} in {runs}{nearest(run, sorted({*there}), otherwise)}")
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(runs.parent)) for path in found[:5])
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""

@@ -22,8 +22,8 @@ from models.networks.registry import comes_along, kind_of, to_json
 from models.state import Private, Weights
 from silos.cohort import Silos
 from silos.private import PrivateStore
-from tasks.recording.figures import write_client_table
 from tasks.recording.mlflow_store.ticket import Finish, Ticket
+from tasks.recording.result_tables import write_client_table
 
 
 def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:

@@ -31,13 +31,21 @@ class CFL(Method):
     tested_model = "personal"
     tuned = axes(mean_share=(0.1, 0.4))
 
-    mean_below: float | None = Field(None, ge=0, le=bounds.REAL)
-    longest_above: float | None = Field(None, ge=0, le=bounds.REAL)
-    mean_share: float = Field(0.1, ge=0, le=bounds.REAL)
-    longest_share: float = Field(0.2, ge=0, le=bounds.REAL)
-    after_round: int = Field(0, ge=0, le=bounds.TIMES)
-    separation: float = Field(0.0, ge=0, le=1)
-    linkage: Linkage = "single"
+    mean_below: float | None = Field(
+        None, ge=0, le=bounds.REAL, description="the paper's e1: the mean update is shorter; null: mean_share"
+    )
+    longest_above: float | None = Field(
+        None, ge=0, le=bounds.REAL, description="the paper's e2: the longest update is longer; null: longest_share"
+    )
+    mean_share: float = Field(
+        0.1, ge=0, le=bounds.REAL, description="e1 as a share of the first round's longest update"
+    )
+    longest_share: float = Field(
+        0.2, ge=0, le=bounds.REAL, description="e2 as a share of the first round's longest update"
+    )
+    after_round: int = Field(0, ge=0, le=bounds.TIMES, description="rounds of FedAvg before the first split")
+    separation: float = Field(0.0, ge=0, le=1, description="least gap of directions between parts, 0 to 1")
+    linkage: Linkage = Field("single", description="how two parts are found: single is the paper's rule")
 
     def init(self, problem: Problem) -> State:
         """One cluster, the root of the tree, with FedAvg's start."""

@@ -48,13 +48,19 @@ class Conditional(Method):
 
     tuned = axes(statistics=([{"kind": "covariance_xy"}], [{"kind": "loadings"}]))
 
-    statistics: Annotated[tuple[dict[str, Any], ...], PlainText()] = ({"kind": "covariance_xy"},)
-    form: Literal["joined", "planes", "bilinear", "ensemble"] = "joined"
-    constant: bool = False
-    experts: int = Field(3, ge=1, le=bounds.COPIES)
-    source: Source = "local"
-    arm: Literal["fedavg", "fedsgd", "pooled"] = "fedavg"
-    few_rows: FewRows = "zeros"
+    statistics: Annotated[tuple[dict[str, Any], ...], PlainText()] = Field(
+        ({"kind": "covariance_xy"},), description="what a client says of its rows: docs/statistics.md"
+    )
+    form: Literal["joined", "planes", "bilinear", "ensemble"] = Field(
+        "joined", description="how statistics enter the network: docs/methods/conditional.md"
+    )
+    constant: bool = Field(False, description="with form bilinear: a 1 at the end of the statistics")
+    experts: int = Field(3, ge=1, le=bounds.COPIES, description="with form ensemble: so many linear models")
+    source: Source = Field("local", description="what stands in the statistics' place; all but local are controls")
+    arm: Literal["fedavg", "fedsgd", "pooled"] = Field(
+        "fedavg", description="how weights are trained: pooled is no federation"
+    )
+    few_rows: FewRows = Field("zeros", description="a client with too few rows reads zeros, or ends the run")
 
     @field_validator("statistics")
     @classmethod

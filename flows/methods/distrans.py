@@ -32,9 +32,11 @@ class DisTrans(fedavg.FedAvg):
 
     tuned = axes(mix=Axis(values=(0.2, 0.4), most=0.8))
 
-    mix: float = Field(0.2, ge=0, lt=1)
-    offset_rate: float = Field(0.2, ge=0, le=bounds.REAL)
-    start_scale: float = Field(1.0, ge=0, le=bounds.REAL)
+    mix: float = Field(0.2, ge=0, lt=1, description="a: how much of the client's picture is mixed in")
+    offset_rate: float = Field(
+        0.2, ge=0, le=bounds.REAL, description="the picture's learning rate, in those of the model"
+    )
+    start_scale: float = Field(1.0, ge=0, le=bounds.REAL, description="the picture starts uniform from 0 to this")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""

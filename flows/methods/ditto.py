@@ -24,7 +24,7 @@ class Ditto(fedavg.FedAvg):
     tested_model = "personal"
     tuned = axes(personal_weight=(0.1, 1.0))
 
-    personal_weight: float = Field(1.0, ge=0, le=bounds.REAL)
+    personal_weight: float = Field(1.0, ge=0, le=bounds.REAL, description="lambda: 0 is local_only, a large one fedavg")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start; nobody has stored weights yet."""

@@ -8,6 +8,8 @@ repeat: every client k trains (w_k, v_k) from (w, v_k) for E local epochs
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from flows.method import Method, Report
 from flows.methods.shared import own_norms
 from flows.round import Problem, Round
@@ -26,7 +28,9 @@ class FedBN(Method):
 
     tested_model = "personal"
 
-    keep: Literal["layers", "statistics"] = "layers"
+    keep: Literal["layers", "statistics"] = Field(
+        "layers", description="what stays of normalising layers: all of it, or running statistics"
+    )
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw; nobody has stored normalising layers yet."""

@@ -31,8 +31,10 @@ class FedIIR(fedavg.FedAvg):
 
     tuned = axes(penalty=(0.001, 0.01))
 
-    penalty: float = Field(0.01, ge=0, le=bounds.REAL)
-    decay: float = Field(0.95, ge=0, lt=1)
+    penalty: float = Field(
+        0.01, ge=0, le=bounds.REAL, description="lambda: weight of the distance to the mean gradient"
+    )
+    decay: float = Field(0.95, ge=0, lt=1, description="how much of the last round's mean gradient is kept")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start, and g = 0."""

@@ -20,7 +20,9 @@ class FedProx(fedavg.FedAvg):
 
     tuned = axes(proximal=(0.01, 0.1))
 
-    proximal: float = Field(0.01, ge=0, le=bounds.REAL)
+    proximal: float = Field(
+        0.01, ge=0, le=bounds.REAL, description="mu: how strongly clients are held near the server's weights"
+    )
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere with the proximal term, average."""

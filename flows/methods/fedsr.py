@@ -34,10 +34,19 @@ class FedSR(fedavg.FedAvg):
 
     tuned = axes(norm_weight=(0.001, 0.01))
 
-    norm_weight: float = Field(0.01, ge=0, le=bounds.REAL)
-    conditional_weight: float = Field(0.001, ge=0, le=bounds.REAL)
-    sampled: bool = True
-    width: int | None = Field(None, ge=1, le=bounds.CHANNELS)
+    norm_weight: float = Field(
+        0.01, ge=0, le=bounds.REAL, description="alpha L2R: weight of the representation's length"
+    )
+    conditional_weight: float = Field(
+        0.001, ge=0, le=bounds.REAL, description="alpha CMI: weight of the distance to a class's reference"
+    )
+    sampled: bool = Field(True, description="draw the representation; false takes its mean")
+    width: int | None = Field(
+        None,
+        ge=1,
+        le=bounds.CHANNELS,
+        description="numbers of the representation, by a layer of its own; null: as they are",
+    )
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw with a layer for sigma; nobody has stored references yet."""

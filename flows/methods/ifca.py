@@ -34,10 +34,14 @@ class IFCA(Method):
 
     tuned = axes(restarts=Axis(values=(1, 4), least=1, most=4))
 
-    clusters: int = Field(3, ge=1, le=bounds.COPIES)
-    restarts: int = Field(1, ge=1, le=bounds.COPIES)
-    trial: int = Field(10, ge=1, le=bounds.TIMES)
-    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
+    clusters: int = Field(3, ge=1, le=bounds.COPIES, description="K: how many models the server keeps")
+    restarts: int = Field(
+        1, ge=1, le=bounds.COPIES, description="so many sets of models on trial; the best goes on alone"
+    )
+    trial: int = Field(10, ge=1, le=bounds.TIMES, description="rounds of that trial")
+    start_scale: float = Field(
+        1.0, gt=0, le=bounds.REAL, description="factor of the drawn weights: near starts are alike to clients"
+    )
 
     def init(self, problem: Problem) -> State:
         """A draw for every model of every set; the first of them is FedAvg's."""

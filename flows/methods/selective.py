@@ -45,13 +45,21 @@ class Selective(Method):
 
     tested_model = "personal"
 
-    local_rounds: int = Field(5, ge=1, le=bounds.TIMES)
-    overlap: Overlap = "jaccard"
-    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap", "accuracy"] = "gap"
-    trial_rounds: int = Field(5, ge=1, le=bounds.TIMES)
-    assign: Assign = "complete"
-    start: Literal["common", "mean"] = "common"
-    regroup_every: int | None = Field(None, ge=1, le=bounds.TIMES)
+    local_rounds: int = Field(5, ge=1, le=bounds.TIMES, description="E1: rounds alone, before groups are made")
+    overlap: Overlap = Field("jaccard", description="how alike two clients' right rows are")
+    threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap", "accuracy"] = Field(
+        "gap", description="overlap from which clients are together; gap and accuracy find it"
+    )
+    trial_rounds: int = Field(
+        5, ge=1, le=bounds.TIMES, description="with threshold accuracy: rounds that groups are tried for"
+    )
+    assign: Assign = Field("complete", description="how groups are made of overlaps")
+    start: Literal["common", "mean"] = Field(
+        "common", description="what groups begin with: FedAvg's start, or their clients' mean"
+    )
+    regroup_every: int | None = Field(
+        None, ge=1, le=bounds.TIMES, description="groups are made anew after so many rounds; null: never"
+    )
 
     def init(self, problem: Problem) -> State:
         """Nobody has trained, and there are no groups; UserError without rows on which every client can be tried."""

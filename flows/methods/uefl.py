@@ -54,27 +54,47 @@ class UEFL(Method):
 
     tested_model = "personal"
 
-    arm: Literal["paper", "ours"] = "ours"
-    words: int = Field(32, ge=1, le=bounds.CHANNELS)
-    segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = 1
-    commitment: float = Field(0.25, ge=0, le=bounds.REAL)
-    code_weight: float = Field(1.0, ge=0, le=bounds.REAL)
-    warm_up: int = Field(0, ge=0, le=bounds.TIMES)
-    start: Literal["normal", "centres"] = "normal"
-    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
-    first_rounds: int = Field(20, ge=1, le=bounds.TIMES)
-    more_rounds: int = Field(10, ge=1, le=bounds.TIMES)
-    stages: int = Field(5, ge=1, le=bounds.TIMES)
-    most: int | None = Field(None, ge=1, le=bounds.CLIENTS)
-    passes: int = Field(20, ge=0, le=bounds.PASSES)
-    check_on: Literal["validation", "train"] = "validation"
-    tolerance: float | None = Field(0.3, ge=-1, le=bounds.REAL)
-    threshold: Literal["first", "each_stage"] = "first"
-    extend: Literal["uncertain", "random", "shared"] = "uncertain"
-    fill: Fill = "kmeans"
-    until: Until = "certain"
-    unseen: Unseen = "shared"
-    joining: Literal["own", "shared"] = "own"
+    arm: Literal["paper", "ours"] = Field(
+        "ours", description="sets what is not set beside it: the paper's text, or what worked"
+    )
+    words: int = Field(32, ge=1, le=bounds.CHANNELS, description="V: words at the start and of each extension")
+    segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = Field(
+        1, description="slices of the channels that take a word each"
+    )
+    commitment: float = Field(0.25, ge=0, le=bounds.REAL, description="weight that draws features to their words")
+    code_weight: float = Field(
+        1.0, ge=0, le=bounds.REAL, description="weight of the codebook's loss beside the objective"
+    )
+    warm_up: int = Field(0, ge=0, le=bounds.TIMES, description="rounds without words; with start centres")
+    start: Literal["normal", "centres"] = Field(
+        "normal", description="the first words: random, or centres that clients tell"
+    )
+    start_scale: float = Field(1.0, gt=0, le=bounds.REAL, description="spread of the words with start normal")
+    first_rounds: int = Field(20, ge=1, le=bounds.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=bounds.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=bounds.TIMES, description="stages at most")
+    most: int | None = Field(
+        None, ge=1, le=bounds.CLIENTS, description="clients extended at once at most, the most uncertain first"
+    )
+    passes: int = Field(20, ge=0, le=bounds.PASSES, description="T: passes with dropout whose mean is judged")
+    check_on: Literal["validation", "train"] = Field(
+        "validation", description="rows on which clients are asked for their doubt"
+    )
+    tolerance: float | None = Field(
+        0.3, ge=-1, le=bounds.REAL, description="gamma: doubt above the least by this is uncertain; null: never"
+    )
+    threshold: Literal["first", "each_stage"] = Field(
+        "first", description="the limit of the first check stays, or is anew each stage"
+    )
+    extend: Literal["uncertain", "random", "shared"] = Field(
+        "uncertain", description="who gets words; random and shared are controls"
+    )
+    fill: Fill = Field("kmeans", description="new words: centres of the client's features, or random")
+    until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
+    unseen: Unseen = Field("shared", description="the words that a client reads which never trained")
+    joining: Literal["own", "shared"] = Field(
+        "own", description="the words of a client that comes after the first check"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from flows.experiment.run_folder import RunFolder
 from flows.papers.cells import by_class, paired_rows, together
 from flows.papers.sweep import Sweep
 from flows.papers.trials import tried
+from flows.papers.writing.recorded_runs import runs
 from flows.run import run
 from models.assessment.quantities import QUANTITIES
 from tasks.recording.json_files import write_json
@@ -23,8 +24,9 @@ def fill(sweep: Sweep) -> None:
         path = sweep.root / "runs" / sweep.experiment / "experiment.json"
         about = f"{page.title}. {page.source}."
         write_json(path, {"kind": "reproduce", "name": sweep.experiment, "about": about})
-    screen.current().plan(sum(map(sweep.count, page.cells)))
-    news = {cell for cell in page.cells if _fill_cell(sweep, cell)}
+    before = {cell: runs(sweep, cell) for cell in page.cells}
+    _plan(sweep, before)
+    news = {cell for cell in page.cells if _fill_cell(sweep, cell, before)}
     for pair in sweep.pairs():
         both = {pair.first, pair.second}
         anew = news & both and all(map(sweep.here, both)) and not sweep.from_records(pair)
@@ -40,13 +42,21 @@ def fill(sweep: Sweep) -> None:
                 sweep.results.keep(*sweep.place_of_ensemble(cell), {"numbers": numbers})
 
 
-def _fill_cell(sweep: Sweep, cell: str) -> bool:
+def _plan(sweep: Sweep, before: dict[str, int]) -> None:
+    """Tells the screen what is to come, as far as it is known yet; `before`: each cell's runs of earlier commands."""
+    counts = {cell: (sweep.count(cell), done, sweep.steps(cell)) for cell, done in before.items()}
+    in_all = (sum(count for count, _, _ in counts.values()), sum(count * steps for count, _, steps in counts.values()))
+    done = (sum(before.values()), sum(done * steps for _, done, steps in counts.values()))
+    screen.current().plan(*in_all, *done)
+
+
+def _fill_cell(sweep: Sweep, cell: str, before: dict[str, int]) -> bool:
     """The grid on the first seed, what lies beyond it, then every seed at the best choice; whether any was missing."""
     news, done = [], 0
     while rest := sweep.tries(cell)[done:]:
         news += [_fill_one(sweep, cell, *one) for one in rest]
         done += len(rest)
-        screen.current().plan(sum(map(sweep.count, sweep.page.cells)))
+        _plan(sweep, before)
     return any(news + [_fill_one(sweep, cell, *one) for one in sweep.wanted(cell)])
 
 

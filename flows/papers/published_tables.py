@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
+from flows.console.complaints import nearest
 from flows.experiment.many_runs.settings_grid import Axis, Grid, Point, placed
 from flows.papers.curves import Curves, Record, Settings
 from flows.papers.paper_names import PAPERS, names
@@ -241,9 +242,8 @@ def written(paper: str) -> Mapping[str, Any]:
     """A paper's page as it is written, with its tables; UserError if there is no such page."""
     page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
     if not is_there(page) or not (is_own(paper) or paper in names()):
-        raise UserError(
-            f"there is no paper {shown(repr(paper))}; there are {', '.join(names())}, or name a .yaml file of your own."
-        )
+        others = f"; there are {', '.join(names())}, or name a .yaml file of your own."
+        raise UserError(f"there is no paper {shown(repr(paper))}{nearest(paper, names(), others)}")
     try:
         content = _parsed(page.read_bytes())
     except strict_yaml.NotYamlError as error:
@@ -266,7 +266,8 @@ def table_of(paper: str, table: str | None, scale: str) -> Table:
     if table is None:
         raise UserError(f"say which table of {paper}: --table takes {', '.join(there)}.")
     if table not in there:
-        raise UserError(f"{paper} has no table {shown(repr(table))} here; --table takes {', '.join(there)}.")
+        others = f"; --table takes {', '.join(there)}."
+        raise UserError(f"{paper} has no table {shown(repr(table))} here{nearest(table, list(there), others)}")
     plain(table, f"{paper}: the table")  # folders and results are called after it
     try:
         page = Table.model_validate(there[table])

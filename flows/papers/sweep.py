@@ -227,6 +227,10 @@ class Sweep:
         """Of a run, at most."""
         return self._projects[cell].params.training.rounds
 
+    def steps(self, cell: str) -> int:
+        """What the bar counts of a run of a cell: its rounds; of a trial, itself."""
+        return 1 if self.page.judged else self.rounds(cell)
+
     def count(self, cell: str) -> int:
         """Runs of a cell, as far as it is known yet."""
         return len(self._settings_of(cell)) - 1 + len(self.seeds_of(cell))

@@ -22,10 +22,12 @@ from models.shift.known.second_opinion import second_opinion
 def tried(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:
     """What is kept of a cell's pairs with this seed: how often which verdict was said, and of which pairs rightly."""
     start = time.perf_counter()
+    screen.current().begin(cell, 0, 1)
     heard = _heard(sweep, cell, seed)
     seconds = round(time.perf_counter() - start, 1)
     judges = list(dict.fromkeys(judge for pair in heard for judge in pair.opinion.said))
     right = sum(pair.truth == pair.opinion.said[judges[0]] for pair in heard)
+    screen.current().round(1, None)
     screen.current().end(cell, f"{right}/{len(heard)} right", seconds)
     ranked = [pair.opinion.ranked for pair in heard if pair.opinion.ranked is not None]
     record = {

@@ -70,6 +70,20 @@ def alone(folder: Path) -> Iterator[None]:
         # its last holder has thrown the folder away meanwhile, and this lock with it
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process works on a run, as `alone` has it."""
+    try:
+        with (folder / ".lock").open() as lock:
+            return not _take(lock.fileno(), fcntl.LOCK_SH)
+    except OSError:  # nobody ever did
+        return False
+
+
+def workers(folder: Path) -> list[str]:
+    """The names of those who work on data/ or change it now."""
+    return [*_living(folder, _WORKS), *_living(folder, _CHANGES)]
+
+
 @contextmanager
 def in_turn(file: Path) -> Iterator[None]:
     """One process at a time; the others wait, and nobody is told: for what takes a moment. `file` is only the lock."""

@@ -25,6 +25,7 @@ DATA = "data"
 RECORD = "data.dvc"
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_MAKES_IT = "`siloflow partition` makes it, as params.yaml describes it."
 _WAYS_OUT = (
     "`dvc checkout` (or `dvc pull`) brings the recorded data back, `siloflow partition` makes new data and records it."
 )
@@ -91,7 +92,7 @@ def verify(root: Path, name: str, cache: Path | None = None) -> dict[str, str]:
     root = Path(root)
     expected = recorded(root)
     if not (root / DATA / name).is_dir():
-        ways_out = _WAYS_OUT if expected else "`siloflow partition` makes it, as params.yaml describes it."
+        ways_out = _WAYS_OUT if _could_check_out(root, expected) else _MAKES_IT
         raise UserError(f"there is no folder {root / DATA / name}; {ways_out}")
     if expected is None:
         raise UserError(
@@ -103,6 +104,17 @@ def verify(root: Path, name: str, cache: Path | None = None) -> dict[str, str]:
         raise UserError(f"data/ is not what {RECORD} records: {_difference(root, expected, hashes)}; {_WAYS_OUT}")
     inside = f"{name}/"
     return {path.removeprefix(inside): md5 for path, md5 in hashes.items() if path.startswith(inside)}
+
+
+def _could_check_out(root: Path, digest: str | None) -> bool:
+    """Whether DVC can have the recorded data: in its cache, or in a remote. A fresh clone has neither."""
+    if digest is None:
+        return False
+    settings = (root / ".dvc" / "config", root / ".dvc" / "config.local")
+    has_remote = any(
+        "[remote" in path.read_text(errors="replace").replace("'", "") for path in settings if path.is_file()
+    )
+    return has_remote or listed(root, digest) is not None
 
 
 def object_path(root: Path, md5: str) -> Path:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import ProgressColumn, Task
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tasks.recording.legible_names import legible
@@ -40,7 +40,7 @@ class PlainColumn(ProgressColumn):
     """A part of the progress bar with text of the task's, as plain as the rest."""
 
     def __init__(self, console: PlainConsole, form: str) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._console, self._form = console, form
 
     def render(self, task: Task) -> Text:
@@ -53,9 +53,22 @@ def say(line: str) -> None:
     PlainConsole().print(line, soft_wrap=True)
 
 
+class TextTable(Table):
+    """Without lines. The first column, of names, is folded where a name is long: else numbers would be folded for it."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """See rich."""
+        if len(str(cells[0])) > _WHOLE:
+            self.columns[0].no_wrap = False
+        super().add_row(*cells, **options)
+
+
+_WHOLE = 24  # letters of a name
+
+
 def text_table(*columns: str) -> Table:
-    """Without lines; the first column is never folded."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """An empty one with these headings."""
+    table = TextTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=i == 0)
     return table

@@ -62,15 +62,6 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"look closer   {LOOK_CLOSER}")
 
 
-def methods(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a method."""
-    table = text_table("method", "model tested", "options", "what it does")
-    for method in answer["methods"]:
-        options = ", ".join(f"{k}={v}" for k, v in method["options"].items()) or "-"
-        table.add_row(method["method"], method["model"], options, method["summary"].partition(": ")[2])
-    console.print(table)
-
-
 def headline(paired: list[dict[str, Any]]) -> str:
     """The comparison in one line: who is better than the reference, who is worse, who cannot be told from it."""
     if not paired:

@@ -11,10 +11,11 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing.durations import duration
+from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Tuned, grid_of, tuned, validation_score
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder, run_name
+from flows.experiment.run_folder import run_name
 from flows.experiment.user_method import MethodError
 from flows.method import find, start
 from flows.round import Problem
@@ -76,11 +77,11 @@ def tuned_methods(
     """
     settings, seeds, methods = wanted["tune"], wanted["seeds"], wanted["methods"]
     grids = {method: _grid(project, method) for method in methods}
-    runs = len(methods) * (settings + len(seeds) - 1)
-    screen.current().plan(runs)
+    runs = _runs(wanted)
+    say_plan(project, name, runs)
     screen.current().say(
         f"{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 beyond every edge at which the "
-        f"best stands), then the best on the other seeds: {runs} runs or some more"
+        f"best stands), then the best on the other seeds: {len(runs)} runs or some more"
     )
 
     @cache
@@ -92,28 +93,26 @@ def tuned_methods(
         return None if isinstance(found, str) else validation_score(found, project.quantity)
 
     first = [result(method, 0, tuple(grid.settings(grid.points()[0]))) for method, grid in grids.items()]
-    left = _left(project, name, wanted)
+    left = len(unfinished(project, name, runs))  # once each method has run once
     if left:
         screen.current().say(f"about {duration(left * _seconds_of_run(first))} for the other {left}")
 
-    def beyond(more: int) -> None:
-        nonlocal runs
-        runs += more
-        screen.current().plan(runs)
+    def beyond(method: str, more: int) -> None:
+        runs.extend(run_name(method, seeds[0], cell_of(settings + at)) for at in range(more))
+        say_plan(project, name, runs)
 
-    chosen = {method: tuned(method, grid, partial(score, method), beyond) for method, grid in grids.items()}
+    chosen = {m: tuned(m, grid, partial(score, m), partial(beyond, m)) for m, grid in grids.items()}
     return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
 
 
-def _left(project: Project, name: str, wanted: dict[str, Any]) -> int:
-    """Runs that are not finished, once each method has run once: a resumed comparison has others already."""
+def _runs(wanted: dict[str, Any]) -> list[str]:
+    """The names of all that are known before anything has run."""
     first, *others = wanted["seeds"]
-    runs = [
+    return [
         run_name(method, *one)
         for method in wanted["methods"]
-        for one in [*((first, cell_of(at)) for at in range(1, wanted["tune"])), *((seed, "") for seed in others)]
+        for one in [*((first, cell_of(at)) for at in range(wanted["tune"])), *((seed, "") for seed in others)]
     ]
-    return sum(not RunFolder(project.runs / name / run).result.is_file() for run in runs)
 
 
 def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:

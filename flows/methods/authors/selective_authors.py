@@ -45,13 +45,19 @@ class SelectiveAuthors(Method):
 
     tested_model = "personal"
 
-    local_rounds: int = Field(5, ge=0, le=bounds.TIMES)
-    averaging: Literal["in_turn", "mean"] = "in_turn"
-    starts: Literal["own", "common"] = "own"
-    weighting: Literal["equal", "rows"] = "equal"
-    overlap: Overlap = "equal"
-    threshold: float = Field(0.82, ge=0, le=1)
-    assign: Assign = "first_member"
+    local_rounds: int = Field(
+        5, ge=0, le=bounds.TIMES, description="E1: rounds alone; 0: no groups, federated training"
+    )
+    averaging: Literal["in_turn", "mean"] = Field(
+        "in_turn", description="a group trains one tensor in turn, or each client a copy"
+    )
+    starts: Literal["own", "common"] = Field(
+        "own", description="clients start from draws of their own, or from a common one"
+    )
+    weighting: Literal["equal", "rows"] = Field("equal", description="of clients in the mean of a group")
+    overlap: Overlap = Field("equal", description="how alike two clients' right rows are")
+    threshold: float = Field(0.82, ge=0, le=1, description="overlap from which clients are together")
+    assign: Assign = Field("first_member", description="how groups are made of overlaps")
 
     def init(self, problem: Problem) -> State:
         """Nobody has trained; UserError where groups are to be made without rows on which every client can be tried."""

@@ -37,16 +37,18 @@ class UEFLAuthors(Method):
 
     tested_model = "personal"
 
-    words: int = Field(64, ge=1, le=bounds.CHANNELS)
-    segments: int = Field(1, ge=1, le=bounds.CHANNELS)
-    commitment: float = Field(0.25, ge=0, le=bounds.REAL)
-    code_weight: float = Field(1.0, ge=0, le=bounds.REAL)
-    start_scale: float = Field(1.0, gt=0, le=bounds.REAL)
-    first_rounds: int = Field(20, ge=1, le=bounds.TIMES)
-    more_rounds: int = Field(10, ge=1, le=bounds.TIMES)
-    stages: int = Field(5, ge=1, le=bounds.TIMES)
-    tolerance: float = Field(0.1, ge=-1, le=bounds.REAL)
-    until: Until = "certain"
+    words: int = Field(64, ge=1, le=bounds.CHANNELS, description="V: words at the start and of each extension")
+    segments: int = Field(1, ge=1, le=bounds.CHANNELS, description="slices of the channels that take a word each")
+    commitment: float = Field(0.25, ge=0, le=bounds.REAL, description="weight that draws features to their words")
+    code_weight: float = Field(
+        1.0, ge=0, le=bounds.REAL, description="weight of the codebook's loss beside the objective"
+    )
+    start_scale: float = Field(1.0, gt=0, le=bounds.REAL, description="spread of the first words")
+    first_rounds: int = Field(20, ge=1, le=bounds.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=bounds.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=bounds.TIMES, description="stages at most")
+    tolerance: float = Field(0.1, ge=-1, le=bounds.REAL, description="gamma: doubt above the mean by this is uncertain")
+    until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start, and the same words from N(0, start_scale^2) for everybody to have a copy of."""

@@ -52,11 +52,13 @@ class VirtualAuthors(virtual.Virtual):
     `guarded` false takes steps that leave negative precisions; `generation` sets what is not set beside it.
     """
 
-    generation: Literal[2019, 2020] = 2020
-    evidence: bool = True
-    kept: float = Field(1 / 0.6, ge=0, le=bounds.REAL)
-    guarded: bool = False
-    doubled_precision: bool = True
+    generation: Literal[2019, 2020] = Field(2020, description="which of their codes; sets what is not set beside it")
+    evidence: bool = Field(True, description="every site starts as a random guess that counts")
+    kept: float = Field(
+        1 / 0.6, ge=0, le=bounds.REAL, description="what a site takes of a step of which the server takes 1"
+    )
+    guarded: bool = Field(False, description="refuse steps that leave negative precisions")
+    doubled_precision: bool = Field(True, description="score the server with its precision doubled")
 
     @model_validator(mode="before")
     @classmethod

@@ -6,7 +6,7 @@ from typing import Any
 from flows.experiment.scene import Scene
 from models.method_networks.codebook import SHARED
 from tasks.codebooks.projection import plane, projection
-from tasks.recording.figures import draw_codebook, draw_groups, draw_stages
+from tasks.recording.figures.run_figures import draw_codebook, draw_groups, draw_stages
 
 
 def stages(scene: Scene) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from flows.experiment.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
-from tasks.recording.figures import write_client_table
+from tasks.recording.result_tables import write_client_table
 
 ACCURACY = QUANTITIES["classification"]
 CLIENTS, FEW, MANY = 1_000, 3, 24

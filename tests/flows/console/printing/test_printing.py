@@ -11,6 +11,7 @@ from rich.progress import Task
 from flows import cli
 from flows.console.printing.by_verb import PRINTERS
 from flows.console.printing.literal_text import PlainConsole, say
+from flows.console.printing.shortened import shortened
 from flows.console.progress_bar import Terminal
 from flows.console.session import Session
 from models.assessment.quantities import QUANTITIES
@@ -23,6 +24,7 @@ ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud80
 QUANTITY = QUANTITIES["classification"]
 ROWS = {"train": 1, "validation": 2, "test": 3}
 SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
+NOTHING = {"seeds": 1, **dict.fromkeys(QUANTITY.columns)}
 NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
 # what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
 SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
@@ -120,7 +122,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "methods": (
         {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
-        4,
+        2,
+    ),
+    "method": (
+        {
+            **{"method": EVIL, "model": "global", "summary": EVIL, "page": EVIL},
+            "options": [{"name": EVIL, "takes": EVIL, "choices": [EVIL], "default": EVIL, "meaning": EVIL}],
+        },
+        8,
     ),
     "stats": (
         {
@@ -311,6 +320,34 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         11,
     ),
+    "results": (
+        {
+            "results": [
+                {
+                    **{"name": EVIL, "kind": "compare", "what": EVIL, "data_version": EVIL},
+                    **{"started": "2026-01-02T03:04:05+00:00", "headline": EVIL, "state": EVIL},
+                }
+            ]
+        },
+        5,
+    ),
+    "beside": (
+        {
+            **{"first": EVIL, "second": EVIL, "task": "classification", "data_versions": [EVIL, "new"]},
+            "table": [{"method": EVIL, "first": NOTHING, "second": NOTHING}],
+            "paired": [
+                {"method": EVIL, "seeds": [0], "sentence": EVIL},
+                {"method": EVIL, "seeds": [], "why_not": EVIL},
+            ],
+            "only": [[EVIL], []],
+            "params": [{"difference": EVIL, "methods": ["other"]}],
+        },
+        10,
+    ),
+    "clean": (
+        {"kinds": [{"kind": EVIL, "lost": EVIL, "bytes": 1, "deleted": True, "kept": [EVIL], "places": [EVIL] * 4}]},
+        5,
+    ),
     "estimate": ({"seconds": {EVIL: 60.0}}, 1),
 }
 
@@ -332,6 +369,38 @@ def printed_by_commands() -> set[str]:
 
 def test_what_any_command_answers_has_a_printer_and_a_sample_here() -> None:
     assert printed_by_commands() == PRINTERS.keys() == SAMPLES.keys()
+
+
+LONG = "clustered_selective_averaging_by_accuracy"
+
+
+def with_long_names(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {with_long_names(key): with_long_names(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(map(with_long_names, content))
+    return content.replace(EVIL, LONG) if isinstance(content, str) else content
+
+
+@pytest.mark.parametrize("name", sorted(PRINTERS))
+def test_nothing_is_cut_at_eighty_columns(name: str) -> None:
+    """Each letter of what is printed without an end of lines is there, and no line is longer."""
+    shown = []
+    for width in (10_000, 80):
+        out = io.StringIO()
+        PRINTERS[name](with_long_names(SAMPLES[name][0]), PlainConsole(file=out, width=width))
+        shown.append(out.getvalue())
+    assert sorted("".join(shown[1].split())) == sorted("".join(shown[0].split()))
+    assert max(map(len, shown[1].splitlines())) <= 80
+
+
+def test_a_long_name_is_folded_before_a_number_is() -> None:
+    sample = with_long_names(SAMPLES["compare"][0])
+    sample["table"] = [{**sample["table"][0], "seeds": 2, "method": LONG}]
+    sample["table"][0] |= {key: 0.9 for name in QUANTITY.columns for key in (name, f"{name}/sd")}
+    out = io.StringIO()
+    PRINTERS["compare"](sample, PlainConsole(file=out, width=80))
+    assert out.getvalue().count("0.900") == 2 * len(QUANTITY.columns)
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])
@@ -357,7 +426,8 @@ def test_the_bar_of_a_run_and_what_is_said_beside_it_are_text() -> None:
     (bar,) = screen._bar.tasks
     assert isinstance(bar, Task)
     console.print(screen._bar)
-    assert stream.getvalue().decode("ascii").count(ASCII) == 1 + 1 + 2 + 2
+    assert stream.getvalue().decode("ascii").count(ASCII) == 1 + 1 + 2 + 1
+    assert shortened(ASCII, 26).replace("…", "...") in stream.getvalue().decode("ascii")
 
 
 def test_an_error_shows_its_names_as_text(capsys: pytest.CaptureFixture[str]) -> None:

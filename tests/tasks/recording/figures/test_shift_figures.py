@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from models.shift.close_ups import CloseUp
-from tasks.recording import shift_figures
-from tasks.recording.shift_figures import draw_close_ups, draw_pairs, draw_ranking
+from tasks.recording.figures import style
+from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
 EVIL = ["$x_1$ and $", "<b>bold</b>", "_hidden"]
 TYPES = ([], ["feature"], ["label"], ["concept"], ["feature", "label", "concept"], ["undetermined"])
@@ -32,8 +32,8 @@ def close_up(number: bool, joined: bool = False) -> CloseUp:
 def texts(monkeypatch: pytest.MonkeyPatch, draw, *asked) -> list[str]:
     """All text of the picture, and that it is drawn without a warning."""
     drawn = []
-    write = shift_figures.write_figure
-    monkeypatch.setattr(shift_figures, "write_figure", lambda figure, path: (drawn.append(figure), write(figure, path)))
+    write = style.write_figure
+    monkeypatch.setattr(style, "write_figure", lambda figure, path: (drawn.append(figure), write(figure, path)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw(*asked)

@@ -1,25 +1,17 @@
-"""Tables."""
+"""Pictures."""
 
-import csv
 import math
-import statistics
 import warnings
 
 import numpy as np
 import pytest
 
 from models.assessment.quantities import QUANTITIES
-from tasks.recording import figures
-from tasks.recording.figures import (
-    draw_codebook,
-    draw_comparison,
-    draw_curves,
-    draw_groups,
-    draw_lines,
-    draw_silos,
-    table_rows,
-    write_client_table,
-)
+from tasks.recording.figures import comparison_figure, curve_figures, run_figures, silo_figure, style
+from tasks.recording.figures.comparison_figure import draw_comparison
+from tasks.recording.figures.curve_figures import draw_curves, draw_lines
+from tasks.recording.figures.run_figures import draw_codebook, draw_groups
+from tasks.recording.figures.silo_figure import draw_silos
 
 RMSE = QUANTITIES["regression"]
 
@@ -40,39 +32,6 @@ def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) ->
     }
 
 
-def test_a_method_is_one_row_of_means_and_spreads_over_seeds():
-    runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75), result("fedavg", 2, 0.75)]
-    fedavg, pooled = table_rows(runs)
-    assert (fedavg["method"], fedavg["seeds"], fedavg["accuracy/mean"]) == ("fedavg", 2, 0.625)
-    assert fedavg["accuracy/mean/sd"] == pytest.approx(statistics.stdev([0.5, 0.75]))
-    assert (fedavg["seconds"], fedavg["bytes/up"]) == (3.0, 10)
-    assert (pooled["seeds"], pooled["accuracy/mean/sd"]) == (1, 0.0)
-
-
-@pytest.mark.parametrize("loss", [None, math.nan, math.inf])
-def test_a_run_that_diverged_does_not_break_the_table(loss):
-    """Its loss is null on disk, and no number in memory."""
-    (row,) = table_rows([result("fedavg", 1, 0.5, loss), result("fedavg", 2, 0.75, 3.0)])
-    assert (row["loss/mean"], row["loss/mean/sd"]) == (3.0, 0.0)
-    (row,) = table_rows([result("fedavg", 1, 0.5, loss)])
-    assert row["loss/mean"] is None
-
-
-def test_the_clients_table_has_a_row_for_each_client_and_round(tmp_path):
-    records = [
-        {"round": 1, "clients": {"a": {"train_loss": 0.5}, "b": {}}, "dropped": ["b"]},
-        {"round": 2, "clients": {"a": {"test/accuracy": None}, "b": {"train_loss": 0.25}}, "dropped": []},
-    ]
-    with write_client_table(tmp_path / "clients.csv", lambda: records).open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [(r["round"], r["client"], r["dropped"], r["train_loss"]) for r in rows] == [
-        ("1", "a", "0", "0.5"),
-        ("1", "b", "1", ""),
-        ("2", "a", "0", ""),
-        ("2", "b", "0", "0.25"),
-    ]
-
-
 @pytest.mark.parametrize(
     "paired", [[], [{"method": "pooled", "reference": "fedavg", "difference": 0.1, "low": 0, "high": 0.2}]]
 )
@@ -88,12 +47,6 @@ def rmse_result(method: str, value: float) -> dict:
     names = ("rmse/pooled", "rmse/worst", "rmse/median", "loss/mean")
     by_client = [{"client": "a", "rmse": value}, {"client": "b", "rmse": None}]
     return {**found, "metrics": {**dict.fromkeys(names, value), "rmse/by_client": by_client}}
-
-
-def test_the_table_of_a_regression_has_rmse_and_no_accuracy():
-    (row,) = table_rows([rmse_result("fedavg", 2.0), rmse_result("fedavg", 4.0)], RMSE)
-    assert (row["rmse/pooled"], row["rmse/worst"], row["rmse/median"]) == (3.0, 3.0, 3.0)
-    assert not [name for name in row if "accuracy" in name or "entropy" in name]
 
 
 @pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
@@ -162,8 +115,8 @@ DRAWN = {
 @pytest.mark.parametrize(("draw", "times"), DRAWN.values(), ids=DRAWN)
 def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path, monkeypatch):
     drawn = []
-    write = figures.write_figure
-    monkeypatch.setattr(figures, "write_figure", lambda figure, path: (drawn.append(figure), write(figure, path)))
+    write = style.write_figure
+    monkeypatch.setattr(style, "write_figure", lambda figure, path: (drawn.append(figure), write(figure, path)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw(tmp_path / "figure.png")
@@ -173,33 +126,36 @@ def test_a_picture_shows_every_name_as_text_and_hides_none(draw, times, tmp_path
     assert not any("mathdefault" in text for text in shown)
 
 
+FILES = (comparison_figure, curve_figures, run_figures, silo_figure)
+
+
 def test_every_picture_that_shows_names_is_drawn_with_such_names():
-    assert {name for name in vars(figures) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)
+    assert {name for file in FILES for name in vars(file) if name.startswith("draw_")} - {"draw_stages"} == set(DRAWN)
 
 
 def test_what_is_published_of_two_lines_alike_is_drawn_once(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "write_figure", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(style, "write_figure", lambda figure, _: drawn.append(figure))
     points, published = {0.0: [0.5], 1.0: [0.7]}, {0.0: 0.4, 1.0: 0.6}
     other = {0.0: 0.4, 1.0: 0.8}
     draw_lines(
         tmp_path / "p", dict.fromkeys("abc", points), {"a": published, "b": dict(published), "c": other}, "", "", ""
     )
-    dashed = [line for line in drawn[0].axes[0].get_lines() if line.get_linestyle() == "--"]
-    assert [list(line.get_ydata()) for line in dashed] == [[0.4, 0.6], [0.4, 0.8]]
+    published_lines = [line for line in drawn[0].axes[0].get_lines() if line.get_marker() == "x"]
+    assert [list(line.get_ydata()) for line in published_lines] == [[0.4, 0.6], [0.4, 0.8]]
 
 
 @pytest.mark.parametrize(("target", "shown"), [(None, [[0.2, 0.9, 0.1]]), (0.5, [[0.2, 0.9, 0.9], [0.5, 0.5]])])
 def test_a_curve_shows_a_collapse_but_where_rounds_to_a_target_are_counted(target, shown, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "write_figure", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(style, "write_figure", lambda figure, _: drawn.append(figure))
     draw_curves(tmp_path / "p", {"one": [[(1, 0.2), (2, 0.9), (3, 0.1)]]}, target, "")
     assert [list(line.get_ydata()) for line in drawn[0].axes[0].get_lines()] == shown
 
 
 def test_seeds_are_drawn_with_their_mean_over_the_rounds_that_all_have(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "write_figure", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(style, "write_figure", lambda figure, _: drawn.append(figure))
     draw_curves(tmp_path / "p", {"one": [[(1, 0.2), (2, 0.4)], [(1, 0.4)]]}, None, "")
     *_, mean = drawn[0].axes[0].get_lines()
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1], [pytest.approx(0.3)])

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from models.shift.close_ups import CloseUp
-from tasks.recording.figures import (
+from tasks.recording.figures import style
+from tasks.recording.figures.style import (
     COLOURS,
     GREY,
+    SIDES,
     drawable_name,
     drawable_names,
     new_figure,
     set_legend,
     set_title,
-    write_figure,
 )
 
 _DISTANCES = {
@@ -60,7 +61,7 @@ def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int]) ->
     names = [matrices["names"][at] for at in matrices["order"]]
     for panel in axes.flat:
         _name_silos(panel, names, sizes)
-    write_figure(figure, path)
+    style.write_figure(figure, path)
 
 
 def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
@@ -78,7 +79,7 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
     left = len(ranking) - len(shown)
     set_title(axes, "Which features differ" + (f": the first {len(shown)} of {len(ranking)}" if left else ""))
     axes.legend(frameon=False, loc="lower right")
-    write_figure(figure, path)
+    style.write_figure(figure, path)
 
 
 def draw_close_ups(
@@ -104,7 +105,7 @@ def draw_close_ups(
                 panel.locator_params(axis="x", nbins=6)
             else:
                 panel.set_xticks(range(len(one.values)), drawable_names(one.values))
-    write_figure(figure, path)
+    style.write_figure(figure, path)
 
 
 def _draw_verdicts(panel: Any, matrices: Mapping[str, Any]) -> None:
@@ -140,9 +141,9 @@ def _draw_density(panel: Any, one: CloseUp, names: Sequence[str]) -> None:
     marks = []
     for at in range(2):
         if one.ends is not None:
-            marks.append(panel.stairs(shares[at] / np.diff(one.ends), one.ends, color=COLOURS[at], linewidth=2))
+            marks.append(panel.stairs(shares[at] / np.diff(one.ends), one.ends, color=SIDES[at], linewidth=2))
         else:
-            marks.append(panel.bar(np.arange(len(one.values)) + 0.4 * (at - 0.5), shares[at], 0.38, color=COLOURS[at]))
+            marks.append(panel.bar(np.arange(len(one.values)) + 0.4 * (at - 0.5), shares[at], 0.38, color=SIDES[at]))
     panel.set(ylabel="density" if one.ends is not None else "share of rows")
     set_legend(panel, marks, names, fontsize=9)
 
@@ -155,14 +156,14 @@ def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
     both = 1 if len(classes) == 2 else 2  # of two labels one says it all
     worst = [at for at in np.argsort(-gap, kind="stable")[:both].tolist() if one.shown[at]]
     marks: list[Any] = []
-    for style, of_class in zip(("-", ":"), worst, strict=False):
+    for dashes, of_class in zip(("-", ":"), worst, strict=False):
         for at in range(2):
-            known = {"color": COLOURS[at], "linewidth": 2, "linestyle": style}
+            known = {"color": SIDES[at], "linewidth": 2, "linestyle": dashes}
             if one.ends is not None:
                 panel.stairs(share[at, :, of_class], one.ends, baseline=None, **known)
             else:
                 panel.plot(range(len(one.values)), share[at, :, of_class], marker="o", **known)
-        marks += panel.plot([], [], color=GREY, linestyle=style, linewidth=2)
+        marks += panel.plot([], [], color=GREY, linestyle=dashes, linewidth=2)
     set_title(panel, "Share of a label there" if worst else "No label is told by both")
     if not worst:
         panel.set_axis_off()
@@ -177,7 +178,7 @@ def _draw_labels(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
     few = len(classes) <= _NAMED
     for at in range(2):
-        panel.bar(np.arange(shares.shape[1]) + 0.4 * (at - 0.5), shares[at], 0.38, color=COLOURS[at])
+        panel.bar(np.arange(shares.shape[1]) + 0.4 * (at - 0.5), shares[at], 0.38, color=SIDES[at])
     set_title(panel, "Share of each label (rare ones together)")
     if few:
         labels = [drawable_name(name, 18) for name in [*classes, "rare"][: shares.shape[1]]]

@@ -1,0 +1,19 @@
+"""What is to come of a set of runs: how many rounds, and which of them an earlier command made."""
+
+from collections.abc import Sequence
+
+from flows.console import screen
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+
+
+def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:
+    """Tells the screen of all runs, by the names of their folders; each may take all rounds of params.yaml."""
+    rounds = project.params.training.rounds
+    done = len(runs) - len(unfinished(project, experiment, runs))
+    screen.current().plan(len(runs), len(runs) * rounds, done, done * rounds)
+
+
+def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[str]:
+    """Those without a result: a resumed comparison has others already."""
+    return [run for run in runs if not RunFolder(project.runs / experiment / run).result.is_file()]

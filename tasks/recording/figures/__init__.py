@@ -1,0 +1,1 @@
+"""Pictures, a topic a file, in one style."""

@@ -1,0 +1,51 @@
+"""Tables of a run and of a comparison."""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from models.assessment.quantities import QUANTITIES, Quantity
+from silos.machine.files import writing
+
+ACCURACY = QUANTITIES["classification"]
+
+
+def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Path:
+    """A row for each client and round, as CSV; the records are asked for twice, and read one at a time."""
+    columns = sorted({c for record in records() for row in record["clients"].values() for c in row})
+    with writing(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["round", "client", "dropped", *columns])
+        for record in records():
+            dropped = set(record["dropped"])
+            for client, row in record["clients"].items():
+                values = ["" if row.get(c) is None else row[c] for c in columns]
+                writer.writerow([record["round"], client, int(client in dropped), *values])
+        text.detach()
+    return path
+
+
+def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> list[dict[str, Any]]:
+    """One row a method: means over seeds, `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
+    rows = []
+    others = tuple(f"{role}/{quantity.headline}" for role in ("fresh", "unseen"))  # where the data have such clients
+    for method in dict.fromkeys(r["method"] for r in results):
+        runs = [r for r in results if r["method"] == method]
+        row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
+        for name in (*quantity.columns, "loss/mean", *others):
+            numbers = [r["metrics"].get(name) for r in runs]
+            if name in others and numbers == [None] * len(runs):
+                continue
+            values = [v for v in numbers if v is not None and math.isfinite(v)]  # a run may have diverged
+            row[name] = statistics.fmean(values) if values else None
+            row[f"{name}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        row["seconds"] = statistics.fmean(r["seconds"]["total"] for r in runs)
+        row["bytes/up"] = statistics.fmean(r["bytes"]["up"] for r in runs)
+        row["bytes/down"] = statistics.fmean(r["bytes"]["down"] for r in runs)
+        rows.append(row)
+    return rows

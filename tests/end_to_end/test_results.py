@@ -1,0 +1,97 @@
+"""`siloflow results`, as typed: what was run is listed, printed again, held beside another; and an earlier one resumed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OTHER = ("compare", "fedavg", "--seeds", "1,2", "--set", "training.rounds=2")
+
+
+@pytest.fixture(scope="module")
+def two(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A folder with the finished comparison, a newer one, and one that lost a run and its end, as one that was killed."""
+    folder = finished.folder.copy(tmp_path_factory.mktemp("results") / "project", server)
+    printed = folder.type(*OTHER).out
+    names = {"first": finished.compare.json["experiment"], "second": printed.split("experiment")[1].split()[0]}
+    names["cut"] = "cut-short"
+    shutil.copytree(folder.path / "runs" / names["second"], folder.path / "runs" / "cut-short")
+    (folder.path / "runs" / "cut-short" / "comparison.json").unlink()
+    (folder.path / "runs" / "cut-short" / "fedavg-seed2" / "result.json").unlink()
+    return {"folder": folder, "printed": printed, **names}
+
+
+def test_the_list_has_every_set_of_runs_with_its_state_and_number(two: dict[str, Any], finished: Any) -> None:
+    lines = {line["name"]: line for line in two["folder"].type("results", "--json").json["results"]}
+    assert lines.keys() == {two["first"], two["second"], two["cut"]}
+    first = lines[two["first"]]
+    best = max(finished.compare.json["table"], key=lambda row: row["accuracy/mean"])
+    assert first["headline"] == f"{best['method']} {best['accuracy/mean']:.3f}"
+    assert first["data_version"] == finished.partition.json["data_version"][:10]
+    assert (first["state"], first["what"]) == ("finished", "fedavg, local_only; seeds 0, 1")
+    assert lines[two["cut"]]["state"] == "1 of 2 runs"
+    assert two["cut"] in two["folder"].type("results").out
+
+
+def test_a_comparison_is_printed_again_to_the_letter(two: dict[str, Any], finished: Any) -> None:
+    folder = two["folder"]
+    assert folder.type("results", two["second"]).out == two["printed"]
+    assert folder.type("results", two["first"][:-2], "--json").json == finished.compare.json
+
+
+def test_a_run_of_a_comparison_is_printed_again(two: dict[str, Any], finished: Any) -> None:
+    answer = two["folder"].type("results", f"{two['first']}/fedavg-seed0", "--json")
+    assert answer.json["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
+
+
+def test_two_comparisons_stand_beside_each_other_on_the_seeds_that_both_have(
+    two: dict[str, Any], finished: Any
+) -> None:
+    folder = two["folder"]
+    answer = folder.type("results", two["first"], two["second"], "--json").json
+    (paired,) = answer["paired"]
+    assert (paired["method"], paired["seeds"]) == ("fedavg", [1])
+    second = json.loads((folder.path / "runs" / two["second"] / "fedavg-seed1" / "result.json").read_text())
+    gain = second["metrics"]["accuracy/mean"] - finished.run("fedavg", 1)["metrics"]["accuracy/mean"]
+    assert paired["difference"] == pytest.approx(gain, abs=1e-9)
+    assert answer["params"] == [{"difference": "training.rounds: 4 → 2", "methods": ["fedavg"]}]
+    assert answer["only"] == [["local_only"], []]
+    assert "training.rounds: 4 → 2" in folder.type("results", two["first"], two["second"]).out
+
+
+def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any], tmp_path: Path) -> None:
+    folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
+    folder.type("partition", "--set", "data.seed=3")
+    out = folder.type("results", two["first"], two["second"], "--set", "data.seed=3").out
+    assert "fedavg: not paired, since data/ is another version now; `siloflow data use" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["cut-short"],
+            "cut-short is not finished (1 of 2 runs); `siloflow compare fedavg --seeds 1,2 --resume --name cut-short`",
+        ),
+        (["cut-shrot"], "there is no run or comparison 'cut-shrot' in runs/; did you mean cut-short?"),
+        (["compare"], "'compare' is the beginning of 2: compare-"),
+    ],
+)
+def test_what_is_not_there_or_not_finished_is_said_with_the_way_on(
+    two: dict[str, Any], words: list[str], said: str
+) -> None:
+    err = two["folder"].type("results", *words, code=2).err
+    assert err.startswith(f"error: {said}")
+    assert err.count("\n") == 1
+
+
+def test_an_earlier_comparison_is_resumed_by_its_name(two: dict[str, Any], tmp_path: Path) -> None:
+    folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
+    wrong = folder.type("compare", "--resume", "--name", "cut-shrot", code=2).err
+    assert wrong == "error: there is no comparison 'cut-shrot' in runs/; did you mean cut-short?\n"
+    again = folder.type(*OTHER, "--resume", "--name", "cut", "--json").json
+    assert again["experiment"] == "cut-short"
+    kept = json.loads((folder.path / "runs" / two["second"] / "comparison.json").read_text())
+    assert [run["weights_sha256"] for run in again["runs"]] == [run["weights_sha256"] for run in kept["runs"]]
