@@ -98,6 +98,10 @@ def validation_score(result: dict[str, Any], quantity: Quantity) -> float | None
 
 
 def _best(scores: list[float | None]) -> int:
-    """The first of the highest; where none has a score, the first."""
+    """The place of the highest score, of several that are equal the middle one; where there is no score, the first.
+
+    Few validation rows make many equal, and the first of them has the least rate, with which weights hardly move.
+    """
     known = [-math.inf if score is None else score for score in scores]
-    return known.index(max(known))
+    equal = [at for at, score in enumerate(known) if score == max(known) > -math.inf] or [0]
+    return equal[(len(equal) - 1) // 2]

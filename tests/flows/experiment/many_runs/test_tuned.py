@@ -61,6 +61,13 @@ def test_where_no_setting_has_a_score_the_first_is_kept():
     assert (best.settings, best.score) == ([f"{RATE}=0.1"], None)
 
 
+def test_of_settings_that_are_equally_good_the_middle_one_is_kept():
+    """On few validation rows a rate that hardly moves the weights often does no worse there."""
+    grid = Grid({RATE: Axis(values=(0.1, 0.2, 0.4, 0.8, 1.6))})
+    best = tuned("mine", grid, lambda at, _: 1.0 if 1 <= at <= 3 else 0.5)
+    assert (best.settings, best.at_edge) == ([f"{RATE}=0.4"], [])
+
+
 class Momentum(BaseModel):
     """Of a page whose option ends before its grid would."""
 
