@@ -135,9 +135,9 @@ def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tup
     at = f"http://127.0.0.1:{prefect}"
     found = ask(f"{at}/api/flow_runs/filter", {"sort": "START_TIME_ASC"})
     (compare,) = [run for run in found if run["deployment_id"]]
-    single = next(run for run in found if run["name"].startswith("fedavg"))
-    yield "prefect-runs", f"{at}/runs", comparison["experiment"]
-    yield "prefect-compare", f"{at}/runs/flow-run/{compare['id']}", "Task runs"
+    single = next(run for run in found if run["name"].startswith("run fedavg"))
+    yield "prefect-runs", f"{at}/runs", compare["name"]
+    yield "prefect-compare", f"{at}/runs/flow-run/{compare['id']}", "MLflow"
     yield "prefect-run", f"{at}/runs/flow-run/{single['id']}", "Parent Run"
     yield "prefect-deployment", f"{at}/deployments", "siloflow-compare"
 

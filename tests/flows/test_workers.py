@@ -39,7 +39,7 @@ def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, 
     assert workers_now() == before != set()  # started once for several runs
     prefect.settle(runner.started)
     tasks = sorted((name, completed(run)) for run, name in flow_runs().items() if run not in others)
-    assert tasks == [*zip(["fedavg-seed0"] * 4, [11, 19, 19, 19], strict=True), *[("local_only-seed0", 16)] * 2]
+    assert tasks == [*zip(["run fedavg-seed0"] * 4, [11, 19, 19, 19], strict=True), *[("run local_only-seed0", 16)] * 2]
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
