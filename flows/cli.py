@@ -250,7 +250,8 @@ def methods(
 
         extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
         if method is None:
-            session.answer({"methods": [pages.describe(name, extra) for name in pages.names(extra)]}, "methods")
+            full = [pages.describe(name, extra) for name in pages.names(extra)] if json else pages.summaries(extra)
+            session.answer({"methods": full}, "methods")
         else:
             from flows.experiment.method_options import in_full
 

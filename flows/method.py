@@ -3,6 +3,7 @@
 Pages are imported when they are asked for, and with them torch and Prefect; this module needs neither.
 """
 
+import ast
 import importlib
 import inspect
 import sys
@@ -170,6 +171,18 @@ def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Pat
     with user_method.refused(cls.__module__):
         options = cls().model_dump(mode="json")
     return {"method": name, "model": cls().tested_model, "summary": page.strip().partition("\n")[0], "options": options}
+
+
+def summaries(extra: Mapping[str, str] | None = None, root: Path = Path()) -> list[dict[str, str]]:
+    """Each method with the first line of its page; only pages of the user's own are imported, and with them torch."""
+    return [{"method": name, "summary": _first_line(module)} for name, module in sorted(_pages().items())] + [
+        {key: describe(name, extra, root)[key] for key in ("method", "summary")} for name in sorted(extra or {})
+    ]
+
+
+def _first_line(module: str) -> str:
+    text = (_METHODS.parent.parent / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 def start(page: Method, problem: "Problem") -> "State":

@@ -57,6 +57,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
         (("schedule", "0 6 * * 1", "--set", "runner.workers=0"), 2, set()),
         (("data", "log"), 2, set()),  # there is no git here
         (("show",), 0, {"matplotlib"}),
+        (("methods",), 0, set()),
         (("partition",), 0, {"prefect", "dvc"}),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flows.method import Method, Report, describe, find, names, start
+from flows.method import Method, Report, describe, find, names, start, summaries
 from flows.params_file import read
 from silos.errors import UserError
 
@@ -36,6 +36,13 @@ def test_every_page_is_one_method_with_words_and_options_that_have_defaults(name
     assert title
     assert len(what) > 20
     assert cls().model_dump(mode="json") == about["options"]
+
+
+def test_the_list_has_the_first_line_of_every_page_whether_it_is_imported_or_not(tmp_path):
+    (tmp_path / "half.py").write_text(PAGE)
+    extra = {"half_way": "half.py"}
+    described = [describe(name, extra, tmp_path) for name in names(extra)]
+    assert summaries(extra, tmp_path) == [{key: one[key] for key in ("method", "summary")} for one in described]
 
 
 def test_the_four_first_methods_are_there():

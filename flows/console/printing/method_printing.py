@@ -7,9 +7,9 @@ from flows.console.printing.literal_text import PlainConsole, text_table
 
 def methods(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a method."""
-    table = text_table("method", "model tested", "what it does")
+    table = text_table("method", "what it does")
     for method in answer["methods"]:
-        table.add_row(method["method"], method["model"], method["summary"].partition(": ")[2])
+        table.add_row(method["method"], method["summary"].partition(": ")[2])
     console.print(table)
     console.print("`siloflow methods NAME` has a method's options.")
 
