@@ -104,4 +104,4 @@ def _best(scores: list[float | None]) -> int:
     """
     known = [-math.inf if score is None else score for score in scores]
     equal = [at for at, score in enumerate(known) if score == max(known) > -math.inf] or [0]
-    return equal[(len(equal) - 1) // 2]
+    return equal[len(equal) // 2]
