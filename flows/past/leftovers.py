@@ -9,10 +9,8 @@ from pathlib import Path
 
 from flows.past.found import Found, found
 from flows.past.listed import unfinished
-from flows.past.live_versions import live_versions
 from flows.past.open_files import open_elsewhere
 from silos.machine.locks import is_held, workers
-from tasks.recording.json_files import read_json
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Leftover:
 def leftovers(root: Path) -> list[Leftover]:
     """Every kind that has something, in a fixed order."""
     sets = found(root / "runs")
-    kinds = (_unfinished, _settings, _private_of_gone_runs, _private_of_gone_data, _artifacts, _cache, _prefect, _logs)
+    kinds = (_unfinished, _private_of_gone_runs, _artifacts, _cache, _prefect, _logs)
     return [one for kind in kinds if (one := kind(root, sets)).places]
 
 
@@ -54,39 +52,11 @@ def _unfinished(root: Path, sets: list[Found]) -> Leftover:
     return Leftover("unfinished runs", "the rounds that they made; --resume begins them anew", tuple(places), of)
 
 
-def _settings(root: Path, sets: list[Found]) -> Leftover:
-    """Runs that a finished comparison tuned with and did not choose."""
-    places = []
-    for one in sets:
-        answer = read_json(one.folder / "comparison.json") if one.kind == "compare" else None
-        if answer is None:
-            continue
-        kept = {Path(run["folder"]).name for run in answer["runs"]}
-        tried = [
-            run for run in one.runs if run.name.startswith("setting") and run.name not in kept and not is_held(run)
-        ]
-        places += tried
-        places += [place for run in tried for place in (root / "private").glob(f"*/{one.name}/{run.name}")]
-    return Leftover("settings not chosen", "their curves; what was chosen, and of how many, stays", tuple(places))
-
-
 def _private_of_gone_runs(root: Path, sets: list[Found]) -> Leftover:
     """A run's folder was deleted; nobody can open what its clients kept."""
     there = [place for place in (root / "private").glob("*/[!.]*/[!.]*") if place.is_dir()]
     gone = [place for place in there if not (root / "runs" / place.parent.name / place.name).is_dir()]
     return Leftover("private/ of runs that are gone", "nothing that can be opened", tuple(gone))
-
-
-def _private_of_gone_data(root: Path, sets: list[Found]) -> Leftover:
-    """Of finished runs on data that neither data/ nor DVC's cache nor git's history has. A sweep makes its data anew."""
-    runs = [run for one in sets if one.kind in ("run", "compare") for run in one.runs if not is_held(run)]
-    versions = {run: (read_json(run / "run.json") or {}).get("data_version") for run in runs}
-    if not versions or (live := live_versions(root)) is None:
-        return Leftover("", "", ())
-    dead = [run for run in runs if versions[run] not in live and (run / "result.json").is_file()]
-    places = [place for run in dead for place in (root / "private").glob(f"*/{run.parent.name}/{run.name}")]
-    lost = "personal models, and pairs of such runs; their tables and weights stay"
-    return Leftover("private/ of data that are gone", lost, tuple(places))
 
 
 def _artifacts(root: Path, sets: list[Found]) -> Leftover:

@@ -1,7 +1,5 @@
 """`siloflow clean`, as typed: what a killed run left goes, and nothing that anybody still needs."""
 
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -79,24 +77,6 @@ def test_a_killed_run_goes_and_finished_runs_and_ledgers_are_the_same_bytes(
     assert [name for name in after if "local_only-seed7" in name] == []
     assert any("/.ledgers/" in name for name in kept)
     assert "unfinished runs" not in kinds(folder.type("clean", "--json"))
-
-
-def test_what_clients_keep_goes_with_its_data_version_and_not_before(
-    finished: Any, server: str, tmp_path: Path
-) -> None:
-    folder = finished.folder.copy(tmp_path / "project", server)
-    about_data = "private/ of data that are gone"
-    folder.type("partition", "--set", "data.seed=3")
-    git = ["git", "-C", str(folder.path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q"], ["add", "data.dvc"], ["commit", "-qm", "data"]):
-        subprocess.run([*git, *words], check=True)
-    assert about_data not in kinds(folder.type("clean", "--json")), "DVC's cache has the version before"
-    shutil.rmtree(folder.path / ".dvc" / "cache")
-    assert about_data not in kinds(folder.type("clean", "--json")), "nor is anything known of the present one's list"
-    folder.type("partition", "--set", "data.seed=4")
-    folder.type("partition", "--set", "data.seed=3")
-    places = kinds(folder.type("clean", "--json"))[about_data]["places"]
-    assert len(places) == len(finished.compare.json["runs"])
 
 
 def test_artifacts_go_once_their_run_is_deleted_in_mlflow(finished: Any, server: str, tmp_path: Path) -> None:
