@@ -31,7 +31,7 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
 
-    Without a file the data are the digits that the checkout has. Answers with what was made, what was guessed and what to
+    Without a file the data are the digits that come with scikit-learn. Answers with what was made, what was guessed and what to
     type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
     """
     _must_be_free(folder, file)
@@ -40,10 +40,10 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     if data is not None:
         text = filled(text, fitting(data, _plain(data), asked.clients))
     with _whole(folder):
-        copied = file is not None and file.resolve().parent != folder.resolve()
+        copied = file is not None and file.parent.resolve() != folder.resolve()  # a link in the folder is in it
         if file is not None and copied:
             shutil.copyfile(file, folder / file.name)
-        ignored = "" if file is None else f"/{file.name}\n"
+        ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "params.yaml", text.encode())
         model = read(folder).model
@@ -87,6 +87,11 @@ def _whole(folder: Path) -> Iterator[None]:
         if new and folder.is_dir():
             folder.rmdir()
         raise
+
+
+def _as_pattern(name: str) -> str:
+    """A file's name as git leaves it out: with brackets in it, it would be a pattern of other names."""
+    return re.sub(r"([\\*?\[ ])", r"\\\1", name)
 
 
 def _plain(data: OwnData) -> str:

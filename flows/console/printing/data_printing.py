@@ -11,9 +11,8 @@ def init(made: dict[str, Any], console: PlainConsole) -> None:
     there = ["params.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
     copied = f"; {made['copied']} is copied there, and git leaves it out" if made["copied"] else ""
     console.print(f"made     {made['folder']}: {', '.join(there)}{copied}", soft_wrap=True)
-    console.print(
-        f"guessed  {'; '.join(filter(None, [', '.join(made['guessed']), _read(made['read'])]))}", soft_wrap=True
-    )
+    guessed = [", ".join(made["guessed"]), _read(made["read"]), _network(made["network"])]
+    console.print(f"guessed  {'; '.join(filter(None, guessed))}", soft_wrap=True)
     there_first = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
     console.print(f"next     {there_first}siloflow partition && siloflow compare", soft_wrap=True)
 
