@@ -31,8 +31,8 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
 
-    Without a file the data are the digits that come with scikit-learn. Answers with what was made, what was guessed and what to
-    type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
+    Without a file the data are the digits that come with scikit-learn. Answers with what was made, what was guessed and
+    what to type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
     """
     _must_be_free(folder, file)
     data = None if file is None else look(file, asked)
