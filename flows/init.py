@@ -40,7 +40,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     if data is not None:
         text = filled(text, fitting(data, _plain(data), asked.clients))
     with _whole(folder):
-        copied = file is not None and file.parent.resolve() != folder.resolve()  # a link in the folder is in it
+        copied = file is not None and not _is_in(folder, file)
         if file is not None and copied:
             shutil.copyfile(file, folder / file.name)
         ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
@@ -65,12 +65,17 @@ def _must_be_free(folder: Path, file: Path | None) -> None:
         raise UserError(
             f"{folder} is a project already: it has a params.yaml; name another folder, or change that file."
         )
-    own = {} if file is None else {file.name}
+    own = {file.name} if file is not None and _is_in(folder, file) else {}
     held = sorted(path.name for path in folder.iterdir() if path.name not in {".git", *own}) if folder.is_dir() else []
     if held:
         raise UserError(
             f"{folder} is not empty: it holds {some([shown(name, 40) for name in held], 3)}; name a new folder."
         )
+
+
+def _is_in(folder: Path, file: Path) -> bool:
+    """Whether the file, or a link to it, lies in the folder."""
+    return file.parent.resolve() == folder.resolve()
 
 
 @contextmanager

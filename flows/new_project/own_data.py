@@ -52,6 +52,10 @@ def look(file: Path, asked: Asked) -> OwnData:
         raise UserError(
             f"{file}: data come as .npz, {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; save them as one of these."
         )
+    if asked.client is not None and asked.clients is not None:
+        raise UserError(
+            "--client names the silo of each row, and --clients deals the rows to others; give one of them."
+        )
     return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
 
 

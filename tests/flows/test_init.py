@@ -188,6 +188,11 @@ def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(t
         ),
         ({"hospital": None}, Asked(), "the client; name it with --client; or give --clients 5 to deal the rows"),
         ({"site": COLUMNS["sex"]}, Asked(), "hospital and site may each be the client; name it with --client"),
+        (
+            {},
+            Asked(client="hospital", clients=5),
+            "--client names the silo of each row, and --clients deals the rows to",
+        ),
         ({}, Asked(label="diagnosis"), "--label diagnosis: visits.csv has no such column; it has 'visit_id'"),
     ],
 )
@@ -224,6 +229,11 @@ def test_nothing_of_anybody_is_overwritten(tmp_path, write):
     for folder, said in ((tmp_path / "full", "is not empty: it holds notes.txt"), (file, "is a file")):
         with pytest.raises(UserError, match=said):
             init(folder, file, Asked())
+    (tmp_path / "namesake").mkdir()
+    (tmp_path / "namesake" / file.name).write_text("mine")
+    with pytest.raises(UserError, match=r"is not empty: it holds visits\.csv"):
+        init(tmp_path / "namesake", file, Asked())
+    assert (tmp_path / "namesake" / file.name).read_text() == "mine"
     init(tmp_path / "study", file, Asked())
     with pytest.raises(UserError, match=r"is a project already: it has a params\.yaml"):
         init(tmp_path / "study", None, Asked())
