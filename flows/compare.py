@@ -17,7 +17,7 @@ from flows.experiment.many_runs.planned_runs import say_plan
 from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
-from flows.experiment.project import Project, experiment, new_experiment, newest_experiment
+from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.scaling.run_notes import of_all
 from flows.method import start
@@ -111,7 +111,8 @@ def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str],
 def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
     about = f"{', '.join(wanted['methods'])} on {project.params.data.name}"
-    called = prefect_page.called(f"compare {about}, {name.rpartition('-')[2]}")
+    short = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
+    called = prefect_page.called(f"compare {about}, {short}")
     prefect_page.logged(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})

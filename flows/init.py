@@ -31,8 +31,8 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
 
-    Without a file the data are the digits that the checkout has. Answers with what was made, what was guessed and what to
-    type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
+    Without a file the data are the digits that come with scikit-learn. Answers with what was made, what was guessed and
+    what to type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
     """
     _must_be_free(folder, file)
     data = None if file is None else look(file, asked)
@@ -40,10 +40,10 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     if data is not None:
         text = filled(text, fitting(data, _plain(data), asked.clients))
     with _whole(folder):
-        copied = file is not None and file.resolve().parent != folder.resolve()
+        copied = file is not None and not _is_in(folder, file)
         if file is not None and copied:
             shutil.copyfile(file, folder / file.name)
-        ignored = "" if file is None else f"/{file.name}\n"
+        ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "params.yaml", text.encode())
         model = read(folder).model
@@ -65,12 +65,17 @@ def _must_be_free(folder: Path, file: Path | None) -> None:
         raise UserError(
             f"{folder} is a project already: it has a params.yaml; name another folder, or change that file."
         )
-    own = {} if file is None else {file.name}
+    own = {file.name} if file is not None and _is_in(folder, file) else {}
     held = sorted(path.name for path in folder.iterdir() if path.name not in {".git", *own}) if folder.is_dir() else []
     if held:
         raise UserError(
             f"{folder} is not empty: it holds {some([shown(name, 40) for name in held], 3)}; name a new folder."
         )
+
+
+def _is_in(folder: Path, file: Path) -> bool:
+    """Whether the file, or a link to it, lies in the folder."""
+    return file.parent.resolve() == folder.resolve()
 
 
 @contextmanager
@@ -87,6 +92,11 @@ def _whole(folder: Path) -> Iterator[None]:
         if new and folder.is_dir():
             folder.rmdir()
         raise
+
+
+def _as_pattern(name: str) -> str:
+    """A file's name as git leaves it out: with brackets in it, it would be a pattern of other names."""
+    return re.sub(r"([\\*?\[ ])", r"\\\1", name)
 
 
 def _plain(data: OwnData) -> str:

@@ -28,10 +28,9 @@ class Numbers:
     """What a field has of each client.
 
     few: one number, or one for each measure, model, seed or statistic, whatever the size of a row and as many of every
-    client; several: as many as a
-    row, or more; learned: weights, which can tell of the rows that they were trained on, however they are sent. `added`:
-    the field is a sum over the stack's clients, each of which sends as many numbers; `again`: they are sent in another
-    field already.
+    client; several: as many as a row, or more; learned: weights, which can tell of the rows that they were trained on,
+    however they are sent. `added`: the field is a sum over the stack's clients, each of which sends as many numbers;
+    `again`: they are sent in another field already.
     """
 
     size: Literal["few", "several", "learned"]

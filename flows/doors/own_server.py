@@ -19,33 +19,40 @@ from flows.console.prefect_server import PrefectServer
 def prefects_api() -> Iterator[None]:
     """A server that somebody named (PREFECT_API_URL) is taken; else this folder's, started by the first call in it.
 
-    It stays for the calls to come, and goes with the process. What Prefect is set to meanwhile is as it was afterwards.
+    It stays for the calls to come, and goes with the process. What Prefect is set to meanwhile is as it was afterwards. Of
+    several threads each waits for its turn.
     """
-    if os.environ.get("PREFECT_API_URL"):
-        yield
-        return
-    with _one_at_a_time:  # settings are the process's
-        log = logging.getLogger("prefect")
-        level, home = log.level, os.environ.get("PREFECT_HOME")
-        server = _started(Path().resolve())
-        try:
-            os.environ |= {"PREFECT_API_URL": server.url, "PREFECT_HOME": home or str(server.home)}
-            refresh_global_settings_context()  # threads of Prefect's own look there
-            log.setLevel(logging.CRITICAL)  # who imported Prefect first has its log on the screen
-            server.wait()
-            with (
-                warnings.catch_warnings(),
-                temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-            ):
-                warnings.filterwarnings("ignore", "IProgress not found")  # of MLflow's import in a notebook
+    with _one_at_a_time:  # settings are the process's; looked at in here, they are never those of another thread's call
+        if not os.environ.get("PREFECT_API_URL"):
+            with _set_to_own():
                 yield
-        finally:
-            _settle(server)
-            log.setLevel(level)
-            del os.environ["PREFECT_API_URL"]
-            if home is None:
-                del os.environ["PREFECT_HOME"]
-            refresh_global_settings_context()
+            return
+    yield
+
+
+@contextmanager
+def _set_to_own() -> Iterator[None]:
+    log = logging.getLogger("prefect")
+    level, home = log.level, os.environ.get("PREFECT_HOME")
+    server = _started(Path().resolve())
+    try:
+        os.environ |= {"PREFECT_API_URL": server.url, "PREFECT_HOME": home or str(server.home)}
+        refresh_global_settings_context()  # threads of Prefect's own look there
+        log.setLevel(logging.CRITICAL)  # who imported Prefect first has its log on the screen
+        server.wait()
+        with (
+            warnings.catch_warnings(),
+            temporary_settings({PREFECT_API_URL: server.url, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        ):
+            warnings.filterwarnings("ignore", "IProgress not found")  # of MLflow's import in a notebook
+            yield
+    finally:
+        _settle(server)
+        log.setLevel(level)
+        del os.environ["PREFECT_API_URL"]
+        if home is None:
+            del os.environ["PREFECT_HOME"]
+        refresh_global_settings_context()
 
 
 _one_at_a_time = threading.RLock()

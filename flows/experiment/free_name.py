@@ -24,7 +24,7 @@ def free_name(project: Project, name: str) -> str:
     if name in _OURS or UNNAMED.fullmatch(name):
         raise UserError(f"--name {name} is a name that siloflow gives itself; choose another.")
     if (project.runs / name).exists():
-        raise UserError(f"runs/{name} is there already; choose another --name, or move it away.")
+        raise UserError(f"runs/{name} is there already; --resume goes on with it, or choose another --name.")
     from tasks.recording.mlflow_store.connection import experiment_id  # here, since it takes seconds
 
     if experiment_id(project.tracking, name):

@@ -52,6 +52,10 @@ def look(file: Path, asked: Asked) -> OwnData:
         raise UserError(
             f"{file}: data come as .npz, {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; save them as one of these."
         )
+    if asked.client is not None and asked.clients is not None:
+        raise UserError(
+            "--client names the silo of each row, and --clients deals the rows to others; give one of them."
+        )
     return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
 
 
@@ -157,13 +161,25 @@ def _useless(seen: Look, column: Column) -> str:
 def _missing(
     rows: int, roles: Sequence[Column], features: Sequence[Column]
 ) -> tuple[str | dict[str, float], tuple[str, ...]]:
-    """What is done where a value is missing."""
-    gaps = np.zeros(rows, bool)
-    for column in (*roles, *(column for column in features if column.kind != "text")):
-        gaps |= column.missing
-    count = int(gaps.sum())
-    if not count:
-        return "refuse", ()
+    """What is done where a value is missing: a text's is a category of its own, where no row has to go for others'."""
+    texts = [column for column in features if column.kind == "text" and column.missing.any()]
+    gaps = _any_missing(rows, [*roles, *(column for column in features if column.kind != "text")])
+    own = (
+        (f"a category of its own where {some([shown(column.name, 40) for column in texts])} is missing",)
+        if texts
+        else ()
+    )
+    if not gaps.any():
+        return ({"fill": 0.0} if texts else "refuse"), own
+    count = int((gaps | _any_missing(rows, texts)).sum())
     if count <= _MOST_DROPPED * rows or any(column.missing.any() for column in roles):
         return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
-    return {"fill": 0.0}, (f"0 stands where a value is missing, in {count:,} of {rows:,} rows",)
+    return {"fill": 0.0}, (f"0 stands where a value is missing, in {int(gaps.sum()):,} of {rows:,} rows", *own)
+
+
+def _any_missing(rows: int, columns: Sequence[Column]) -> np.ndarray:
+    """The rows in which one of the columns has no value: (rows,) bool."""
+    gaps = np.zeros(rows, bool)
+    for column in columns:
+        gaps |= column.missing
+    return gaps

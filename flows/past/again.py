@@ -14,9 +14,10 @@ def again(project: Project, name: str) -> tuple[dict[str, Any], str]:
 
     UserError where there is no such set of runs, and where it is not finished: with the command that goes on.
     """
-    if "/" in name.rstrip("/"):
+    name = name.removeprefix("runs/").rstrip("/")  # as a shell completes it
+    if "/" in name:
         return _of_run(project, name), "run"
-    one = find(project.runs, name.rstrip("/"))
+    one = find(project.runs, name)
     if one.kind == "reproduce":
         raise UserError(
             f"{one.name} is a sweep of a published table, which `siloflow reproduce` prints from its records."
@@ -34,7 +35,7 @@ def again(project: Project, name: str) -> tuple[dict[str, Any], str]:
 def _of_run(project: Project, name: str) -> dict[str, Any]:
     from flows.experiment.finished_run import find_run  # and torch with it
 
-    folder = find_run(project, name.removeprefix("runs/"))
+    folder = find_run(project, name)
     done = folder.finished()
     if done is None:
         raise UserError(f"{folder.path} is not finished; the command that started it, with --resume, finishes it.")
@@ -45,5 +46,6 @@ def _go_on(about: dict[str, Any], name: str) -> str:
     """The command that finishes it, with what it was asked for."""
     if about["kind"] == "run":
         return f"siloflow run {about['methods'][0]} --seed {about['seeds'][0]} --resume"
-    seeds = ",".join(map(str, about["seeds"]))
-    return f"siloflow compare {' '.join(about['methods'])} --seeds {seeds} --resume --name {name}"
+    asked = [*about["methods"], "--seeds", ",".join(map(str, about["seeds"])), "--reference", about["reference"]]
+    asked += ["--set", f"comparison.tune={about['tune']}"] if about.get("tune") else []
+    return " ".join(["siloflow compare", *asked, "--resume --name", name])

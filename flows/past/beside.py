@@ -4,12 +4,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
 from flows.params_file import differences
 from flows.past.again import again
-from models.assessment.paired_difference import better, sentence_of
 from models.assessment.quantities import QUANTITIES, Quantity
 from silos.errors import UserError
 from silos.private import PrivateStore
@@ -85,9 +85,7 @@ def _paired(project: Project, method: str, both: list[Runs], reason: str | None,
     difference = compared(PlainRunner(), project.silos.federated(), kept[0], kept[1], quantity)
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
-    numbers = {"difference": difference.mean, "low": difference.low, "high": difference.high}
-    sentence = sentence_of("second", "first", difference, quantity)
-    return {**record, **numbers, "better": better("second", "first", difference, quantity), "sentence": sentence}
+    return {**record, **difference_record("second", "first", difference, quantity)}
 
 
 def _private(project: Project, run: Path) -> PrivateStore:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.past.leftovers import Leftover, leftovers
+from flows.past.open_files import open_elsewhere
 from silos.errors import UserError
 from silos.machine.locks import alone
 
@@ -24,8 +25,10 @@ def clean(root: Path, agreed: Callable[[Leftover], bool]) -> dict[str, Any]:
 
 
 def _thrown(one: Leftover, place: Path) -> bool:
-    """Whether it is gone; it stays where a process has begun to work on it meanwhile."""
+    """Whether it is gone; it stays where a process has begun to work on it meanwhile: a person is asked in between."""
     run = one.of.get(place)
+    if place.is_file() and open_elsewhere([place]):
+        return False
     try:
         with alone(run) if run is not None and run.is_dir() else nullcontext():
             if run is not None and (run / "result.json").is_file():

@@ -9,6 +9,8 @@ from flows.console.complaints import nearest
 from silos.errors import UserError, shown
 from tasks.recording.json_files import read_json
 
+_KINDS = ("run", "compare", "reproduce")
+
 
 @dataclass(frozen=True)
 class Found:
@@ -40,11 +42,12 @@ class Found:
 
 
 def found(runs: Path) -> list[Found]:
-    """All sets in this folder, the newest first; UserError where one's record is damaged."""
+    """All sets in this folder, the newest first; UserError where one's record is damaged. A diagnosis has no runs."""
     sets = []
     for path in sorted(runs.glob("*/experiment.json")):
         about = read_json(path, "bring it back from a copy, or delete its folder", ("kind",))
-        sets.append(Found(path.parent, about))
+        if about["kind"] in _KINDS:
+            sets.append(Found(path.parent, about))
     return sorted(sets, key=lambda one: (one.started, one.name), reverse=True)
 
 

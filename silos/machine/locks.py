@@ -80,8 +80,8 @@ def is_held(folder: Path) -> bool:
 
 
 def workers(folder: Path) -> list[str]:
-    """The names of those who work on data/ or change it now."""
-    return [*_living(folder, _WORKS), *_living(folder, _CHANGES)]
+    """All names of those who work on data/ or change it now: a comparison has one of its own, and one of its present run."""
+    return [name for role in (_WORKS, _CHANGES) for names in _held(folder, role).values() for name in names]
 
 
 @contextmanager
@@ -131,8 +131,13 @@ def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
 
 
 def _living(folder: Path, role: str, own_file: Path | None = None) -> list[str]:
-    """The names of the processes in this role, each one's longest, but for `own_file`; what dead ones left is cleaned up."""
-    names: dict[str, str] = {}
+    """The names of the processes in this role, each one's longest, but for `own_file`."""
+    return [max(names, key=len) for names in _held(folder, role, own_file).values()]
+
+
+def _held(folder: Path, role: str, own_file: Path | None = None) -> dict[str, list[str]]:
+    """Process to its names in this role, but for `own_file`; what dead ones left is cleaned up."""
+    names: dict[str, list[str]] = {}
     for path in sorted(folder.glob(f"{role}-*")):
         if path == own_file:
             continue
@@ -141,11 +146,10 @@ def _living(folder: Path, role: str, own_file: Path | None = None) -> list[str]:
                 if _take(file.fileno(), fcntl.LOCK_SH):
                     path.unlink(missing_ok=True)
                 else:
-                    process = path.name.split("-")[1]
-                    names[process] = max(names.get(process, ""), file.read(), key=len)
+                    names.setdefault(path.name.split("-")[1], []).append(file.read())
         except FileNotFoundError:
             continue  # it ended just now
-    return list(names.values())
+    return names
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from silos.versions.dvc_version import make_repository
 
 def versioned(root: Path) -> list[str]:
     """Makes the repositories that `root` lacks and answers with which: git, where it is installed, and DVC."""
-    made = []
+    root, made = Path(root).resolve(), []  # of a relative path the parents end at the working folder
     if not any((folder / ".git").exists() for folder in (root, *root.parents)) and shutil.which("git"):
         subprocess.run(["git", "init", "--quiet", str(root)], capture_output=True, check=True)
         made.append("git")

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+DIAGNOSIS = "diagnose-20260101-000000-0000"
 OTHER = ("compare", "fedavg", "--seeds", "1,2", "--set", "training.rounds=2")
 
 
 @pytest.fixture(scope="module")
 def two(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A folder with the finished comparison, a newer one, and one that lost a run and its end, as one that was killed."""
+    """A folder with the finished comparison, a newer one, one that lost a run and its end, as if killed; a diagnosis."""
     folder = finished.folder.copy(tmp_path_factory.mktemp("results") / "project", server)
     printed = folder.type(*OTHER).out
     names = {"first": finished.compare.json["experiment"], "second": printed.split("experiment")[1].split()[0]}
@@ -20,6 +21,10 @@ def two(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory) ->
     shutil.copytree(folder.path / "runs" / names["second"], folder.path / "runs" / "cut-short")
     (folder.path / "runs" / "cut-short" / "comparison.json").unlink()
     (folder.path / "runs" / "cut-short" / "fedavg-seed2" / "result.json").unlink()
+    (folder.path / "runs" / DIAGNOSIS).mkdir()
+    (folder.path / "runs" / DIAGNOSIS / "experiment.json").write_text(
+        json.dumps({"kind": "diagnose", "name": DIAGNOSIS})
+    )
     return {"folder": folder, "printed": printed, **names}
 
 
@@ -38,6 +43,7 @@ def test_the_list_has_every_set_of_runs_with_its_state_and_number(two: dict[str,
 def test_a_comparison_is_printed_again_to_the_letter(two: dict[str, Any], finished: Any) -> None:
     folder = two["folder"]
     assert folder.type("results", two["second"]).out == two["printed"]
+    assert folder.type("results", f"runs/{two['second']}/").out == two["printed"]  # as a shell completes it
     assert folder.type("results", two["first"][:-2], "--json").json == finished.compare.json
 
 
@@ -73,8 +79,10 @@ def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any]
     [
         (
             ["cut-short"],
-            "cut-short is not finished (1 of 2 runs); `siloflow compare fedavg --seeds 1,2 --resume --name cut-short`",
+            "cut-short is not finished (1 of 2 runs); "
+            "`siloflow compare fedavg --seeds 1,2 --reference fedavg --resume --name cut-short`",
         ),
+        ([DIAGNOSIS], f"there is no run or comparison '{DIAGNOSIS}' in runs/"),
         (["cut-shrot"], "there is no run or comparison 'cut-shrot' in runs/; did you mean cut-short?"),
         (["compare"], "'compare' is the beginning of 2: compare-"),
     ],

@@ -79,6 +79,21 @@ def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write):
     assert named == {".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "params.yaml", "data.dvc"}
 
 
+def test_inside_a_repository_none_is_made(tmp_path, write, monkeypatch):
+    file = write()
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    assert init(Path("study"), file, Asked())["repositories"] == ["DVC"]
+
+
+@pytest.mark.parametrize("name", ["visits[1].csv", "visits (2).csv", "#visits.csv"])
+def test_git_leaves_the_file_out_whatever_it_is_called(tmp_path, write, name):
+    init(tmp_path / "study", write(name), Asked())
+    ignored = subprocess.run(["git", "check-ignore", name], cwd=tmp_path / "study", capture_output=True, check=False)
+    assert ignored.returncode == 0
+
+
 def test_numbers_are_a_regression_and_what_is_asked_is_not_guessed(tmp_path, write):
     made = init(tmp_path / "study", write(**NUMBER), Asked())
     params = params_of(made)
@@ -117,6 +132,9 @@ def test_a_file_in_the_folder_stays_where_it_is_and_one_elsewhere_is_copied(tmp_
     there = file.rename(tmp_path / "here" / file.name)
     assert init(there.parent, there, Asked())["copied"] is None
     assert params_of({"folder": there.parent}).data.source.path == "visits.csv"
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "visits.csv").symlink_to(there)
+    assert init(tmp_path / "linked", tmp_path / "linked" / "visits.csv", Asked())["copied"] is None
 
 
 def test_rows_are_dealt_where_the_file_knows_no_silo(tmp_path, save):
@@ -149,6 +167,17 @@ def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     assert half["read"]["rows"] == ROWS
 
 
+def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(tmp_path, write):
+    sex = ["" if at % 4 == 0 else "fm"[at % 2] for at in range(ROWS)]
+    made = init(tmp_path / "text", write(sex=sex), Asked())
+    assert "a category of its own where sex is missing" in made["guessed"]
+    assert made["read"] == {"rows": ROWS, "shape": [4], "classes": 3, "clients": 2}  # age, sex=f, sex=m, none
+    hospital = ["" if at == 1 else ("north", "south")[at % 2] for at in range(ROWS)]
+    fewer = init(tmp_path / "fewer", write(sex=sex, hospital=hospital), Asked())
+    assert "16 of 60 rows with a missing value are dropped" in fewer["guessed"]
+    assert fewer["read"]["rows"] == ROWS - 16
+
+
 @pytest.mark.parametrize(
     ("columns", "asked", "said"),
     [
@@ -159,6 +188,11 @@ def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
         ),
         ({"hospital": None}, Asked(), "the client; name it with --client; or give --clients 5 to deal the rows"),
         ({"site": COLUMNS["sex"]}, Asked(), "hospital and site may each be the client; name it with --client"),
+        (
+            {},
+            Asked(client="hospital", clients=5),
+            "--client names the silo of each row, and --clients deals the rows to",
+        ),
         ({}, Asked(label="diagnosis"), "--label diagnosis: visits.csv has no such column; it has 'visit_id'"),
     ],
 )
@@ -195,6 +229,11 @@ def test_nothing_of_anybody_is_overwritten(tmp_path, write):
     for folder, said in ((tmp_path / "full", "is not empty: it holds notes.txt"), (file, "is a file")):
         with pytest.raises(UserError, match=said):
             init(folder, file, Asked())
+    (tmp_path / "namesake").mkdir()
+    (tmp_path / "namesake" / file.name).write_text("mine")
+    with pytest.raises(UserError, match=r"is not empty: it holds visits\.csv"):
+        init(tmp_path / "namesake", file, Asked())
+    assert (tmp_path / "namesake" / file.name).read_text() == "mine"
     init(tmp_path / "study", file, Asked())
     with pytest.raises(UserError, match=r"is a project already: it has a params\.yaml"):
         init(tmp_path / "study", None, Asked())

@@ -1,5 +1,6 @@
 """Who started a run, and by which command: the tags of which MLflow makes `Created by` and `Source`."""
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from tasks.recording.addresses import masked
 
 _MOST = 500  # characters
+_PLACE = re.compile(r"(?<![\w:/.~*])~?/(?:[^/\s,'\"\]}]+/)+")  # of a file, by an absolute path; of an address nothing
 
 
 def origin(commit: str) -> dict[str, str]:
@@ -22,6 +24,7 @@ def origin(commit: str) -> dict[str, str]:
 
 
 def _typed() -> str:
-    """`siloflow run fedavg --seed 1`; empty where another program has called."""
+    """`siloflow run fedavg --seed 1`; empty where another program has called. Of an absolute path stays the file's name."""
     program, *words = sys.argv or [""]
-    return masked(shlex.join(["siloflow", *words]))[:_MOST] if Path(program).name == "siloflow" else ""
+    typed = shlex.join(["siloflow", *(_PLACE.sub("", word) for word in words)])
+    return masked(typed)[:_MOST] if Path(program).name == "siloflow" else ""

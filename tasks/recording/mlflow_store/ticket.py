@@ -24,9 +24,8 @@ class Ticket:
     note: str = ""  # the run's description
     about: str = ""  # the experiment's note, shown above its runs
     quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
-    links: Mapping[str, str] = field(
-        default_factory=dict
-    )  # more tags, said anew by each process that goes on with the run
+    # more tags, said anew by each process that goes on with the run
+    links: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()  # metrics that are shown instead, of runs that are none of training
 
 
@@ -42,9 +41,8 @@ class Finish:
     tags: Mapping[str, str] = field(default_factory=dict)
     note: str = ""  # the run's description, and the experiment's note, from now on
     about: str = ""
-    tables: tuple[
-        str, ...
-    ] = ()  # names of those files that hold `columns` and rows of `data`, as MLflow's own tables do
+    # names of those files that hold `columns` and rows of `data`, as MLflow's own tables do
+    tables: tuple[str, ...] = ()
 
 
 def view(ticket: Ticket) -> dict[str, Any]:

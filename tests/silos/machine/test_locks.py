@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from silos.machine.locks import alone, changing, in_turn, working
+from silos.machine.locks import alone, changing, in_turn, workers, working
 
 HOLD = """
 import sys
@@ -143,3 +143,10 @@ def test_writers_take_turns_and_nobody_is_told(hold, tmp_path):
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(1)
     assert second.stdout.readline() == "has it\n"
+
+
+def test_a_process_works_under_all_of_its_names_and_is_called_by_its_longest(tmp_path):
+    with working(tmp_path, "compare", print), working(tmp_path, "ab", print):
+        assert sorted(workers(tmp_path)) == ["ab", "compare"]
+        with pytest.raises(UserError, match="under compare, at work"), changing(tmp_path, "it", print):
+            pass

@@ -14,6 +14,22 @@ from tasks.recording.mlflow_store.origin import origin
         (["/opt/bin/siloflow", "run", "fedavg", "--seed", "1"], "siloflow run fedavg --seed 1"),
         (["siloflow", "run", "fedavg", "--set", "a=b c"], "siloflow run fedavg --set 'a=b c'"),
         (["siloflow", "run", "--set", "x=http://me:hunter2@there"], "siloflow run --set x=http://me:***@there"),
+        (
+            [
+                "siloflow",
+                "run",
+                "fedavg",
+                "--set",
+                "model.pretrained=/home/me/w.pt",
+                "--set",
+                "p={kind: npz, path: ~/a/b.npz}",
+            ],
+            "siloflow run fedavg --set model.pretrained=w.pt --set 'p={kind: npz, path: b.npz}'",
+        ),
+        (
+            ["siloflow", "compare", "--set", "u=https://there/a/b", "--set", "p=a/b"],
+            "siloflow compare --set u=https://there/a/b --set p=a/b",
+        ),
         (["/home/me/secret-project/train.py", "--password", "hunter2"], "train.py"),
     ],
 )
