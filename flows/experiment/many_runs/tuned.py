@@ -6,7 +6,7 @@ A grid is the learning rate of params.yaml times powers of 3 by what the method'
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -19,6 +19,13 @@ from silos.errors import UserError
 RATE = "training.optimiser.learning_rate"
 _FACTOR = 3  # between two learning rates
 _LEAST_RATE = 1e-30  # with less no weight moves in float32
+
+
+class Score(NamedTuple):
+    """Of a setting on validation rows: `value`, of which more is better, and their mean loss."""
+
+    value: float
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def grid_of(
 def tuned(
     method: str,
     grid: Grid,
-    scored: Callable[[int, tuple[str, ...]], float | None],
+    scored: Callable[[int, tuple[str, ...]], Score | None],
     told: Callable[[int], None] = lambda _: None,
 ) -> Tuned:
     """The best setting of the grid and, once, of what lies beyond its edges; `scored` runs one, None if it has no score.
@@ -86,22 +93,30 @@ def tuned(
     scores += [scored(len(points) + at, tuple(grid.settings(point))) for at, point in enumerate(wider)]
     points += wider
     best = _best(scores)
+    kept = scores[best]
     return Tuned(
-        method, grid.settings(points[best]), best, len(points), scores[best], grid.at_edge(points[best], points)
+        method=method,
+        settings=grid.settings(points[best]),
+        at=best,
+        tried=len(points),
+        score=None if kept is None else kept.value,
+        at_edge=grid.at_edge(points[best], points),
     )
 
 
-def validation_score(result: dict[str, Any], quantity: Quantity) -> float | None:
-    """Of a finished run, higher is better; None if it diverged."""
-    score = quantity.score(result["metrics"], "validation/")
-    return score if math.isfinite(score) else None
+def validation_score(result: dict[str, Any], quantity: Quantity) -> Score | None:
+    """Of a finished run; None if it diverged."""
+    value, loss = quantity.score(result["metrics"], "validation/"), result["metrics"].get("validation/loss/mean")
+    return Score(value, math.inf if loss is None or math.isnan(loss) else loss) if math.isfinite(value) else None
 
 
-def _best(scores: list[float | None]) -> int:
-    """The place of the highest score, of several that are equal the middle one; where there is no score, the first.
+def _best(scores: list[Score | None]) -> int:
+    """The place of the highest score, of several that are equal that of the least loss; where there is none, the first.
 
     Few validation rows make many equal, and the first of them has the least rate, with which weights hardly move.
     """
-    known = [-math.inf if score is None else score for score in scores]
-    equal = [at for at, score in enumerate(known) if score == max(known) > -math.inf] or [0]
-    return equal[len(equal) // 2]
+    return max(range(len(scores)), key=lambda at: _rank(scores[at]))
+
+
+def _rank(score: Score | None) -> tuple[float, float]:
+    return (-math.inf, -math.inf) if score is None else (score.value, -score.loss)

@@ -13,7 +13,7 @@ from flows.console.ctrl_c import interruption
 from flows.console.printing.durations import duration
 from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
-from flows.experiment.many_runs.tuned import Tuned, grid_of, tuned, validation_score
+from flows.experiment.many_runs.tuned import Score, Tuned, grid_of, tuned, validation_score
 from flows.experiment.project import Project
 from flows.experiment.run_folder import run_name
 from flows.experiment.user_method import MethodError
@@ -88,7 +88,7 @@ def tuned_methods(
     def result(method: str, at: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
         return attempt(method, seeds[0], [*overrides, *lines], name, cell_of(at))
 
-    def score(method: str, at: int, lines: tuple[str, ...]) -> float | None:
+    def score(method: str, at: int, lines: tuple[str, ...]) -> Score | None:
         found = result(method, at, lines)
         return None if isinstance(found, str) else validation_score(found, project.quantity)
 

@@ -100,6 +100,22 @@ def test_values_that_are_missing_are_not_counted_and_a_column_of_few_is_not_told
     assert np.unique(rows[mask]) == pytest.approx([(1e6 - scale.mean[0]) / scale.scale[0]])  # filled in, then scaled
 
 
+def test_subtracting_the_sums_of_two_versions_gives_the_row_that_came_as_the_docs_warn(make_problem, ask):
+    def rows(client, total):
+        x, y = rows_of(client, 100)
+        return x[:total], y[:total]  # the first are those to train on
+
+    before, after = (
+        ask(make_problem({"oslo": total}, silos={"rows_of": rows, "task": "regression", "name": f"of{total}"}))[:2]
+        for total in (39, 40)
+    )
+    (came,) = after[1][0].sums - before[1][0].sums
+    x, y = all_rows(after[0], ("oslo",))
+    np.testing.assert_allclose(came.numpy(), np.r_[x[-1], y[-1]], atol=1e-6)
+    page = (Path(__file__).parents[3] / "docs" / "bring-your-data.md").read_text()
+    assert "no [ledger](diagnose.md#noise-and-the-ledger) stands before these sums" in page
+
+
 def test_a_column_that_nobody_tells_of_has_no_mean(ask, make_problem):
     scale = ask(make_problem({"nine": LEAST_ROWS - 1, "three": 3}), targets=False)[2]
     assert np.isnan(scale.mean).all()

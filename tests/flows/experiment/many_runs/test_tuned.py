@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from flows.experiment.many_runs.settings_grid import Axis, Grid, axes
-from flows.experiment.many_runs.tuned import RATE, grid_of, tuned, validation_score
+from flows.experiment.many_runs.tuned import RATE, Score, grid_of, tuned, validation_score
 from flows.method import find, names
 from models.assessment.quantities import QUANTITIES
 from silos.errors import UserError
@@ -45,7 +45,7 @@ def test_the_best_is_kept_and_an_edge_is_passed_once():
     def scored(at, settings):
         asked.append((at, settings))
         rate, weight = (float(setting.partition("=")[2]) for setting in settings)
-        return None if weight > 1 else rate
+        return None if weight > 1 else Score(rate, 1.0)
 
     best = tuned("mine", grid, scored)
     assert [at for at, _ in asked] == list(range(8))
@@ -61,11 +61,13 @@ def test_where_no_setting_has_a_score_the_first_is_kept():
     assert (best.settings, best.score) == ([f"{RATE}=0.1"], None)
 
 
-def test_of_settings_that_are_equally_good_the_middle_one_is_kept():
+@pytest.mark.parametrize(("losses", "kept"), [((0.6, 0.4, 0.2, 0.3), "0.4"), ((0.2, 0.3, 0.5, math.inf), "0.1")])
+def test_of_settings_that_are_equally_good_the_one_with_the_least_loss_is_kept(losses, kept):
     """On few validation rows a rate that hardly moves the weights often does no worse there."""
-    grid = Grid({RATE: Axis(values=(0.1, 0.2, 0.4, 0.8, 1.6))})
-    best = tuned("mine", grid, lambda at, _: 1.0 if 1 <= at <= 3 else 0.5)
-    assert (best.settings, best.at_edge) == ([f"{RATE}=0.4"], [])
+    grid = Grid({RATE: Axis(values=(0.1, 0.2, 0.4, 0.8, 1.6), least=0.1)})
+    scores = [Score(1.0, loss) for loss in losses] + [Score(0.5, 0.0)]
+    best = tuned("mine", grid, lambda at, _: scores[at])
+    assert (best.settings, best.score) == ([f"{RATE}={kept}"], 1.0)
 
 
 class Momentum(BaseModel):
@@ -85,7 +87,12 @@ def test_what_an_option_refuses_is_not_tried_beyond_an_edge():
 def test_what_lies_beyond_is_told_before_it_is_run():
     happened = []
     grid = Grid({RATE: Axis(values=(0.1, 0.2))})
-    tuned("mine", grid, lambda at, _: happened.append(at) or float(at), lambda more: happened.append(f"{more} more"))
+    tuned(
+        "mine",
+        grid,
+        lambda at, _: happened.append(at) or Score(float(at), 1.0),
+        lambda more: happened.append(f"{more} more"),
+    )
     assert happened == [0, 1, "2 more", 2, 3]
 
 
