@@ -56,6 +56,8 @@ def look(file: Path, asked: Asked) -> OwnData:
         raise UserError(
             "--client names the silo of each row, and --clients deals the rows to others; give one of them."
         )
+    if not file.is_file():
+        raise UserError(f"--data {file}: {'this is a folder' if file.is_dir() else 'there is no such file'}.")
     return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
 
 

@@ -214,10 +214,19 @@ def _with_header(file: Path, hidden: set[str]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", ["rows.xlsx", "gone.csv", "gone.npz"])
-def test_what_is_no_file_of_data_makes_no_project(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rows.xlsx", r"save them as one of these\.$"),
+        ("gone.csv", r"gone\.csv: there is no such file\.$"),  # and nothing of a params.yaml, which is not there yet
+        ("gone.npz", r"gone\.npz: there is no such file\.$"),
+        ("folder.npz", r"folder\.npz: this is a folder\.$"),
+    ],
+)
+def test_what_is_no_file_of_data_makes_no_project(tmp_path, name, said):
     (tmp_path / "rows.xlsx").write_bytes(b"PK")
-    with pytest.raises(UserError):
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(UserError, match=said):
         init(tmp_path / "study", tmp_path / name, Asked())
     assert not (tmp_path / "study").exists()
 

@@ -39,12 +39,7 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
             f"{row['seconds']:.1f}",
         )
     console.print(table)
-    seeds = len({r["seed"] for r in answer["runs"]})
-    console.print(
-        f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
-        if seeds > 1
-        else "one seed: 95 % intervals over rows, which say nothing of other seeds:"
-    )
+    console.print(_heading(len({r["seed"] for r in answer["runs"]}), bool(answer["paired"])))
     for p in answer["paired"]:
         console.print(f"  {p['sentence']}")
     if answer["tuning"]:
@@ -60,6 +55,15 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"figure        {answer['figure']}")
     console.print(f"experiment    {answer['experiment']}")
     console.print(f"look closer   {LOOK_CLOSER}")
+
+
+def _heading(seeds: int, paired: bool) -> str:
+    """What the numbers of the table are, and the intervals of the sentences below it, where there are any."""
+    if not paired:
+        return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    if seeds > 1:
+        return f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
+    return "one seed: 95 % intervals over rows, which say nothing of other seeds:"
 
 
 def headline(paired: list[dict[str, Any]]) -> str:

@@ -483,6 +483,13 @@ def test_a_run_s_numbers_stand_on_lines_of_their_own():
     assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]
 
 
+def test_a_comparison_of_one_method_promises_no_intervals():
+    for paired, promised in ((SAMPLES["compare"][0]["paired"], True), ([], False)):
+        out = io.StringIO()
+        PRINTERS["compare"]({**SAMPLES["compare"][0], "paired": paired}, PlainConsole(file=out, width=200))
+        assert ("95 % intervals" in out.getvalue()) is promised
+
+
 @pytest.mark.parametrize(
     ("now", "said"),
     [
