@@ -30,7 +30,7 @@ def killed(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory)
     process = folder.start(*LONG)
     try:
         end = time.monotonic() + 120
-        while not list(folder.path.glob("runs/run-*/*/checkpoint.safetensors")):
+        while not list(folder.path.glob("runs/run-*/local_only-seed7/checkpoint.safetensors")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -86,6 +86,7 @@ def test_what_clients_keep_goes_with_its_data_version_and_not_before(
 ) -> None:
     folder = finished.folder.copy(tmp_path / "project", server)
     about_data = "private/ of data that are gone"
+    runs = [place for place in folder.path.glob("private/digits/[!.]*/*") if place.is_dir()]
     folder.type("partition", "--set", "data.seed=3")
     git = ["git", "-C", str(folder.path), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "data.dvc"], ["commit", "-qm", "data"]):
@@ -96,7 +97,7 @@ def test_what_clients_keep_goes_with_its_data_version_and_not_before(
     folder.type("partition", "--set", "data.seed=4")
     folder.type("partition", "--set", "data.seed=3")
     places = kinds(folder.type("clean", "--json"))[about_data]["places"]
-    assert len(places) == len(finished.compare.json["runs"])
+    assert len(places) == len(runs) >= len(finished.compare.json["runs"])
 
 
 def test_artifacts_go_once_their_run_is_deleted_in_mlflow(finished: Any, server: str, tmp_path: Path) -> None:
