@@ -28,7 +28,7 @@ def killed(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory)
     process = folder.start(*LONG)
     try:
         end = time.monotonic() + 120
-        while not list(folder.path.glob("runs/run-*/*/checkpoint.safetensors")):
+        while not list(folder.path.glob("runs/run-*/local_only-seed7/checkpoint.safetensors")):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end
             time.sleep(0.01)

@@ -29,7 +29,7 @@ sys.path[:] = [p for p in sys.path if p.rstrip("/") != CHECKOUT]
 import mlflow
 from safetensors.numpy import load_file
 mlflow.set_tracking_uri(STORE)
-given = mlflow.pyfunc.load_model(f"runs:/{RUN}/model").predict(load_file(ROWS)["test_x"])
+given = mlflow.pyfunc.load_model(f"runs:/{RUN}/{NAME}").predict(load_file(ROWS)["test_x"])
 print(json.dumps(given["label"].tolist()))
 """
 
@@ -98,6 +98,7 @@ def test_the_logged_model_takes_raw_rows(wine: Any, scaled: Any) -> None:
         "CHECKOUT": str(Path(__file__).parents[2]),
         "STORE": f"sqlite:///{wine.path / 'runs' / 'mlflow.db'}",
         "RUN": scaled.json["mlflow_run_id"],
+        "NAME": Path(scaled.json["folder"]).name,
         "ROWS": str(rows),
     }
     head = "".join(f"{name} = {value!r}\n" for name, value in given.items())
