@@ -1,5 +1,6 @@
 """Prefect without notices, tracking and logs on the screen: settings that must stand before it is imported."""
 
+import logging
 import os
 
 _SETTINGS = {
@@ -15,7 +16,11 @@ _SETTINGS = {
     "PREFECT_RUNNER_HEARTBEAT_FREQUENCY": "30",
 }
 
+_QUEUES = ("EventsWorker", "APILogWorker")  # loggers of Prefect's outside its own; they count what is left at ctrl-C
+
 
 def quiet_prefect() -> None:
     """Settings that must stand before Prefect is imported: no tracking, no notices, no log on the screen."""
     os.environ.update({k: v for k, v in _SETTINGS.items() if k not in os.environ})
+    for queue in _QUEUES:
+        logging.getLogger(queue).setLevel(logging.CRITICAL)

@@ -59,7 +59,7 @@ def connect(uri: str) -> Any:
     _be_quiet()
     import mlflow
 
-    for logger in ("mlflow", "alembic"):  # a store that is only busy is no news to a person
+    for logger in ("mlflow", "alembic", "urllib3"):  # a store that is only busy is no news to a person
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     if uri.startswith("sqlite:///") and "?" not in uri:  # with options, it is a user's own
         with _creating:
