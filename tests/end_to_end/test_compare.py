@@ -192,7 +192,9 @@ def test_every_run_in_mlflow_names_its_flow_run_in_prefect(finished: Any) -> Non
     for run in runs:
         there = flows[run.data.tags["prefect.flow_run_id"]]
         assert there == run.data.tags["prefect.flow_run"]
-        assert (found["experiment"] if run.info.run_name == "comparison" else run.info.run_name) in there
+        of_all = run.info.run_name == "comparison"
+        assert there.startswith("compare " if of_all else "run ")
+        assert there.endswith(found["experiment"].rpartition("-")[2] if of_all else run.info.run_name)
         page = f"http://127.0.0.1:4200/runs/flow-run/{run.data.tags['prefect.flow_run_id']})"
         assert page in run.data.tags["mlflow.note.content"]
 
@@ -247,7 +249,7 @@ def test_prefect_has_every_flow_and_every_task_as_completed(finished: Any) -> No
     database.close()
     # a round trains, averages and scores; the reported model is scored once more and asked how unsure it is; private
     # weights are not averaged
-    expected = {f"{method}-seed{seed}": (3 if method == "fedavg" else 2) * ROUNDS + 2 for method, seed in RUNS}
+    expected = {f"run {method}-seed{seed}": (3 if method == "fedavg" else 2) * ROUNDS + 2 for method, seed in RUNS}
     assert set(counted) == {(name, "COMPLETED", tasks) for name, tasks in expected.items()}
 
 

@@ -1,6 +1,7 @@
 """`prefect deploy` with the prefect.yaml that comes along, and a process worker that runs what it deploys."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -46,8 +47,12 @@ def deployed(
     try:
         yield lambda path, body: ask(server + path, body), folder
     finally:
-        worker.send_signal(signal.SIGINT)
-        worker.wait(60)
+        worker.terminate()  # a shell's background jobs do not hear of ctrl-C
+        try:
+            worker.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
 
 
 def ask(url: str, body: dict[str, Any]) -> Any:
