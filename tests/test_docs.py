@@ -249,6 +249,8 @@ def test_the_table_and_the_arrays_of_the_readme_reach_a_comparison(folder, prefe
     assert f"data/{file.partition('.')[0]}: 3 clients" in said
     assert "local_only − fedavg" in said
     (result,) = folder.glob("runs/compare-*/fedavg-seed0/result.json")
+    if file != "mine.npz":  # whose rows the lines that load a model have
+        return
     loaded = block_with(README, "python", "load_model").replace("RUN", json.loads(result.read_text())["mlflow_run_id"])
     loaded = loaded.replace("sqlite:///runs/mlflow.db", os.environ["MLFLOW_TRACKING_URI"])
     answers = typed(folder, sys.executable, "-c", f"{loaded}\nprint(*model.predict(rows))")
@@ -284,7 +286,7 @@ def test_each_network_fits_the_rows_that_the_docs_say(folder):
             for shape in each:
                 said = kind in fit[axes] and (kind != "vgg16_bn" or shape[0] >= 32)
                 with nullcontext() if said else pytest.raises(ValueError, match="image"):
-                    build(kind, shape, 3, model.layers)
+                    build(kind, shape, 3, model.layers())
 
 
 def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_filled_in(folder):

@@ -129,7 +129,7 @@ def test_a_run_is_found_by_path_by_name_and_by_the_folder_that_holds_it_alone(fo
         find_run(project, "two")
     write_json(tmp_path / "run.json", {})
     for none in ("fedavg-seed7", "..", "", str(tmp_path), "x" * 300):
-        with pytest.raises(UserError, match=r"there is no run .* in .*/runs; give the path|is \d+ runs"):
+        with pytest.raises(UserError, match=r"there is no run .* in .*/runs; (give the path|did you mean)|is \d+ runs"):
             find_run(project, none)
 
 

@@ -63,7 +63,7 @@ class TextTable(Table):
         super().add_row(*cells, **options)
 
 
-_WHOLE = 24  # letters of a name
+_WHOLE = 28  # letters of a name
 
 
 def text_table(*columns: str) -> Table:

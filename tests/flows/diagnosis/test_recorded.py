@@ -116,7 +116,8 @@ def test_prefects_page_has_the_same_sentences_under_the_same_name(project, answe
     def found(kind: str, asked: dict[str, Any]) -> Any:
         return httpx.post(f"{prefect.url}/{kind}/filter", json=asked).raise_for_status().json()
 
-    (run,) = found("flow_runs", {"flow_runs": {"name": {"any_": [Path(answer["folder"]).name]}}})
+    called = f"diagnose own, {answer['folder'].rpartition('-')[2]}"
+    (run,) = found("flow_runs", {"flow_runs": {"name": {"any_": [called]}}})
     (shown,) = found("artifacts", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert (shown["key"], shown["type"]) == ("diagnosis", "markdown")
     assert shown["data"] == (project / answer["folder"] / "findings.md").read_text(encoding="utf-8")

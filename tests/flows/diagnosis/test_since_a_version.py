@@ -82,6 +82,6 @@ def _is_on_prefects_page(folder: Path, url: str):
     def found(kind, asked):
         return httpx.post(f"{url}/{kind}/filter", json=asked).raise_for_status().json()
 
-    (run,) = found("flow_runs", {"flow_runs": {"name": {"any_": [folder.name]}}})
+    (run,) = found("flow_runs", {"flow_runs": {"name": {"like_": folder.name.rpartition("-")[2]}}})
     (shown,) = found("artifacts", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert (shown["key"], shown["data"]) == ("diagnosis", (folder / "findings.md").read_text(encoding="utf-8"))
