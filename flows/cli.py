@@ -72,7 +72,7 @@ def init(
     Example: siloflow init study --data visits.csv --label outcome --client hospital
     """
     with _session(json, timings=False, server=False) as session:
-        from flows.init import init as made
+        from flows.new_project.init import init as made
         from flows.new_project.own_data import Asked
 
         session.answer(made(folder, data, Asked(label, client, clients, task)), "init")
@@ -208,7 +208,7 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
     """
     with _session(json, timings=False, server=False) as session:
         project = session.project(overrides)
-        from flows.show import show as overview
+        from flows.answers.show import show as overview
 
         session.answer(overview(project), "show")
 
@@ -324,7 +324,7 @@ def stats(
     """
     with _session(json, timings=False, server=False) as session:
         project = session.project(overrides)
-        from flows.stats import client_statistics
+        from flows.answers.stats import client_statistics
 
         session.answer(client_statistics(project, client, method, output), "stats")
 
@@ -346,7 +346,7 @@ def cost(
     """
     with _session(json, timings=False, server=False) as session:
         project = session.project(overrides)
-        from flows.cost import cost as costs
+        from flows.answers.cost import cost as costs
 
         session.answer(costs(project, method, not without_memory, session.say), "cost")
 
@@ -368,7 +368,7 @@ def export(
     """
     with _session(json, timings=False, server=False) as session:
         project = session.project(overrides)
-        from flows.export import export as written
+        from flows.answers.export import export as written
 
         session.answer(written(project, run, client, format, output), "export")
 
@@ -469,7 +469,7 @@ def data_log(json: Json = False) -> None:
     Example: siloflow data log
     """
     with _session(json, timings=False, server=False) as session:
-        from flows import versions
+        from flows.answers import versions
 
         session.answer(versions.log(session.root), "data_log")
 
@@ -485,7 +485,7 @@ def data_diff(
     Example: siloflow data diff HEAD~1
     """
     with _session(json, timings=False, server=False) as session:
-        from flows import versions
+        from flows.answers import versions
 
         session.answer(versions.diff(session.root, revision, to), "data_diff")
 
@@ -500,7 +500,7 @@ def data_use(
     Example: siloflow data use 3f2a91c
     """
     with _session(json, timings=False, server=False) as session:
-        from flows import versions
+        from flows.answers import versions
 
         session.answer(versions.use(session.root, revision), "data_use")
 

@@ -11,27 +11,16 @@ import numpy as np
 from pydantic import (
     AfterValidator,
     Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
-from silos.errors import shown
 from silos.names import Name
 from silos.sources.source_names import LONGEST
-from silos.sources.source_params import Fill, Number, Section
+from silos.sources.source_params import Fill, Number, Section, one_fault
 
 if TYPE_CHECKING:
     from silos.manifest import Manifest
     from silos.rows import Task
-
-
-def _one_fault(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return validated(value)
-    except ValidationError:  # of a union, each member would have its say
-        raise ValueError(f"{shown(repr(value))} is neither refuse nor {{fill: v}} with a finite number v") from None
 
 
 class Feature(Section):
@@ -46,7 +35,9 @@ class Feature(Section):
     categories: tuple[Number, ...] = ()
     low: Number | None = None
     high: Number | None = None
-    missing: Annotated[Literal["refuse"] | Fill, WrapValidator(_one_fault)] = "refuse"
+    missing: Annotated[
+        Literal["refuse"] | Fill, one_fault("is neither refuse nor {fill: v} with a finite number v")
+    ] = "refuse"
 
     @property
     def fill(self) -> float | None:

@@ -53,11 +53,16 @@ class Npz(Section):
     task: Literal["classification", "regression"] = Field(default="classification", description="what y holds")
 
 
-def _one_fault(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return validated(value)
-    except ValidationError:  # of a union, each member would have its say
-        raise ValueError(f"{shown(repr(value))} is none of refuse, drop_rows and {{fill: v}} with a finite v") from None
+def one_fault(wrong: str) -> WrapValidator:
+    """One sentence, the value and then `wrong`, where each member of a union would have its say."""
+
+    def checked(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validated(value)
+        except ValidationError:
+            raise ValueError(f"{shown(repr(value))} {wrong}") from None
+
+    return WrapValidator(checked)
 
 
 class Table(Section):
@@ -72,7 +77,10 @@ class Table(Section):
     task: Literal["classification", "regression"] = Field(default="classification", description="what label holds")
     drop: tuple[Name, ...] = Field(default=(), description="columns that are left out")
     categorical: tuple[Name, ...] = Field(default=(), description="columns of numbers that are codes without an order")
-    missing: Annotated[Literal["refuse", "drop_rows"] | Fill, WrapValidator(_one_fault)] = "refuse"
+    missing: Annotated[
+        Literal["refuse", "drop_rows"] | Fill,
+        one_fault("is none of refuse, drop_rows and {fill: v} with a finite v"),
+    ] = "refuse"
 
     @property
     def roles(self) -> dict[str, str]:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from flows.answers.export import export
+from flows.answers.stats import client_statistics
 from flows.experiment.finished_run import finished_run
 from flows.experiment.project import Project
-from flows.export import export
-from flows.stats import client_statistics
 from silos.errors import UserError
 from silos.scaling import Scale
 from tasks.client_stats import STATISTICS

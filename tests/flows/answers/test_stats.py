@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.answers.stats import client_statistics
 from flows.experiment.project import Project
-from flows.stats import client_statistics
 from silos.errors import UserError
 from silos.store import open_client
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flows.experiment.project import Project
-from flows.init import init
 from flows.new_project import params_template
+from flows.new_project.init import init
 from flows.new_project.own_data import Asked
 from flows.partition import make
 from models.streams import server_stream
@@ -253,7 +253,7 @@ def test_what_cannot_be_ended_leaves_nothing(tmp_path, write, monkeypatch):
     def fails(root):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("flows.init.versioned", fails)
+    monkeypatch.setattr("flows.new_project.init.versioned", fails)
     file = write()
     with pytest.raises(OSError, match="the disk is full"):
         init(tmp_path / "study", file, Asked())

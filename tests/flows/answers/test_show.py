@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import show
+from flows.answers import show
 from flows.experiment.project import Project
 from silos.errors import UserError
 

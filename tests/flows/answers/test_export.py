@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from flows.answers.export import export
 from flows.experiment.finished_run import find_run
 from flows.experiment.project import Project
-from flows.export import export
 from models.exported_model import ExportedModel
 from models.networks.dense import MLP
 from models.networks.registry import build
@@ -101,7 +101,7 @@ def test_private_weights_that_are_gone_are_told_and_the_way_out(ran, ask, folder
 
 def test_of_one_model_for_all_no_clients_rows_are_opened(ran, ask, monkeypatch):
     result = ran("fedavg")
-    monkeypatch.setattr("flows.export.open_client", None)
+    monkeypatch.setattr("flows.answers.export.open_client", None)
     found = ask(result["folder"])
     assert found["compared"]["whose"] == "random"
     assert found["file"].endswith("fedavg-seed0/model.pt2")

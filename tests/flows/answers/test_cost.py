@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from flows import cost as page
-from flows.cost import cost
+from flows.answers import cost as page
+from flows.answers.cost import cost
 from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
 from models.networks.registry import registered
