@@ -326,3 +326,18 @@ def unusual(finished: Finished, made_once: Callable[..., Any], server: str) -> U
     first, one = computed(finished.folder, 1)
     both, two = computed(first, 2)
     return Unusual(both, one, two)
+
+
+@pytest.fixture
+def until() -> Callable[[str, str, Any], str]:
+    """What is on the screen, a file, once it has this text; the process must not end before."""
+
+    def waited(screen: str, text: str, process: Any) -> str:
+        while process.poll() is None:
+            said = Path(screen).read_text()
+            if text in said:
+                return said
+            time.sleep(0.1)
+        raise AssertionError(process.stderr.read())
+
+    return waited

@@ -110,7 +110,16 @@ def _settle() -> None:
 
 def _import() -> None:
     """What the verbs import when they are typed."""
-    for verb in ("compare", "partition", "reproduce", "run", "schedule", "show", "stats", "versions"):
+    for verb in (
+        "compare",
+        "partition",
+        "reproduce",
+        "run",
+        "schedule",
+        "answers.show",
+        "answers.stats",
+        "answers.versions",
+    ):
         importlib.import_module(f"flows.{verb}")
     for part in ("printing.by_verb", "progress_bar"):
         importlib.import_module(f"flows.console.{part}")

@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,9 @@ def test_a_name_that_is_taken_is_refused_here_and_on_the_server(gone: bool, told
     assert ("has an experiment autumn already" if gone else "runs/autumn is there already") in said
 
 
-def test_ui_shows_the_server_and_starts_only_prefects_page(told: Any, mlflow_server: Any, tmp_path: Path) -> None:
+def test_ui_shows_the_server_and_starts_only_prefects_page(
+    told: Any, mlflow_server: Any, tmp_path: Path, until: Any
+) -> None:
     folder = told[0].copy(tmp_path / "project")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -76,13 +77,3 @@ def test_ui_shows_the_server_and_starts_only_prefects_page(told: Any, mlflow_ser
     assert newest.split()[0].startswith(f"{mlflow_server.url}/#/experiments/")
     assert not (folder.path / "runs" / "mlflow-ui.log").exists()
     urllib.request.urlopen(f"{mlflow_server.url}/health", timeout=20).close()  # it goes on
-
-
-def until(screen: str, text: str, process: Any) -> str:
-    """What is on the screen once it has this text."""
-    while process.poll() is None:
-        said = Path(screen).read_text()
-        if text in said:
-            return said
-        time.sleep(0.1)
-    raise AssertionError(process.stderr.read())

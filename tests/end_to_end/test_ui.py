@@ -5,7 +5,6 @@ import signal
 import socket
 import time
 import urllib.request
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,12 +20,14 @@ def ports():
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
-def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(by, finished, ports, tmp_path, living):
+def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(
+    by, finished, ports, tmp_path, living, until
+):
     folder = finished.folder.copy(tmp_path / "project")
     mlflow, prefect = ports
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start("ui", "--mlflow-port", str(mlflow), "--prefect-port", str(prefect), out=screen)
-        said = _until(screen.name, "ctrl-C ends both", process)
+        said = until(screen.name, "ctrl-C ends both", process)
         assert "newest comparison" in said
         search = json.dumps({"max_results": 9}).encode()
         asked = urllib.request.Request(
@@ -52,12 +53,3 @@ def listening(pid: int) -> set[tuple[str, int]]:
     there = psutil.Process(pid)
     found = [c for p in (there, *there.children(recursive=True)) for c in p.net_connections("inet")]
     return {(c.laddr.ip, c.laddr.port) for c in found if c.status == psutil.CONN_LISTEN}
-
-
-def _until(screen: str, text: str, process) -> str:
-    while process.poll() is None:
-        said = Path(screen).read_text()
-        if text in said:
-            return said
-        time.sleep(0.1)
-    raise AssertionError(process.stderr.read())
