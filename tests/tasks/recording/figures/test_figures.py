@@ -16,42 +16,25 @@ from tasks.recording.figures.silo_figure import draw_silos
 RMSE = QUANTITIES["regression"]
 
 
-def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) -> dict:
-    metrics = {"accuracy/mean": accuracy, "accuracy/worst": accuracy / 2, "loss/mean": loss, "entropy/mean": 0.5}
-    by_client = [{"client": "a", "accuracy": accuracy}, {"client": "b", "accuracy": None}]
-    return {
-        "method": method,
-        "seed": seed,
-        "model": "global",
-        "metrics": {
-            **metrics,
-            "accuracy/by_client": by_client,
-        },
-        "seconds": {"total": 2.0 * seed},
-        "bytes": {"up": 10, "down": 20},
-    }
+def result(method: str, value: float, name: str = "accuracy") -> dict:
+    """What a figure reads of a run."""
+    by_client = [{"client": "a", name: value}, {"client": "b", name: None}]
+    return {"method": method, "seed": 1, "metrics": {f"{name}/by_client": by_client}}
 
 
 @pytest.mark.parametrize(
     "paired", [[], [{"method": "pooled", "reference": "fedavg", "difference": 0.1, "low": 0, "high": 0.2}]]
 )
 def test_the_figure_is_a_png_also_if_there_is_nothing_to_compare(tmp_path, paired):
-    runs = [result("fedavg", 1, 0.5), result("pooled", 1, 0.75)]
+    runs = [result("fedavg", 0.5), result("pooled", 0.75)]
     curves = {"fedavg": [[(1, 0.25), (2, 0.5)]], "pooled": [[(1, 0.5), (2, 0.75)]]}
     draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves)
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def rmse_result(method: str, value: float) -> dict:
-    found = result(method, 1, 0.0)
-    names = ("rmse/pooled", "rmse/worst", "rmse/median", "loss/mean")
-    by_client = [{"client": "a", "rmse": value}, {"client": "b", "rmse": None}]
-    return {**found, "metrics": {**dict.fromkeys(names, value), "rmse/by_client": by_client}}
-
-
 @pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
 def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
-    runs = [rmse_result("fedavg", 2.0), rmse_result("pooled", end)]
+    runs = [result("fedavg", 2.0, "rmse"), result("pooled", end, "rmse")]
     paired = [{"method": "pooled", "reference": "fedavg", "difference": end, "low": -end, "high": end}]
     curves = {"fedavg": [[(1, 4.0), (2, 2.0)]], "pooled": [[(1, end)]]}
     draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": paired}, curves, RMSE)
@@ -75,7 +58,7 @@ def curves_of_evil() -> dict:
 
 
 def comparison_of_evil(path) -> None:
-    runs = [result(name, 1, 0.5) for name in EVIL]
+    runs = [result(name, 0.5) for name in EVIL]
     paired = [{"method": n, "reference": "$\\frac$", "difference": 0.1, "low": 0, "high": 0.2} for n in EVIL]
     draw_comparison(path, {"runs": runs, "paired": paired}, curves_of_evil())
 
