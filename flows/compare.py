@@ -184,7 +184,7 @@ def _conclusions(
             [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
         )
         with project.workers() as workers:
-            difference = compared(PrefectRunner(workers), project.silos.federated(), first, second, quantity)
+            difference = compared(PrefectRunner(workers), project.scored.federated(), first, second, quantity)
         if difference is not None:
             said = difference_record(method, reference, difference, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}

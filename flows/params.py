@@ -185,9 +185,10 @@ class TrainingParams(Section):
 
 
 class EvaluationParams(Section):
-    """When models are scored, and which round is reported."""
+    """When models are scored, on whose rows, and which round is reported."""
 
     every: int = Field(default=1, ge=1, le=bounds.TIMES)
+    clients: Literal["all"] | Annotated[int, Field(ge=1, le=bounds.CLIENTS)] = "all"
     report: Literal["last", "best"] = "last"
     stop_at: float | None = Field(default=None, gt=0, le=bounds.REAL)
     passes: int = Field(default=20, ge=0, le=bounds.PASSES)

@@ -4,7 +4,10 @@ import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+from torch import Tensor
 
 from flows.experiment.kept_optimisers import KeptOptimisers, kept_optimisers
 from flows.method import Method, Report
@@ -35,6 +38,11 @@ class Problem:
     training: Training
     seed: int
     stack: int = 16  # most clients of a stack
+
+    @cached_property
+    def own_streams(self) -> Tensor:
+        """A stream of each client's own, by its place in `silos.clients`: (clients,) int64, hashed once."""
+        return client_streams(self.seed, self.silos.clients, 0, "own")
 
 
 @dataclass

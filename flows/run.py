@@ -12,7 +12,7 @@ from flows.doors.forms import MethodName, Overrides, Seed
 from flows.doors.verb import verb
 from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
-from flows.experiment.evaluation import last_scores, scored_model, scores_of, scores_of_others
+from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.identity import identity_of
 from flows.experiment.mlflow_run import finish, ticket
@@ -149,7 +149,7 @@ class _Run:
             memory = sampler.remember(memory, round, report) if round.clients else memory
             last = number == params.training.rounds or bool(state.finished)
             score = last or number % params.evaluation.every == 0
-            scores = scores_of(self.project, self._model(state, round), round) if score else []
+            scores = scores_of(self.project, self._scored(self._model(state, round)), round) if score else []
             record = records.round_record(round, report, scores, self.project.silos, quantity)
             if score:
                 record["metrics"] |= scores_of_others(self.project, self.page, state, round)
@@ -184,7 +184,7 @@ class _Run:
             state, reported, _ = self.folder.load_best(last, quantity) or Checkpoint(state, last, {})
         round = self._round(problem, private, reported, Called(problem.silos.clients), "result")
         model = self._model(state, round)
-        metrics, doubts = last_scores(project, model, round, self.folder)
+        metrics, doubts = last_scores(project, self._scored(model), round, self.folder)
         metrics |= scores_of_others(project, self.page, state, round)
         result: dict[str, Any] = {
             "method": self.method,
@@ -227,3 +227,6 @@ class _Run:
 
     def _model(self, state: State, round: Round) -> Model:
         return scored_model(self.page, self.project.silos, state, round)
+
+    def _scored(self, model: Model) -> Model:
+        return for_scored(self.project, self.page, model)

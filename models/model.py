@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -68,16 +69,20 @@ class Model:
 
     def select(self, clients: Sequence[str]) -> "Model":
         """The model of these clients only: what travels to their cohort."""
-        place = {name: i for i, name in enumerate(self.clients)}
 
         def of(part: Weights | Private) -> Weights | Private:
-            if isinstance(part, OfGroups):
-                return part.take([place[c] for c in clients])
             if isinstance(part, Private):
                 return replace(part, refs={c: part.refs[c] for c in clients if c in part.refs})
-            return {name: tensor[[place[c] for c in clients]] for name, tensor in part.items()}
+            if not part:
+                return part
+            places = [self._place[client] for client in clients]
+            return part.take(places) if isinstance(part, OfGroups) else {n: t[places] for n, t in part.items()}
 
         return replace(self, personal=of(self.personal), context=of(self.context), clients=tuple(clients))
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: at for at, name in enumerate(self.clients)}
 
     def _bytes_of_one(self, part: Weights | Private) -> int:
         """Of what one client gets of it."""

@@ -6,6 +6,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from silos.errors import UserError
 from silos.manifest import MANIFEST, ClientEntry, Manifest, read_manifest
 from silos.rows import Role
@@ -104,6 +106,21 @@ class Silos:
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone travel, not what was looked up."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def index(self, client: str) -> int:
+        """The client's place in `clients`."""
+        return self._place[client]
+
+    def rows_array(self, split: str) -> np.ndarray:
+        """The number of rows of each of these clients in a split: (clients,) int64."""
+        return np.array([*self.rows(split).values()], np.int64)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._chosen
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: at for at, name in enumerate(self.clients)}
 
     @cached_property
     def _chosen(self) -> frozenset[str]:

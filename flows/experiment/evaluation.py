@@ -23,18 +23,25 @@ SPLITS = ("validation", "test")
 
 
 def scored_model(page: Method, silos: Silos, state: State, round: Round) -> Model:
-    """The model of every client, of all roles, that has one; also of those that did not take part.
+    """The model of every client, of all roles, that has one; also of those that did not take part, or are not scored.
 
     The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
     """
     return page.scored_model(state, _of_everybody(page, silos, round))
 
 
+def for_scored(project: Project, page: Method, model: Model) -> Model:
+    """The part of it that is scored: all of it, unless `evaluation.clients` is a number."""
+    if project.scored is project.silos:
+        return model
+    return model.select(page.silos_with_a_model(project.scored).clients)
+
+
 def scores_of_others(project: Project, page: Method, state: State, round: Round) -> dict[str, float]:
     """Metrics of what else a page answers with, each under its name: `own/accuracy/mean`."""
     metrics: dict[str, float] = {}
     for name, model in page.other_answers(state, _of_everybody(page, project.silos, round)).items():
-        scored = by_client(scores_of(project, model, round), project.quantity)
+        scored = by_client(scores_of(project, for_scored(project, page, model), round), project.quantity)
         metrics |= {f"{name}/{k}": v for k, v in metrics_of(scored, project.silos, project.quantity).items()}
     return metrics
 
@@ -82,7 +89,7 @@ def last_scores(
     project: Project, model: Model, round: Round, folder: RunFolder
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """A run's metrics, and the doubts of each client; every client keeps its outcomes, whose hashes are in the folder."""
-    silos, quantity = project.silos, project.quantity
+    silos, quantity = project.scored, project.quantity
     scores = scores_of(project, model, round, keep_outcomes=True)
     write_json(folder.outcomes, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})
     table, doubts = by_client(scores, quantity), doubts_of(project, model, round)
@@ -93,7 +100,7 @@ def last_scores(
 def _by_own_law(project: Project, scores: list[Scores], round: Round) -> dict[str, float]:
     """Of a classification on common test rows the mean over federated clients as each one's classes count; else nothing."""
     refs = {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
-    silos = project.silos.federated()
+    silos = project.scored.federated()
     silos = silos.select([client for client in silos.clients if client in refs])
     if not silos.common("test") or project.quantity.outcome != "correct":
         return {}

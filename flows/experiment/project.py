@@ -75,6 +75,17 @@ class Project:
         """The data, if they are what data.dvc records and what params.yaml describes; UserError otherwise."""
         return replace(self._verified(), scaling=self.scaling)
 
+    @cached_property
+    def scored(self) -> Silos:
+        """Those on whose rows models are scored: all, or `evaluation.clients` of each role.
+
+        They are drawn by the data's seed, so the same for every method and seed.
+        """
+        from flows.experiment.calls.scored import scored
+
+        wanted = self.params.evaluation.clients
+        return self.silos if wanted == "all" else scored(self.silos, wanted, self.params.data.seed)
+
     def _verified(self) -> Silos:
         if self.derived:
             return self._derived()

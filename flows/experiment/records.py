@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from flows.method import Report
@@ -17,12 +17,13 @@ from tasks.recording.round_metrics import by_client, summary
 def round_record(
     round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity
 ) -> dict[str, Any]:
-    """What the journal keeps of a round: metrics with their time, and a row for each client."""
-    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in silos.clients}
+    """What the journal keeps of a round: metrics with their time, and a row for each client of whom there is something."""
+    scored = by_client(scores, quantity)
+    told = {*round.dropped, *scored, *(c for values in report.rows.values() for c in values if c in silos)}
+    table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in sorted(told, key=silos.index)}
     for column, values in report.rows.items():
         for client in table.keys() & values.keys():
             table[client][column] = values[client]
-    scored = by_client(scores, quantity)
     for client, row in scored.items():
         table[client].update(row)
     metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
@@ -63,8 +64,8 @@ def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quan
         if role == "federated":
             metrics |= {f"validation/{k}": v for k, v in summary(rows, "validation", quantity).items()}
             shown = (quantity.headline, *(f"{name}/mean" for name in quantity.also))
-            for place, clients in _domains(silos).items():
-                there = summary({c: rows[c] for c in clients if c in rows}, "test", quantity)
+            for place, clients in _domains(silos, rows).items():
+                there = summary({c: rows[c] for c in clients}, "test", quantity)
                 metrics |= {f"{place}/{name}": there[name] for name in shown if name in there}
     return metrics
 
@@ -77,9 +78,10 @@ def by_client_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Qu
 
 def means_of(doubts: dict[str, dict[str, float]], silos: Silos) -> dict[str, float]:
     """`uncertainty/entropy` and so on: means over the federated clients, over each domain's, and over others by role."""
-    groups: dict[str, list[str]] = {"": list(silos.federated().clients)}
-    groups |= {f"{place}/": clients for place, clients in _domains(silos).items()}
-    groups |= {f"{role}/": [c for c in doubts if silos.role(c) == role] for role in ("fresh", "unseen")}
+    by_role = {role: [c for c in doubts if silos.role(c) == role] for role in ("federated", "fresh", "unseen")}
+    groups = {"": by_role.pop("federated")}
+    groups |= {f"{place}/": clients for place, clients in _domains(silos, groups[""]).items()}
+    groups |= {f"{role}/": clients for role, clients in by_role.items()}
     names = dict.fromkeys(name for of in doubts.values() for name in of)
     means: dict[str, float] = {}
     for before, clients in groups.items():
@@ -117,13 +119,13 @@ _BY_DOMAIN = ("entropy", "ece", "perplexity")
 _MOST_DOMAINS = 12  # more in one page cannot be told apart
 
 
-def _domains(silos: Silos) -> dict[str, list[str]]:
-    """`domain/-50` to the federated clients of that domain, where there are a few."""
-    federated = silos.federated()
-    if not 2 <= len(federated.laws()) <= _MOST_DOMAINS:
+def _domains(silos: Silos, clients: Collection[str]) -> dict[str, list[str]]:
+    """`domain/-50` to those of these federated clients that are of that domain, where there are a few domains."""
+    laws = silos.laws() if clients else []
+    if not 2 <= len(laws) <= _MOST_DOMAINS:
         return {}
-    names = parts(federated.laws())
+    names = parts(laws)
     domains: dict[str, list[str]] = {}
-    for client in federated.clients:
+    for client in sorted(clients, key=silos.index):
         domains.setdefault(f"domain/{names[silos.domain(client)]}", []).append(client)
     return domains

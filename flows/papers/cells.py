@@ -19,7 +19,7 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     """
     first, second, classes = pair.first, pair.second, pair.classes
     project, quantity = sweep.project(first, *sweep.wanted(first)[0]), sweep.quantity(first)
-    silos = project.silos.federated()
+    silos = project.scored.federated()
     unknown = [name for name in classes or () if name not in silos.manifest.classes]
     if unknown:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
@@ -42,7 +42,7 @@ def by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str
     project = sweep.project(cell, seed, choice)
     with project.workers() as workers:
         run = kept(project, sweep.folder(cell, seed, choice).path)
-        return counted(PrefectRunner(workers), project.silos.federated(), run)
+        return counted(PrefectRunner(workers), project.scored.federated(), run)
 
 
 def _kept(sweep: Sweep, cell: str) -> list[Kept]:

@@ -82,7 +82,10 @@ def _paired(project: Project, method: str, both: list[Runs], reason: str | None,
     if reason is not None:
         return {**record, "why_not": reason}
     kept = [[(_private(project, runs[s]), RunFolder(runs[s]).kept()) for s in seeds] for runs in (second, first)]
-    difference = compared(PlainRunner(), project.silos.federated(), kept[0], kept[1], quantity)
+    silos = project.silos.federated()
+    told = set.intersection(*(set(hashes) for side in kept for _, hashes in side))  # the two may have scored others
+    silos = silos.select([client for client in silos.clients if client in told])
+    difference = compared(PlainRunner(), silos, kept[0], kept[1], quantity) if silos.clients else None
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
     return {**record, **difference_record("second", "first", difference, quantity)}

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flows.experiment.calls.sampling import Drawing, Memory, lowest
+from flows.experiment.calls.luck import least, least_of, luck
+from flows.experiment.calls.sampling import Drawing, Memory
 from flows.method import Report
 from flows.round import Problem, Round, tickets
 from silos.cohort import Silos
@@ -34,12 +35,13 @@ class Improving(Drawing):
         self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        there = set(clients)  # who improved may have left
+        there = {client: at for at, client in enumerate(clients)}  # who improved may have left
         improved = [c for c in memory["improved"] if c in there] if memory.get("round") == number - 1 else []
         most = math.floor(self.focus * wanted + 1e-9)  # 0.58 * 50 rounds to below 29
-        again = lowest(tickets(problem, improved, number, "focus"), most)
-        others = [c for c in clients if c not in set(again)]
-        return [*again, *lowest(tickets(problem, others, number, "draw"), wanted - len(again))]
+        again = least_of(tickets(problem, improved, number, "focus"), most)
+        rest = luck(problem, clients, number, "draw")
+        rest[[there[client] for client in again]] = math.inf
+        return [*again, *least(rest, clients, wanted - len(again))]
 
     def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
         """Who improved in this round, and what every client told last; UserError if nobody ever told anything."""

@@ -1,11 +1,13 @@
 """Who is called in a round."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
+from flows.experiment.calls.luck import least, luck
 from flows.method import Report
 from flows.round import Problem, Round, tickets
 
@@ -54,9 +56,9 @@ def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> C
         raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
     given = (answer.clients, answer.dropped, answer.leaving)
     clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
-    known, seen = set(problem.silos.clients), set()
+    seen = set()
     for client in (*clients, *dropped, *leaving):
-        if client not in known:
+        if client not in problem.silos:
             raise ValueError(f"a sampler calls {client!r}, and there is no such client")
         if client in seen:
             raise ValueError(f"a sampler calls {client!r} twice in a round")
@@ -86,16 +88,22 @@ class Drawing(Sampler):
 
     def call(self, problem: Problem, number: int, memory: Memory) -> Called:
         """See Sampler."""
-        clients = tuple(c for c in problem.silos.clients if self.join.get(c, 1) <= number < self.leave.get(c, math.inf))
-        chosen = set(clients)
-        wanted = max(1, round(self.fraction * len(clients)))
-        if wanted < len(clients):
-            chosen = set(self.draw(problem, clients, wanted, number, memory))
-        luck = tickets(problem, clients, number, "dropout") if self.dropout else dict.fromkeys(clients, 1.0)
-        drawn = [c for c in clients if c in chosen]
-        there, lost = ([c for c in drawn if (luck[c] >= self.dropout) == kept] for kept in (True, False))
-        leaving = (c for c in problem.silos.clients if self.leave.get(c) == number)
-        return Called(tuple(there), tuple(lost), tuple(leaving))
+        there = self._there(problem, number)
+        wanted, drawn = max(1, round(self.fraction * len(there))), list(there)
+        if wanted < len(there):
+            chosen = set(self.draw(problem, there, wanted, number, memory))
+            drawn = sorted((c for c in chosen if c in problem.silos), key=problem.silos.index)
+        luck = tickets(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
+        stay, lost = ([c for c in drawn if (luck[c] >= self.dropout) == kept] for kept in (True, False))
+        leaving = sorted((c for c, when in self.leave.items() if when == number), key=problem.silos.index)
+        return Called(tuple(stay), tuple(lost), tuple(leaving))
+
+    def _there(self, problem: Problem, number: int) -> Sequence[str]:
+        """The clients that may be drawn; where nobody is missing, the tuple that the silos have."""
+        missing = {c for c, first in self.join.items() if number < first}
+        missing |= {c for c, last in self.leave.items() if number >= last}
+        clients = problem.silos.clients
+        return tuple(c for c in clients if c not in missing) if missing else clients
 
 
 class Uniform(Drawing):
@@ -105,7 +113,7 @@ class Uniform(Drawing):
         self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        return lowest(tickets(problem, clients, number, "draw"), wanted)
+        return least(luck(problem, clients, number, "draw"), clients, wanted)
 
 
 class BySize(Drawing):
@@ -120,10 +128,6 @@ class BySize(Drawing):
         self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        rows, ticket = problem.silos.select(clients).rows("train"), tickets(problem, clients, number, "draw")
-        return lowest({c: -math.log1p(-ticket[c]) / rows[c] for c in clients}, wanted)
-
-
-def lowest(numbers: Mapping[str, float], count: int) -> list[str]:
-    """The clients with the least numbers, of equals the first by name."""
-    return sorted(numbers, key=lambda c: (numbers[c], c))[:count]
+        silos = problem.silos if clients is problem.silos.clients else problem.silos.select(clients)
+        waits = -np.log1p(-luck(problem, clients, number, "draw")) / silos.rows_array("train")
+        return least(waits, clients, wanted)

@@ -38,7 +38,7 @@ def _together(
     project, seed, folder = members[0]
     project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner)
-    silos = project.silos.federated()
+    silos = project.scored.federated()
     messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
     by_name: dict[str, list[float]] = {}
     for message in messages:

@@ -18,12 +18,16 @@ Note = dict[str, str]
 
 _WAY_OUT = "lower training.optimiser.learning_rate, or set model.inputs to standardise where a table's inputs are not."
 
+_MOST_ASKED = 1000  # clients
 _LEAST_ROUNDS = 3  # of which it is said that the loss did not fall
 _LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
 
 
 def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: PrivateStore) -> list[Note]:
-    """Of inputs and targets that are far from unit scale and not scaled: federated clients are asked, and say yes or no."""
+    """Of inputs and targets that are far from unit scale and not scaled: federated clients say yes or no.
+
+    Of very many, some all over their list are asked.
+    """
     params, manifest = project.params, problem.silos.manifest
     asked = {
         "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
@@ -31,7 +35,8 @@ def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: P
     }
     if not any(asked.values()):
         return []
-    round = Round(0, problem, problem.silos.clients, (), runner, private)
+    everybody = problem.silos.clients
+    round = Round(0, problem, everybody[:: -(-len(everybody) // _MOST_ASKED)], (), runner, private)
     told: list[FarFromUnit] = round.each(tell_far, Model(problem.network, {}, clients=round.clients))
     far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
     return [

@@ -1,0 +1,47 @@
+"""A number in [0, 1) for each client of a round, by which some are drawn; of a million clients in hundredths of a second."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from flows.round import Problem, tickets
+from models.streams import server_stream, uniform
+
+NAMED = 10_000
+"""Clients up to which a number follows from a hash of seed, round, purpose and name, at 1 µs each.
+
+Of more clients each has a stream of its own, hashed once a run from seed and name, and a round's number is the next mix of
+that: other numbers, and as random.
+"""
+
+_BLOCK = 1 << 14  # streams whose numbers stay in a core's cache
+
+
+def luck(problem: Problem, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
+    """(clients,) float64: it follows from the seed, the round, the purpose, the client's name and whether they are many."""
+    if len(clients) <= NAMED:
+        return np.array(list(tickets(problem, clients, number, purpose).values()))
+    streams = problem.own_streams
+    if clients is not problem.silos.clients:
+        streams = streams[[problem.silos.index(client) for client in clients]]
+    key = server_stream(problem.seed, number, purpose)
+    blocks = [uniform(block ^ key, (1,))[:, 0] for block in streams.split(_BLOCK)]
+    return torch.cat(blocks).numpy().astype(np.float64)
+
+
+def least(numbers: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
+    """So many clients with the least numbers, of equals the first by name."""
+    if count <= 0:
+        return []
+    if count >= len(numbers):
+        return list(clients)
+    limit = np.partition(numbers, count - 1)[count - 1]
+    sure = [clients[at] for at in np.flatnonzero(numbers < limit).tolist()]
+    equal = sorted(clients[at] for at in np.flatnonzero(numbers == limit).tolist())
+    return [*sure, *equal[: count - len(sure)]]
+
+
+def least_of(numbers: Mapping[str, float], count: int) -> list[str]:
+    """As `least`, of numbers by client."""
+    return least(np.array([*numbers.values()]), [*numbers], count)
