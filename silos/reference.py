@@ -63,6 +63,24 @@ class Silos:
             self._rows[split] = {n: sum(entry.rows[split] for entry in self.entries(n)) for n in self.clients}
         return dict(self._rows[split])
 
+    def rows_array(self, split: str) -> np.ndarray:
+        """The same as `rows`, in the order of `clients`: (clients,) int64."""
+        return np.fromiter(self.rows(split).values(), np.int64, len(self.clients))
+
+    def index(self, client: str) -> int:
+        """A client's place in `clients`, and so in every array that is in their order."""
+        if client not in self._places:
+            raise self._stranger(client)
+        return self._places[client]
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._places
+
+    @property
+    def is_federated(self) -> np.ndarray:
+        """Which of `clients` take part in training: (clients,) bool."""
+        return np.fromiter((self.role(client) == "federated" for client in self.clients), bool, len(self.clients))
+
     def common(self, split: str) -> int:
         """The number of rows of a split that no client owns."""
         return self.manifest.common.get(split, 0)
@@ -85,8 +103,8 @@ class Silos:
 
     def entries(self, client: str) -> list[ClientEntry]:
         """The manifest's entries behind one client: one, or those of all members if pooled."""
-        if client not in self._chosen:
-            raise UserError(f"there is no client {client} among those chosen of {self.folder}.")
+        if client not in self._places:
+            raise self._stranger(client)
         return [self.manifest.client(name) for name in self.members or (client,)]
 
     def select(self, clients: Sequence[str]) -> "Silos":
@@ -107,24 +125,12 @@ class Silos:
         """The fields alone travel, not what was looked up."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def index(self, client: str) -> int:
-        """The client's place in `clients`."""
-        return self._place[client]
-
-    def rows_array(self, split: str) -> np.ndarray:
-        """The number of rows of each of these clients in a split: (clients,) int64."""
-        return np.array([*self.rows(split).values()], np.int64)
-
-    def __contains__(self, client: object) -> bool:
-        return client in self._chosen
+    def _stranger(self, client: str) -> UserError:
+        return UserError(f"there is no client {client} among those chosen of {self.folder}.")
 
     @cached_property
-    def _place(self) -> dict[str, int]:
-        return {name: at for at, name in enumerate(self.clients)}
-
-    @cached_property
-    def _chosen(self) -> frozenset[str]:
-        return frozenset(self.clients)
+    def _places(self) -> dict[str, int]:
+        return {client: at for at, client in enumerate(self.clients)}
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, int]]:

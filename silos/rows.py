@@ -1,8 +1,9 @@
 """What flows from a source through a scheme to the store: rows, then clients that own them."""
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from silos.schema import Feature
 from silos.schemes.named_draws import stream
 
 SPLITS = ("train", "validation", "test")
+_SPLIT_NAMES = np.array(SPLITS)
 ATTEMPTS = 100  # draws of a law with a condition before giving up on it
 
 Task = Literal["classification", "regression"]
@@ -76,6 +78,78 @@ class ClientRows:
 
 
 @dataclass(frozen=True)
+class Clients(Sequence[ClientRows]):
+    """Clients as columns: their rows one after another, in the order of `names`; one is made where it is asked for.
+
+    ends: (clients,) int64, where each client's rows end; x, y, missing: (n, ...) as of `ClientRows`; split: (n,) uint8,
+    places in SPLITS, None where it is not known yet.
+    """
+
+    names: list[str]
+    domains: list[str]
+    roles: list[Role]
+    ends: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    split: np.ndarray | None = None
+    missing: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, clients: Iterable[ClientRows]) -> "Clients":
+        """These clients, one at least; each has a split, or none has, and so with missing values."""
+        them = list(clients)
+        splits = [split_codes(client.split) for client in them if client.split is not None]
+        missing = [client.missing for client in them if client.missing is not None]
+        return cls(
+            names=[client.name for client in them],
+            domains=[client.domain for client in them],
+            roles=[client.role for client in them],
+            ends=np.cumsum([len(client.y) for client in them]),
+            x=np.concatenate([client.x for client in them]),
+            y=np.concatenate([client.y for client in them]),
+            split=np.concatenate(splits) if splits else None,
+            missing=np.concatenate(missing) if missing else None,
+        )
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The rows of each client: (clients,) int64."""
+        return np.diff(self.ends, prepend=0)
+
+    @property
+    def owner(self) -> np.ndarray:
+        """Whose each row is: (n,) int64, places in `names`."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, at: int) -> ClientRows: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[ClientRows]: ...
+
+    def __getitem__(self, at: int | slice) -> ClientRows | list[ClientRows]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]
+        at = range(len(self))[at]
+        mine = slice(int(self.ends[at - 1]) if at else 0, int(self.ends[at]))
+        return ClientRows(
+            name=self.names[at],
+            domain=self.domains[at],
+            x=self.x[mine],
+            y=self.y[mine],
+            split=None if self.split is None else _SPLIT_NAMES[self.split[mine]],
+            role=self.roles[at],
+            missing=None if self.missing is None else self.missing[mine],
+        )
+
+    def __iter__(self) -> Iterator[ClientRows]:
+        return (self[at] for at in range(len(self)))
+
+
+@dataclass(frozen=True)
 class Partition:
     """The clients that a scheme made, and the rows that none of them owns.
 
@@ -83,7 +157,7 @@ class Partition:
     are sentences for a person, and not stored.
     """
 
-    clients: list[ClientRows]
+    clients: Clients
     classes: list[str]
     common: Rows | None = None
     left_out: int = 0
@@ -135,13 +209,11 @@ def blocks(clients: int, parts: int) -> list[int]:
     return [position * parts // clients for position in range(clients)]
 
 
-def in_blocks(
-    clients: list[ClientRows], parts: int, what: str, within: str | None, at: At
-) -> list[tuple[ClientRows, int]]:
+def in_blocks(clients: Clients, parts: int, what: str, within: str | None, at: At) -> Iterable[tuple[ClientRows, int]]:
     """Each client with its block, counted over all clients or, `within` a domain, over those of its domain."""
     groups: dict[str, list[int]] = {}
-    for position, client in enumerate(clients):
-        groups.setdefault(client.domain if within else "", []).append(position)
+    for position, domain in enumerate(clients.domains):
+        groups.setdefault(domain if within else "", []).append(position)
     numbers = [0] * len(clients)
     for domain, members in groups.items():
         if len(members) < parts:
@@ -149,7 +221,28 @@ def in_blocks(
             raise at.error(f"has {parts} {what} for {len(members)} clients{inside}; give at most one a client.")
         for position, block in zip(members, blocks(len(members), parts), strict=True):
             numbers[position] = block
-    return list(zip(clients, numbers, strict=True))
+    return zip(clients, numbers, strict=True)
+
+
+def coded(values: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The different values of a column (n,) in natural order, and of each row the place of its value there: (n,) int64.
+
+    A client's rows stand together as a rule, so runs are sorted and not rows.
+    """
+    first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))[: len(values)]
+    found, codes = np.unique(values[first], return_inverse=True)
+    names = sorted(found.tolist(), key=natural)
+    places = {name: place for place, name in enumerate(names)}
+    order = np.array([places[name] for name in found.tolist()], np.int64)
+    return names, np.repeat(order[codes], np.diff(first, append=len(values)))
+
+
+def split_codes(split: np.ndarray) -> np.ndarray:
+    """Of each row the place of its split in SPLITS: (n,) uint8."""
+    codes = np.zeros(len(split), np.uint8)
+    for code, name in enumerate(SPLITS[1:], start=1):
+        codes[split == name] = code
+    return codes
 
 
 def labelled(domain: str, label: str) -> str:

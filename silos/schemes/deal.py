@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from silos.rows import At, Rows, natural, numbered
+from silos.rows import At, Rows, coded, numbered
 from silos.schemes.scheme_params import Column, Equal, Quantity
 
 
@@ -37,10 +37,7 @@ def column(step: Column, rows: Rows, at: At) -> Owners:
             f"takes its clients from the column `{step.column}`, which the source does not have; add it to the "
             "source, or use `equal` or `dirichlet`."
         )
-    clients, codes = np.unique(values, return_inverse=True)
-    names = sorted(clients.tolist(), key=natural)
-    places = {name: place for place, name in enumerate(names)}
-    owner = np.array([places[name] for name in clients.tolist()], np.int64)[codes]
+    names, owner = coded(values)
     return Owners(owner, names, [""] * len(names))
 
 

@@ -12,6 +12,21 @@ def stream(seed: int, *names: str | int) -> np.random.RandomState:
     RandomState and not Generator: NumPy promises that its draws never change (NEP 19), and the version of
     the data hangs on them.
     """
+    return np.random.RandomState(_key(seed, names))
+
+
+class Streams:
+    """The same streams, one after another from one generator: a tenth of the time where there is one a client."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.RandomState(0)
+
+    def begin(self, seed: int, *names: str | int) -> np.random.RandomState:
+        """`stream(seed, *names)`, good until the next call."""
+        self._generator.seed(_key(seed, names))
+        return self._generator
+
+
+def _key(seed: int, names: tuple[str | int, ...]) -> np.ndarray:
     text = json.dumps([str(part) for part in (seed, *names)])  # unlike a join, no two lists look the same
-    key = np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4")
-    return np.random.RandomState(key.astype(np.uint32))
+    return np.frombuffer(hashlib.sha256(text.encode()).digest(), dtype="<u4").astype(np.uint32)

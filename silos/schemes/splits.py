@@ -6,8 +6,8 @@ import numpy as np
 
 from silos.data_params import SplitParams
 from silos.errors import UserError
-from silos.rows import SPLITS, ClientRows, Rows
-from silos.schemes.named_draws import stream
+from silos.rows import SPLITS, Clients, Rows
+from silos.schemes.named_draws import Streams, stream
 
 
 def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows | None]:
@@ -57,37 +57,38 @@ def without_effect(rows: Rows, params: SplitParams) -> list[str]:
     return []
 
 
-def split_rows(client: ClientRows, params: SplitParams, seed: int) -> dict[str, np.ndarray]:
-    """The client's rows in three: {"train", "validation", "test"} to sorted row numbers, int64.
+def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
+    """Which split each row is of: (n,) uint8, places in SPLITS.
 
-    A split of the source's own is kept; where it marks no validation rows of this client, they are carved
+    A split of the source's own is kept; where it marks no validation rows of a client, they are carved
     from its training rows. Everything else is drawn at random from a stream of the client's own, so that a
     change of one client leaves the others alone. At least one row is left for training. Of a kind whose rows
-    are common, the client has none.
+    are common, a client has none.
     """
-    rng = stream(seed, "split", client.name)
-    validation = params.validation if params.validation_rows == "own" else 0.0
-    if client.split is None:
-        test = params.test if params.test_rows == "own" else 0.0
-        return _drawn(np.arange(len(client.y)), validation, test, rng)
-    given = {name: np.flatnonzero(client.split == name) for name in SPLITS}
-    if len(given["train"]) == 0:
+    codes = np.zeros(len(clients.y), np.uint8) if clients.split is None else clients.split.copy()
+    given = np.bincount(clients.owner * len(SPLITS) + codes, minlength=len(clients) * len(SPLITS)).reshape(
+        len(clients), -1
+    )
+    if (given[:, 0] == 0).any():
+        first = int((given[:, 0] == 0).argmax())
         raise UserError(
-            f"Client {client.name} has no training rows in the source's own split; mark at least one of its "
-            f"{len(client.y)} rows as train, or leave the client out."
+            f"Client {clients.names[first]} has no training rows in the source's own split; mark at least one of its "
+            f"{given[first].sum()} rows as train, or leave the client out."
         )
-    if len(given["validation"]) == 0:
-        carved = _drawn(given["train"], validation, 0.0, rng)
-        given |= {"train": carved["train"], "validation": carved["validation"]}
-    return given
+    n_test = _count(given[:, 0], params.test if clients.split is None and params.test_rows == "own" else 0.0)
+    n_validation = _count(given[:, 0], params.validation if params.validation_rows == "own" else 0.0, n_test)
+    n_validation[given[:, 1] > 0] = 0
+    streams = Streams()
+    for at in np.flatnonzero(n_test + n_validation).tolist():
+        mine = slice(int(clients.ends[at - 1]) if at else 0, int(clients.ends[at]))
+        order = (
+            streams.begin(seed, "split", clients.names[at]).permutation(np.flatnonzero(codes[mine] == 0)) + mine.start
+        )
+        codes[order[: n_test[at]]] = SPLITS.index("test")
+        codes[order[n_test[at] : n_test[at] + n_validation[at]]] = SPLITS.index("validation")
+    return codes
 
 
-def _drawn(rows: np.ndarray, validation: float, test: float, rng: np.random.RandomState) -> dict[str, np.ndarray]:
-    n_test = min(int(len(rows) * test + 0.5), len(rows) - 1)
-    n_validation = min(int(len(rows) * validation + 0.5), len(rows) - 1 - n_test)
-    order = rng.permutation(rows)
-    return {
-        "train": np.sort(order[n_test + n_validation :]),
-        "validation": np.sort(order[n_test : n_test + n_validation]),
-        "test": np.sort(order[:n_test]),
-    }
+def _count(rows: np.ndarray, share: float, taken: np.ndarray | int = 0) -> np.ndarray:
+    """How many of each client's rows are drawn, where others were taken before and one is left: (clients,) int64."""
+    return np.minimum(np.floor(rows * share + 0.5).astype(np.int64), rows - 1 - taken)

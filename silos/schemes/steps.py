@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from silos.data_params import SplitParams
-from silos.rows import SPLITS, At, ClientRows, Partition, Rows, blocks, labelled, natural
+from silos.rows import At, Clients, Partition, Rows, blocks, coded, labelled, natural, split_codes
 from silos.schemes.change import imbalance, merge_labels, noise, permute_labels
 from silos.schemes.change_params import (
     Fresh,
@@ -73,7 +73,8 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     dealt = _thinned(rows, steps[:place], split, seed)
     at = At(seed, place, steps[place].kind)
     owners = _deal(steps[place], dealt, at)
-    clients = [_split(client, split, seed) for client in _owned(dealt, owners, at)]
+    clients = _owned(dealt, owners, at)
+    clients = replace(clients, split=split_rows(clients, split, seed))
     left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
     said = (*rows.notes, *notes, *owners.notes)
     made = Partition(clients, list(rows.classes), common, left_out, rows.task, said, rows.features)
@@ -86,7 +87,7 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
 
 def _same_units(step: Assignment | Change, rows: Rows, made: Partition, at: At) -> None:
     """UserError for noise, of 255 for pixels, on pixels that an earlier step has made 255ths."""
-    if isinstance(step, Noise) and rows.x.dtype == np.uint8 and made.clients[0].x.dtype != np.uint8:
+    if isinstance(step, Noise) and rows.x.dtype == np.uint8 and made.clients.x.dtype != np.uint8:
         raise at.error(
             "comes after noise with clip: false, by which pixels are no longer of 255 as its sd and mean are; give clip: "
             "false to the last noise only."
@@ -123,24 +124,37 @@ def _deal(step: Any, rows: Rows, at: At) -> Owners:
     return Owners.counted(owner, step.clients, labels, notes)
 
 
-def _owned(rows: Rows, owners: Owners, at: At) -> list[ClientRows]:
-    order = np.argsort(owners.owner, kind="stable")
-    ends = np.searchsorted(owners.owner[order], np.arange(len(owners.names) + 1))
-    clients = []
-    for index, (name, label) in enumerate(zip(owners.names, owners.labels, strict=True)):
-        mine = order[ends[index] : ends[index + 1]]
-        if len(mine) == 0:
-            raise at.error(f"leaves client {name} without rows; lower clients, or give it classes that have rows.")
-        domains = [] if rows.domain is None else sorted(set(rows.domain[mine].tolist()), key=natural)
-        domain = labelled("+".join(domains), label) if label else "+".join(domains)
-        own = rows.take(mine)
-        clients.append(ClientRows(name, domain, own.x, own.y, own.split, missing=own.missing))
-    return clients
+def _owned(rows: Rows, owners: Owners, at: At) -> Clients:
+    """The clients with their rows, each one's in the order of the source."""
+    sizes = np.bincount(owners.owner + 1, minlength=len(owners.names) + 1)[1:]
+    if not sizes.all():
+        name = owners.names[int((sizes == 0).argmax())]
+        raise at.error(f"leaves client {name} without rows; lower clients, or give it classes that have rows.")
+    if (np.diff(owners.owner, prepend=0) < 0).any():
+        order = np.argsort(owners.owner, kind="stable")[-int(sizes.sum()) :]
+        rows, owners = rows.take(order), replace(owners, owner=owners.owner[order])
+    return Clients(
+        names=owners.names,
+        domains=[
+            labelled(*names) if names[1] else names[0] for names in zip(_laws(rows, owners), owners.labels, strict=True)
+        ],
+        roles=["federated"] * len(owners.names),
+        ends=np.cumsum(sizes),
+        x=rows.x,
+        y=rows.y,
+        split=None if rows.split is None else split_codes(rows.split),
+        missing=rows.missing,
+    )
 
 
-def _split(client: ClientRows, params: SplitParams, seed: int) -> ClientRows:
-    split = np.empty(len(client.y), dtype="<U10")
-    for name, mine in split_rows(client, params, seed).items():
-        split[mine] = name
-    assert set(np.unique(split)) <= set(SPLITS)
-    return replace(client, split=split)
+def _laws(rows: Rows, owners: Owners) -> list[str]:
+    """The domains of each client's rows, which stand together in the order of the clients."""
+    if rows.domain is None:
+        return [""] * len(owners.names)
+    names, codes = coded(rows.domain)
+    pairs = owners.owner * len(names) + codes
+    pairs = np.unique(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))])
+    held: list[list[str]] = [[] for _ in owners.names]
+    for owner, code in zip(*(part.tolist() for part in np.divmod(pairs, len(names))), strict=True):
+        held[owner].append(names[code])
+    return ["+".join(domains) for domains in held]

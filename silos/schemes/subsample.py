@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from silos.data_params import SplitParams
-from silos.rows import At, Partition, Rows, class_codes
+from silos.rows import At, Clients, Partition, Rows, class_codes
 from silos.schemes.change_params import Subsample
 
 
@@ -47,7 +47,7 @@ def subsample(step: Subsample, made: Partition, at: At) -> Partition:
         stays[mine] = part
         clients.append(client.take(stays))
     left_out = made.left_out + len(labels) - int(sum(part.sum() for part in parts))
-    return replace(made, clients=clients, left_out=left_out)
+    return replace(made, clients=Clients.of(clients), left_out=left_out)
 
 
 def _stay(step: Subsample, labels: np.ndarray, classes: list[str], at: At) -> np.ndarray:

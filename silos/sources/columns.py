@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from silos.errors import UserError
-from silos.rows import ClientRows, Partition, Rows
+from silos.rows import Clients, Partition, Rows
 from silos.schema import Feature, is_table, unnamed
 
 _SHOWN = 3  # features that a note names
@@ -38,7 +38,7 @@ def described(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
 
 def outside(made: Partition) -> list[str]:
     """A sentence about the rows with values outside of a feature's bounds or categories; none where there are none."""
-    owners: list[ClientRows | Rows] = [*made.clients, *([] if made.common is None else [made.common])]
+    owners: list[Clients | Rows] = [made.clients, *([] if made.common is None else [made.common])]
     found = []
     for at, feature in enumerate(made.features):
         wrong = [feature.outside(o.x[:, at]) & (True if o.missing is None else ~o.missing[:, at]) for o in owners]

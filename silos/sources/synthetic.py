@@ -4,7 +4,7 @@ import numpy as np
 
 from silos.machine.free_memory import must_fit
 from silos.rows import Rows, numbered
-from silos.schemes.named_draws import stream
+from silos.schemes.named_draws import Streams, stream
 from silos.sources.source_params import Synthetic
 
 _BESIDE = 12  # a row's label and names, in numbers
@@ -26,32 +26,24 @@ def synthetic(source: Synthetic, seed: int) -> Rows:
         f"({source.rows:,} + {source.test_rows:,}) rows * {source.features:,} features",
         "lower one of them",
     )
-    thetas = coefficients(source, seed)
-    count = source.clusters * source.clients_per_cluster
-    x, y, client, domain, split = [], [], [], [], []
-    for cluster, theta in enumerate(thetas):
-        for index in range(source.clients_per_cluster):
-            name = numbered(cluster * source.clients_per_cluster + index, count)
-            for part, rows in (("train", source.rows), ("test", source.test_rows)):
-                drawn = stream(seed, "synthetic", part, cluster, index).standard_normal((rows, source.features))
-                x.append(drawn.astype(np.float32))
-                product = _product(x[-1], theta)
-                if source.task == "linear":
-                    error = stream(seed, "synthetic", "noise", part, cluster, index).standard_normal(rows)
-                    y.append((product + source.noise * error).astype(np.float32))
-                else:
-                    y.append((product > 0).astype(np.int64))
-                client += [name] * rows
-                domain += [f"cluster{cluster}"] * rows
-                split += [part] * rows
+    each, count = source.rows + source.test_rows, source.clusters * source.clients_per_cluster
     linear = source.task == "linear"
+    x = np.empty((count, each, source.features), np.float32)
+    y = np.empty((count, each), np.float32 if linear else np.int64)
+    for cluster, theta in enumerate(coefficients(source, seed)):
+        mine = slice(cluster * source.clients_per_cluster, (cluster + 1) * source.clients_per_cluster)
+        error = _draw(source, seed, cluster, x[mine])
+        product = _product(x[mine], theta)
+        y[mine] = product + source.noise * error if error is not None else product > 0
+    marks = np.repeat(["train", "test"], [source.rows, source.test_rows])
+    domains = np.array([f"cluster{cluster}" for cluster in range(source.clusters)])
     return Rows(
-        x=np.concatenate(x),
-        y=np.concatenate(y),
+        x=x.reshape(-1, source.features),
+        y=y.reshape(-1),
         classes=[] if linear else ["0", "1"],
-        client=np.array(client),
-        domain=np.array(domain),
-        split=np.array(split) if source.test_rows else None,
+        client=np.repeat([numbered(index, count) for index in range(count)], each),
+        domain=np.repeat(domains, source.clients_per_cluster * each),
+        split=np.tile(marks, count) if source.test_rows else None,
         task="regression" if linear else "classification",
     )
 
@@ -63,9 +55,23 @@ def coefficients(source: Synthetic, seed: int) -> np.ndarray:
     )
 
 
+def _draw(source: Synthetic, seed: int, cluster: int, x: np.ndarray) -> np.ndarray | None:
+    """Fills x (clients, rows, features) of one cluster; the noise of its targets, (clients, rows) float64, where linear."""
+    streams, parts = Streams(), (("train", slice(source.rows)), ("test", slice(source.rows, None)))
+    error = np.empty(x.shape[:2]) if source.task == "linear" else None
+    for index in range(len(x)):
+        for part, at in parts:
+            drawn = x[index, at]
+            drawn[:] = streams.begin(seed, "synthetic", part, cluster, index).standard_normal(drawn.shape)
+            if error is not None:
+                noise = streams.begin(seed, "synthetic", "noise", part, cluster, index)
+                error[index, at] = noise.standard_normal(len(drawn))
+    return error
+
+
 def _product(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """x·theta, (rows,) float64; term by term, since a BLAS adds in an order of its own on each machine."""
-    total = np.zeros(len(x))
+    """x·theta, (clients, rows) float64; term by term, since a BLAS adds in an order of its own on each machine."""
+    total = np.zeros(x.shape[:2])
     for feature, weight in enumerate(theta):
-        total += x[:, feature].astype(np.float64) * weight
+        total += x[..., feature].astype(np.float64) * weight
     return total

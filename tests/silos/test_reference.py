@@ -34,6 +34,17 @@ def test_rows_are_counted_per_client_and_split(silos):
     assert silos.rows("test") == {"lyon": 4, "oslo": 6, "rome": 1}
 
 
+def test_arrays_are_in_the_order_of_the_clients(silos):
+    some = silos.select(["rome", "lyon"])
+    assert some.rows_array("train").tolist() == [2, 14]
+    assert some.rows_array("train").dtype == np.int64
+    assert [some.index(client) for client in some.clients] == [0, 1]
+    with pytest.raises(UserError, match="no client oslo among those chosen"):
+        some.index("oslo")
+    assert some.pool().rows_array("test").tolist() == [5]
+    assert some.pool().index("rome+lyon") == 0
+
+
 def test_select_keeps_the_order_asked_for(silos):
     assert silos.select(["rome", "lyon"]).clients == ("rome", "lyon")
     with pytest.raises(UserError, match="no client paris"):
@@ -89,6 +100,8 @@ def test_all_clients_are_opened_and_the_federated_ones_train(roles):
         "fresh",
     ]
     assert roles.federated().clients == ("c00", "c04")
+    assert roles.is_federated.tolist() == [True, False, False, False, True, False]
+    assert roles.select(["c04", "c01"]).is_federated.tolist() == [True, False]
     assert roles.federated().pool().role("c00+c04") == "federated"
     assert roles.select(["c02"]).role("c02") == "unseen"
 

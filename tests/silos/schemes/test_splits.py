@@ -10,14 +10,21 @@ from pydantic import ValidationError
 
 from silos.data_params import SplitParams
 from silos.errors import UserError
-from silos.rows import ClientRows
-from silos.schemes.splits import split_rows, take_common
+from silos.rows import SPLITS, ClientRows, Clients
+from silos.schemes import splits
+from silos.schemes.splits import take_common
 
 FRACTIONS = st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)).filter(lambda pair: sum(pair) < 1)
 
 
 def client(n: int, split: np.ndarray | None = None) -> ClientRows:
     return ClientRows("lyon", "", np.zeros((n, 1), np.float32), np.zeros(n, np.int64), split)
+
+
+def split_rows(client: ClientRows, params: SplitParams, seed: int) -> dict[str, np.ndarray]:
+    """The numbers of one client's rows, by split."""
+    codes = splits.split_rows(Clients.of([client]), params, seed)
+    return {name: np.flatnonzero(codes == code) for code, name in enumerate(SPLITS)}
 
 
 @given(n=st.integers(1, 300), fractions=FRACTIONS, seed=st.integers(0, 2**32))
@@ -62,6 +69,15 @@ def test_every_client_and_every_seed_draws_its_own_split():
         drawn = [split_rows(replace(client(60, marks), name=name), params, seed)["validation"] for name, seed in asked]
         assert len({tuple(rows) for rows in drawn}) == len(asked)
         assert split_rows(client(60, marks), params, 0)["validation"].tolist() == drawn[0].tolist()
+
+
+def test_a_client_is_split_alike_alone_and_among_others():
+    params, marks = SplitParams(validation=0.3, test=0.3), np.array(["train"] * 50 + ["test"] * 10)
+    for split in (None, marks):
+        alone = [replace(client(60, split), name=name) for name in ("lyon", "oslo")]
+        together = splits.split_rows(Clients.of(alone), params, 0)
+        for part, one in zip(np.split(together, 2), alone, strict=True):
+            np.testing.assert_array_equal(part, splits.split_rows(Clients.of([one]), params, 0))
 
 
 # --- rows that no client owns ---

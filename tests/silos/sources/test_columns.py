@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silos.errors import UserError
-from silos.rows import ClientRows, Partition, Rows
+from silos.rows import ClientRows, Clients, Partition, Rows
 from silos.schema import Feature
 from silos.sources.columns import described, outside
 from silos.sources.load import load
@@ -157,7 +157,7 @@ def partition(x: np.ndarray, missing: np.ndarray | None, *features: Feature) -> 
     y = np.zeros(len(x), np.int64)
     clients = [ClientRows("c", "", x[c], y[c], missing=None if missing is None else missing[c]) for c in cuts]
     common = Rows(x[3:], y[3:], ["0"], missing=None if missing is None else missing[3:])
-    return Partition(clients, ["0"], common, features=features)
+    return Partition(Clients.of(clients), ["0"], common, features=features)
 
 
 @given(
