@@ -422,6 +422,9 @@ def bench(
     codebook: Annotated[bool, typer.Option("--codebook", help="What a codebook adds to a training step.")] = False,
     regroup: Annotated[bool, typer.Option("--regroup", help="What making groups adds to a round.")] = False,
     diagnose: Annotated[bool, typer.Option("--diagnose", help="What comparing 1,000 silos costs.")] = False,
+    population: Annotated[
+        bool, typer.Option("--population", help="W6: rounds of 100 clients of a thousand, and of up to a million.")
+    ] = False,
     record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
     overrides: Overrides = None,
     json: Json = False,
@@ -444,6 +447,11 @@ def bench(
             from flows.bench.regroup_cost import regroup_cost
 
             session.answer(keep("regroup", regroup_cost(repeats, session.say), f" --repeats {repeats}"), "regroup")
+        elif population:
+            from flows.bench.population_cost import population_cost
+
+            measured = population_cost(repeats, session.say)
+            session.answer(keep("population", measured, f" --repeats {repeats}"), "population")
         elif diagnose:
             from flows.bench.diagnose_cost import diagnose_cost
 

@@ -15,6 +15,8 @@ OTHER = ("compare", "fedavg", "--seeds", "1,2", "--set", "training.rounds=2")
 def two(finished: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A folder with the finished comparison, a newer one, one that lost a run and its end, as if killed; a diagnosis."""
     folder = finished.folder.copy(tmp_path_factory.mktemp("results") / "project", server)
+    for other in (folder.path / "runs").glob("run-*"):  # of tests that ran there before
+        shutil.rmtree(other)
     printed = folder.type(*OTHER).out
     names = {"first": finished.compare.json["experiment"], "second": printed.split("experiment")[1].split()[0]}
     names["cut"] = "cut-short"

@@ -1,0 +1,57 @@
+"""`evaluation.clients`: models are scored on the rows of some clients, and trained as if on all."""
+
+import math
+
+import pytest
+
+from flows.experiment.project import Project
+from flows.experiment.run_folder import RunFolder
+
+SOME = ("evaluation.clients=2",)
+
+
+@pytest.fixture
+def by_client(folder):
+    def of(result):
+        rows = result["metrics"]["accuracy/by_client"]
+        return {row["client"]: row["accuracy"] for row in rows}
+
+    return of
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "ifca", "fedbn", "local_only"])
+def test_some_are_scored_and_training_does_not_know(method, play_run, by_client, folder):
+    whole, some = play_run(method, "threads", 1), play_run(method, "threads", 1, *SOME)
+    assert some["weights_sha256"] == whole["weights_sha256"]
+    scored = by_client(some)
+    assert len(scored) == 2
+    assert scored.items() <= by_client(whole).items()
+    assert some["metrics"]["accuracy/mean"] == pytest.approx(math.fsum(scored.values()) / 2)
+    for record in RunFolder(folder / some["folder"]).journal.each(3):
+        assert {c for c, row in record["clients"].items() if "test/accuracy" in row} == {*scored}
+
+
+def test_they_are_the_same_for_every_method_and_seed_of_training_and_others_for_other_data(folder):
+    def drawn(*more):
+        return Project.open([*SOME, *more], folder, derived=True).scored.clients
+
+    assert drawn() == drawn("training.rounds=7", "comparison.seeds=[3]")
+    assert len({drawn(f"data.seed={seed}") for seed in range(6)}) > 1
+
+
+def test_fresh_and_unseen_clients_are_drawn_apart_and_more_than_there_are_is_all(folder):
+    fresh = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
+    everybody = Project.open([fresh], folder, derived=True).silos
+    two, hundred = (Project.open([f"evaluation.clients={n}", fresh], folder, derived=True).scored for n in (2, 100))
+    assert sorted(two.role(client) for client in two.clients) == ["federated", "federated", "fresh", "fresh"]
+    assert hundred.clients == everybody.clients
+
+
+def test_the_journal_has_rows_of_those_of_whom_there_is_something(play_run, folder):
+    result = play_run("fedavg", "threads", 1, "clients.fraction=0.34", "clients.dropout=0.3", "evaluation.every=3")
+    records = list(RunFolder(folder / result["folder"]).journal.each(3))
+    for record in records[:2]:
+        told = {client for client, row in record["clients"].items() if "train_loss" in row}
+        assert {*record["clients"]} == told | {*record["dropped"]}
+        assert len(told) == record["metrics"]["clients/answered"]
+    assert len(records[2]["clients"]) == 6
