@@ -19,7 +19,7 @@ from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.scaling.agreed import Agreed, agreed
-from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_training
+from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, start
@@ -115,7 +115,7 @@ class _Run:
         screen.current().begin(self.folder.name, begun.round, self.project.params.training.rounds)
         try:
             delivery.round_done(begun.round)
-            notes = notes_of_rows(self.project, problem, self.runner, private)
+            notes = [*notes_of_scores(self.project), *notes_of_rows(self.project, problem, self.runner, private)]
             say_notes(notes)
             state, last = self._loop(problem, private, begun, delivery, agreement)
             return self._conclude(problem, private, state, last, begun.round, delivery, notes)

@@ -90,9 +90,11 @@ def tuned_sentence(one: dict[str, Any]) -> str:
 def _said_at_the_end(answer: dict[str, Any]) -> list[str]:
     """What nobody could say before, of several runs with the methods that it is true of; earlier versions said nothing."""
     return [
-        f"{', '.join(note['methods'])}: {note['sentence']}" if "methods" in note else note["sentence"]
+        f"{', '.join(note['methods'])}: {note['sentence']}"
+        if "methods" in note and note["about"] == "training"
+        else note["sentence"]
         for note in answer.get("notes", ())
-        if note["about"] == "training"
+        if note["about"] in ("training", "evaluation")
     ]
 
 

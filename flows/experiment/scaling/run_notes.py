@@ -14,13 +14,21 @@ from tasks.running.runner import Runner
 from tasks.scaling.tell_far import LARGE, SMALL, tell_far
 
 Note = dict[str, str]
-"""`about` inputs, targets or training, and a `sentence`: plain JSON."""
+"""`about` inputs, targets, evaluation or training, and a `sentence`: plain JSON."""
 
 _WAY_OUT = "lower training.optimiser.learning_rate, or set model.inputs to standardise where a table's inputs are not."
 
 _MOST_ASKED = 1000  # clients
 _LEAST_ROUNDS = 3  # of which it is said that the loss did not fall
 _LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
+
+
+def notes_of_scores(project: Project) -> list[Note]:
+    """Of how many clients speak for all in what is scored, where not everybody is."""
+    some, everybody = len(project.scored.clients), len(project.silos.clients)
+    if some == everybody:
+        return []
+    return [{"about": "evaluation", "sentence": f"scored on {some:,} of {everybody:,} clients (evaluation.clients)."}]
 
 
 def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: PrivateStore) -> list[Note]:

@@ -25,6 +25,8 @@ def test_some_are_scored_and_training_does_not_know(method, play_run, by_client,
     assert some["weights_sha256"] == whole["weights_sha256"]
     scored = by_client(some)
     assert len(scored) == 2
+    assert [note["sentence"] for note in some["notes"]] == ["scored on 2 of 6 clients (evaluation.clients)."]
+    assert whole["notes"] == []
     assert scored.items() <= by_client(whole).items()
     assert some["metrics"]["accuracy/mean"] == pytest.approx(math.fsum(scored.values()) / 2)
     for record in RunFolder(folder / some["folder"]).journal.each(3):
