@@ -19,13 +19,17 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 
 from flows.bench.peers import check_peers, interpreter
 from flows.bench.workloads import THREADS, Workload, chosen_workloads
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
+from flows.method import start
 from flows.partition import make
+from models.assessment.network_cost import network_cost
+from models.model import of_one
 from silos.errors import UserError
 
 PAUSE = 0.5
@@ -63,6 +67,7 @@ def _contest(
             else:
                 measured[name].append(_other(root, workload, kind, threads or str(THREADS)))
     record = {"workload": workload.name, "about": workload.about, **_summary(measured, workload)}
+    record["limits"] = _limits(root, workload, record["seconds_per_round"]["siloflow"])
     seconds = ", ".join(f"{name} {value:.3f} s" for name, value in record["seconds_per_round"].items())
     say(f"{workload.name}: {seconds} a round; ratio {record['ratio']:.2f}")
     return record
@@ -152,6 +157,26 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
         "peak_bytes": {name: max(t["peak_bytes"] for t in turns) for name, turns in measured.items()},
         "resident_bytes": {n: ours[0]["resident_bytes"][n - 1] for n in (5, 30) if workload.rounds >= n},
     }
+
+
+def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
+    """What the machine can do with as many threads, and what share of it the products of a round are.
+
+    Counted are products of matrices and convolutions in training, as `siloflow cost` has them.
+    """
+    project = Project.open([], root)
+    problem = project.problem(0)
+    page = project.params.page(workload.method, root)
+    model = page.model(start(page, problem), problem)
+    weights = {**model.shared, **of_one(model.personal)}
+    x, y = (
+        torch.rand(1, *problem.silos.manifest.shape),
+        torch.zeros(1, dtype=torch.float32 if workload.linear else torch.int64),
+    )
+    counted = network_cost(model.network, weights, of_one(model.context), x, y, problem.training.objective)
+    flop = 2 * counted.both * workload.clients * workload.rows
+    found, _ = _child([sys.executable, "-m", "flows.bench.contestants.limits", str(THREADS)], root)
+    return {**found, "flop_of_a_round": flop, "share_of_products": flop / seconds / found["flop_per_second"]}
 
 
 def _ratios(

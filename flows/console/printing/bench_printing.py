@@ -28,6 +28,12 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(table)
     for line in answer["workloads"]:
         console.print(f"  {line['workload']}: {line['about']}")
+        limits = line["limits"]
+        billions, most, copies = (limits[n] / 1e9 for n in ("flop_of_a_round", "flop_per_second", "bytes_per_second"))
+        console.print(
+            f"    {billions:.1f} GFLOP a round, {limits['share_of_products']:.0%} of what large products reach here "
+            f"({most:.0f} GFLOP/s; copies {copies:.0f} GB/s)"
+        )
         for name, ratios in line["times"].items():
             each = " ".join(f"{r:.2f}" for r in ratios)
             console.print(f"    siloflow's round is {median(ratios):.2f} times that of {name}; each turn {each}")
