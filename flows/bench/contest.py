@@ -169,10 +169,8 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     page = project.params.page(workload.method, root)
     model = page.model(start(page, problem), problem)
     weights = {**model.shared, **of_one(model.personal)}
-    x, y = (
-        torch.rand(1, *problem.silos.manifest.shape),
-        torch.zeros(1, dtype=torch.float32 if workload.linear else torch.int64),
-    )
+    manifest = problem.silos.manifest
+    x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
     counted = network_cost(model.network, weights, of_one(model.context), x, y, problem.training.objective)
     flop = 2 * counted.both * workload.clients * workload.rows
     found, _ = _child([sys.executable, "-m", "flows.bench.contestants.limits", str(THREADS)], root)
