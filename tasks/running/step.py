@@ -25,7 +25,7 @@ from silos.cohort import Cohort, Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.messages import Message, numbers_of
-from tasks.running.process_memory import tidy
+from tasks.running.process_memory import hold_on, tidy
 
 DOORS = (Cohort, Silos, PrivateStore)
 """What rows, and what clients keep, are opened with."""
@@ -118,6 +118,7 @@ def _anywhere(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
+        hold_on()
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # bits must not depend on how many threads share a sum
         if multiprocessing.parent_process() is not None:

@@ -2,8 +2,11 @@
 
 import gc
 import mmap
+import subprocess
+import sys
 import weakref
 
+import pytest
 import torch
 from prefect import flow
 
@@ -54,3 +57,21 @@ def test_a_process_holds_more_after_it_took_more():
     with mmap.mmap(-1, 64 * SIZE) as held:  # from the system itself: an allocator may hand out what it was given back
         held.write(b"1" * len(held))
         assert resident() - before > 60 * SIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_what_a_step_frees_is_not_handed_out_again_page_by_page():
+    """Page faults of tensors of 40 MB that are made and dropped, in a process of its own."""
+    program = (
+        "import resource, sys, torch; from tasks.running.process_memory import hold_on\n"
+        "if sys.argv[1] == 'held': hold_on()\n"
+        "for turn in range(60):\n"
+        "    if turn == 10: before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    tensors = [torch.ones(10 * 2**20) for _ in range(3)]; del tensors\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+    )
+    freed, held = (
+        int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("freed", "held")
+    )
+    assert held < freed / 4
