@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
-from flows.experiment.project import Project
+from flows.experiment.project import Project, experiment
 from flows.experiment.run_folder import RunFolder
 from flows.experiment.scaling.run_notes import Note, note_of_earlier
 from flows.params import Params
@@ -17,7 +19,7 @@ from silos.scaling import AS_THEY_ARE, Scale, Scaling
 from silos.schema import schema_of
 from tasks.messages import LEAST_ROWS, ScaleMoments
 from tasks.recording.json_files import ANEW, read_json, write_json
-from tasks.running.runner import Runner
+from tasks.running.runner import PlainRunner, Runner
 from tasks.scaling.agree_scale import agree_scale
 from tasks.scaling.tell_moments import tell_moments
 
@@ -48,6 +50,36 @@ def agreed(project: Project, problem: Problem, folder: RunFolder, runner: Runner
             traffic = {"bytes": [known.bytes_up, known.bytes_down], "notes": list(known.notes)}
             write_json(folder.scaling, {**known.scaling.as_json(), **traffic})
     return known
+
+
+def as_agreed(project: Project) -> Agreed:
+    """What a run of today's params and data agrees on: as the newest such run has it, without a client being asked.
+
+    Where none has it, the clients are asked, as a run asks them.
+    """
+    if project.params.model.inputs == project.params.model.targets == "none":
+        return Agreed(AS_THEY_ARE, 0, 0)
+    asked = _asked(project.silos.version, project.params.model_dump(mode="json"))
+    held = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for folder in (RunFolder(path.parent) for path in held):
+        with suppress(UserError):  # of a damaged file; another run's may be whole
+            of_run = read_json(folder.path / "run.json", ANEW, ("data_version", "params"))
+            swept = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
+            known = _kept(folder)
+            if (
+                known
+                and of_run
+                and swept == project.derived
+                and _asked(of_run["data_version"], of_run["params"]) == asked
+            ):
+                return known
+    return agree(project.params, project.problem(0), PlainRunner(), project.ledgers)
+
+
+def _asked(version: str, params: dict[str, Any]) -> list[Any]:
+    """What an agreement follows from: the rows, what is scaled, and who comes later."""
+    later = sorted(client for client, number in params["clients"]["join"].items() if number > 1)
+    return [version, params["model"]["inputs"], params["model"]["targets"], later]
 
 
 def agree(params: Params, problem: Problem, runner: Runner, ledgers: PrivateStore) -> Agreed:
