@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flows.experiment.project import Project
 from flows.experiment.scaling.agreed import as_agreed
+from models.client_statistics.made_as import made_as
 from models.client_statistics.statistic import STEADY
 from models.client_statistics.vector import Statistic, too_few_rows
 from silos.cohort import Stack
@@ -57,6 +58,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "data_version": silos.version,
         "rows": rows,
         "kinds": kinds,
+        "made_as": made_as(reads.specs),
         "statistics": statistics.vector.float().tolist(),
         "notes": notes,
         "written": output,
