@@ -105,7 +105,7 @@ def run(
 
     Example: siloflow run fedavg --seed 1 --set training.rounds=20
     """
-    with _session(json, timings, after=_RESUMED) as session:
+    with _session(json, timings, begun=_RESUMED) as session:
         project = session.project(overrides, _has_data)
         _start(project, project.params.page(method, project.root), seed)
         _ready(project)
@@ -140,7 +140,7 @@ def compare(
 
     Example: siloflow compare fedavg fedprox --seeds 0,1,2 --set method.fedprox.proximal=1
     """
-    with _session(json, timings, after=_RESUMED) as session:
+    with _session(json, timings, begun=_RESUMED) as session:
         numbers = _seeds(seeds)
         project = session.project(overrides, _has_data)
         if tune and not project.params.comparison.tune:

@@ -16,7 +16,6 @@ from flows.doors.verb import verb
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project
 from models.shift.printed.paper import Readings
-from silos.private import PrivateStore
 from tasks.diagnosis.compare_silos import Compared, compare_silos
 from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import PrefectRunner, Runner
@@ -41,7 +40,7 @@ def diagnose(against: str | None = None, overrides: Overrides | None = None) -> 
 def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]]:
     """The work of the flow, as a function: what was found, and the same as plain JSON with the words for it."""
     params, silos = project.params.diagnose, project.silos.federated()
-    private = PrivateStore(str((project.scratch or project.root) / "private" / project.params.data.name))
+    private = project.ledgers
     first = first_question(silos, params)
     to_first = [ask(runner, silos, private, first, params)] if first else []
     asked = question(silos, params, summaries(to_first[0].messages) if first else None)

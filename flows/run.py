@@ -104,7 +104,7 @@ class _Run:
         if done is not None and done["mlflow_run_id"] is not None:
             return done
         private = self.project.private(self.folder.path)
-        agreement = agreed(self.project, problem, self.folder, self.runner, private)
+        agreement = agreed(self.project, problem, self.folder, self.runner)
         if agreement.scaling != self.project.scaling:
             self.project = replace(self.project, scaling=agreement.scaling)
             problem = self.project.problem(self.seed)
@@ -115,7 +115,8 @@ class _Run:
         screen.current().begin(self.folder.name, begun.round, self.project.params.training.rounds)
         try:
             delivery.round_done(begun.round)
-            notes = [*notes_of_scores(self.project), *notes_of_rows(self.project, problem, self.runner, private)]
+            asked = notes_of_rows(self.project, problem, self.runner, private)
+            notes = [*notes_of_scores(self.project), *agreement.notes, *asked]
             say_notes(notes)
             state, last = self._loop(problem, private, begun, delivery, agreement)
             return self._conclude(problem, private, state, last, begun.round, delivery, notes)

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from .client_statistics.made_as import made_as
 from .networks.registry import from_json
 from .raw_rows import RawRows
 
@@ -22,7 +23,8 @@ class Answering:
 
     Of a regression they go to prediction. `params={"client": name}` chooses that client's weights; the empty name, or an
     unknown one, gets the rule for fresh clients: the global model where the method has one, else a refusal. A conditional
-    model is given the statistics of the rows' client, as `siloflow stats` makes them: `params={"statistics": [...]}`.
+    model is given the statistics of the rows' client, as `siloflow stats` makes them: `params={"statistics": [...]}`, with
+    its `made_as` beside them, which is compared with the card's.
     """
 
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -33,7 +35,7 @@ class Answering:
     def answer(self, rows: np.ndarray, params: Mapping[str, Any]) -> pd.DataFrame:
         """rows: (rows, *shape) array of the logged dtype; ValueError for another shape or wrong params."""
         weights = self._weights(params.get("client", ""))
-        context = self._statistics(params.get("statistics", ()))
+        context = self._statistics(params.get("statistics", ()), params.get("made_as", ""))
         context |= {name: weights.pop(name) for name in self.card["context"] if name in weights}
         x = torch.from_numpy(np.ascontiguousarray(rows))
         shape = tuple(self.card["shape"])
@@ -68,11 +70,11 @@ class Answering:
         personal = {k.removeprefix("personal/"): t[place] for k, t in self.tensors.items() if k.startswith("personal/")}
         return {**shared, **personal}
 
-    def _statistics(self, given: Sequence[float]) -> dict[str, Tensor]:
+    def _statistics(self, given: Sequence[float], how: str) -> dict[str, Tensor]:
         wanted = self.card["statistics"]
         if wanted is None:
             return {}
-        kinds = ", ".join(spec["kind"] for spec in wanted["kinds"])
+        kinds = made_as(wanted["kinds"])
         takes = f"{wanted['length']} numbers" + (f" ({kinds})" if kinds else "")
         numbers = torch.tensor([float(number) for number in given]).float()
         if not len(numbers):
@@ -82,6 +84,8 @@ class Answering:
             )
         if len(numbers) != wanted["length"]:
             raise ValueError(f"{len(numbers)} statistics were given, and this model takes {takes}")
+        if how and how != kinds:
+            raise ValueError(f"the statistics were made as {how}, and this model takes {takes}")
         for place in torch.nonzero(~torch.isfinite(numbers)).flatten().tolist():
             raise ValueError(
                 f"number {place + 1} of the statistics is {given[place]}, which is no finite float32 number"

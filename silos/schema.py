@@ -36,11 +36,11 @@ class Feature(Section):
     low: Number | None = None
     high: Number | None = None
     missing: Annotated[
-        Literal["refuse"] | Fill, one_fault("is neither refuse nor {fill: v} with a finite number v")
+        Literal["refuse"] | Fill, one_fault("is neither refuse nor {fill: v} with a finite number v or mean")
     ] = "refuse"
 
     @property
-    def fill(self) -> float | None:
+    def fill(self) -> float | Literal["mean"] | None:
         """What stands in x for a missing value; None where none may be missing."""
         return self.missing.fill if isinstance(self.missing, Fill) else None
 

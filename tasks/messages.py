@@ -542,7 +542,9 @@ class ScaleMoments(Message):
     """What the clients of one stack tell so that one mean and scale can be agreed: of each column of their training rows.
 
     Columns are the numbers of a row, or its target, or both. Of a column that has values in fewer than ten different rows of
-    a client it tells zeros, and a client of fewer sends nothing.
+    a client it tells zeros, and a client of fewer sends nothing. Rows of classes that have fewer count where these have ten
+    together. `earlier`: of a client whose rows are nearly those of an earlier version, that version, of which it tells what
+    it told then; it sends nothing where that was no mean and scale.
     """
 
     with_model = False  # it is of the rows alone
@@ -550,6 +552,7 @@ class ScaleMoments(Message):
     counts: Annotated[Tensor, SEVERAL]  # (clients, columns) int64, rows with a value that is not missing
     sums: Annotated[Tensor, SEVERAL]  # (clients, columns) float64, of these values
     squares: Annotated[Tensor, SEVERAL]  # (clients, columns) float64, of their distances from the client's own mean
+    earlier: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes_up(self) -> int:

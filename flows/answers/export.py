@@ -33,6 +33,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
     opened = finished_run(project, run)
     manifest = opened.project.manifest
     rows, whose = _rows(opened.project.silos, client)
+    reads = opened.project.params.page(opened.method, project.root).reads() if opened.model.context else None
     card = {
         "method": opened.method,
         "seed": opened.seed,
@@ -44,6 +45,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
         **opened.project.scaling.as_json(),
+        "statistics": reads.described(opened.project.silos) if reads else None,
     }
     try:
         place = _place(opened, client, format, output)

@@ -9,21 +9,22 @@ from typing import Any
 from torch import Tensor
 
 from flows.experiment.project import Project
-from flows.experiment.scaling.agreed import agree
+from flows.experiment.scaling.agreed import as_agreed
+from models.client_statistics.made_as import made_as
 from models.client_statistics.statistic import STEADY
 from models.client_statistics.vector import Statistic, too_few_rows
-from silos.cohort import Silos, Stack
+from silos.cohort import Stack
 from silos.errors import UserError, shown
 from tasks.client_stats import describe
 from tasks.recording.json_files import unwritable, write_json
 from tasks.running.opening import open_rows
-from tasks.running.runner import PlainRunner
 
 
 def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:
     """The numbers that the client's conditional model reads, and what is odd about them, as plain JSON.
 
-    Computed as the method's section of params.yaml says, from training rows; written to the file `output` if there is one.
+    Computed as the method's section of params.yaml says, from training rows, scaled as a run's if they are; written to the
+    file `output` if there is one.
     UserError for a method without statistics, an unknown client, a place that takes no file and, where `few_rows` is
     refuse, too few rows.
     """
@@ -33,7 +34,8 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     manifest = project.manifest
     manifest.client(client)
     reads.count(project.silos)
-    stack, silos = Stack((client,), 1), _as_trained(project).select([client])
+    agreement = as_agreed(project)
+    stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
@@ -45,6 +47,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     ]
     opened = open_rows(silos, stack, "train", "cpu")
     notes = [
+        *(note["sentence"] for note in agreement.notes),
         *_few(client, rows, reads.statistics, *shape),
         *_unsteady(client, reads.statistics, statistics.agreement),
         *_constant(client, opened.x[0, :rows], opened.y[0, :rows]),
@@ -55,6 +58,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         "data_version": silos.version,
         "rows": rows,
         "kinds": kinds,
+        "made_as": made_as(reads.specs),
         "statistics": statistics.vector.float().tolist(),
         "notes": notes,
         "written": output,
@@ -62,16 +66,6 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     if output is not None:
         _write(output, answer)
     return answer
-
-
-def _as_trained(project: Project) -> Silos:
-    """The silos as a run opens them: scaled by what its clients agree on, which is the same for every run."""
-    silos = project.silos
-    if project.params.model.inputs == project.params.model.targets == "none":
-        return silos
-    private = project.private(project.runs / "stats")  # where nothing is kept
-    agreement = agree(project.params, project.problem(0), PlainRunner(), private)
-    return replace(silos, scaling=agreement.scaling)
 
 
 def _write(output: str, answer: dict[str, Any]) -> None:

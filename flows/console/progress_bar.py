@@ -93,6 +93,11 @@ class Terminal(Screen):
         self._console.print(line, soft_wrap=True)
 
     @property
+    def begun(self) -> bool:
+        """Whether a run has started, or gone on, here."""
+        return self._began is not None
+
+    @property
     def done(self) -> int:
         """Rounds that are behind us, of all runs."""
         return self._before + self._skipped + self._made

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.text import Text
 
@@ -22,6 +22,9 @@ from silos.errors import UserError, shown
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
 
+if TYPE_CHECKING:
+    from flows.console.progress_bar import Terminal
+
 USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
 
 
@@ -34,9 +37,11 @@ class Session:
         timings: bool,
         server: bool = True,
         after: str = "run it again",
+        begun: str | None = None,
     ) -> None:
-        """`after`: what a person may do who has interrupted the command."""
-        self._json, self._timings, self._after = json, timings, after
+        """`after`: what a person may do who has interrupted the command; `begun`: likewise, where a run has begun in it."""
+        self._json, self._timings, self._after, self._begun = json, timings, after, begun
+        self._terminal: Terminal | None = None
         self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
         self._starting = Starting(self._errors)
         self._marks: list[tuple[str, float]] = []
@@ -65,7 +70,8 @@ class Session:
             self._say_timings()
         self._explain(error)
         if isinstance(interruption(error), KeyboardInterrupt):
-            self._errors.print(f"stopped; nothing is lost: {self._after}.")
+            begun = self._begun if self._terminal is not None and self._terminal.begun else None
+            self._errors.print(f"stopped; nothing is lost: {begun or self._after}.")
             raise SystemExit(INTERRUPTED)
 
     @property
@@ -119,6 +125,7 @@ class Session:
             Terminal(self._errors) as terminal,
             temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         ):
+            self._terminal = terminal
             screen.use(terminal)
             return flow(**parameters)
 

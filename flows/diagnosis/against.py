@@ -11,7 +11,6 @@ from flows.diagnosis.words.findings_page import said_of_versions
 from flows.experiment.project import Project
 from models.shift.printed.paper import Readings
 from silos.errors import UserError, shown
-from silos.private import PrivateStore
 from tasks.diagnosis.compare_versions import ComparedVersions, compare_versions
 from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import Runner
@@ -28,7 +27,7 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
             "params.yaml: diagnose.second_look is at pairs of silos, and --against compares each silo with itself; add "
             "--set diagnose.second_look=false."
         )
-    private = PrivateStore(str((project.scratch or project.root) / "private" / data))
+    private = project.ledgers
     with earlier(project, revision) as before:
         now, then = project.silos.federated(), before.federated()
         both = [client for client in now.clients if client in {*then.clients}]

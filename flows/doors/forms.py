@@ -3,7 +3,8 @@
 They check nothing: a form may be filled by other means, and what is wrong is told by the verb, in its own words.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
@@ -21,5 +22,6 @@ PaperName = Annotated[str, _one_of(papers())]
 Scale = Annotated[str, _one_of(["cpu", "paper"])]
 Seed = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": bounds.SEED})]
 Overrides = Annotated[
-    list[str], WithJsonSchema({"type": "array", "items": {"type": "string"}, "examples": [["training.rounds=20"]]})
+    list[str] | Mapping[str, Any],
+    WithJsonSchema({"type": "array", "items": {"type": "string"}, "examples": [["training.rounds=20"]]}),
 ]

@@ -7,7 +7,7 @@ called it in Python it is the UserError, without Prefect's frames.
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prefect import Flow
@@ -55,6 +55,8 @@ def _anew(value: Any) -> Any:
     """An equal value: what is the same object as a part of an earlier run's answer, Prefect takes for that run's output."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")
+    if isinstance(value, Mapping):
+        return {_anew(key): _anew(inner) for key, inner in value.items()}
     return [*map(_anew, value)] if isinstance(value, list) else value
 
 

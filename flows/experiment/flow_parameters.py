@@ -6,7 +6,8 @@ the command's that serves the deployment. What a command line or a script says t
 anything.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,7 +19,7 @@ from pydantic import BaseModel
 
 from flows.params import Params
 from flows.params_file import read
-from silos.errors import UserError
+from silos.errors import UserError, shown
 from silos.names import PlainText
 
 _own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
@@ -40,10 +41,14 @@ def own(overrides: Sequence[str]) -> Iterator[None]:
         _own.reset(token)
 
 
-def admitted(overrides: Sequence[str]) -> list[str]:
-    """The overrides that a flow run goes by; UserError if parameters from outside set what they may not."""
+def admitted(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """The overrides that a flow run goes by; UserError if parameters from outside set what they may not.
+
+    They come as a list of `section.key=value`, or as a mapping of keys to values.
+    """
+    overrides = _listed(overrides)
     if not outside():
-        return list(overrides)
+        return overrides
     fixed, root = _own.get(), Path()
     known = [place for trusted in ((), fixed) for place in places(read(root, trusted), root)]
     for key, value in places(read(root, [*fixed, *overrides]), root):
@@ -53,6 +58,32 @@ def admitted(overrides: Sequence[str]) -> list[str]:
                 "write it in params.yaml, or give it to `siloflow schedule` with --set."
             )
     return [*fixed, *overrides]
+
+
+def _listed(overrides: Any) -> list[str]:
+    if isinstance(overrides, Mapping):
+        return [f"{key}={_yaml(key, value)}" for key, value in overrides.items()]
+    if not isinstance(overrides, list | tuple):
+        instead = json.dumps([overrides] if isinstance(overrides, str) else ["training.rounds=20"], ensure_ascii=False)
+        raise UserError(
+            f"overrides is {shown(repr(overrides))}, and is a list of section.key=value, or a mapping of section.key to "
+            f"value: write overrides={shown(instead)}."
+        )
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(f"overrides has {shown(repr(override))} in it; write it as section.key=value, in quotes.")
+    return list(overrides)
+
+
+def _yaml(key: Any, value: Any) -> str:
+    """JSON, which YAML can read."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"overrides: {shown(str(key))} is {shown(repr(value))}, a {type(value).__name__}; give a number, a text, True, "
+            "False, None, or a list or mapping of these."
+        ) from None
 
 
 def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:

@@ -144,7 +144,7 @@ def _model(
         "personal": bool(personal),
         "clients": list(clients) if personal else [],
         "context": sorted(beside),
-        "statistics": {"kinds": reads.specs, "length": reads.count(problem.silos)} if reads and model.context else None,
+        "statistics": reads.described(problem.silos) if reads and model.context else None,
     }
     return {
         "uri": project.tracking,

@@ -151,8 +151,16 @@ class Project:
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
-        place = (self.scratch or self.root) / "private" / self.params.data.name
-        return PrivateStore(str(place / folder.relative_to(self.runs)))
+        return PrivateStore(str(self._own / folder.relative_to(self.runs)))
+
+    @property
+    def ledgers(self) -> PrivateStore:
+        """Where clients remember what they told in all runs; of a sweep's partitions each has clients of its own."""
+        return PrivateStore(str(self._own / ".partitions" / self.silos.version if self.derived else self._own))
+
+    @property
+    def _own(self) -> Path:
+        return (self.scratch or self.root) / "private" / self.params.data.name
 
     @property
     def device(self) -> str:

@@ -162,7 +162,7 @@ def _useless(seen: Look, column: Column) -> str:
 
 def _missing(
     rows: int, roles: Sequence[Column], features: Sequence[Column]
-) -> tuple[str | dict[str, float], tuple[str, ...]]:
+) -> tuple[str | dict[str, str], tuple[str, ...]]:
     """What is done where a value is missing: a text's is a category of its own, where no row has to go for others'."""
     texts = [column for column in features if column.kind == "text" and column.missing.any()]
     gaps = _any_missing(rows, [*roles, *(column for column in features if column.kind != "text")])
@@ -172,11 +172,12 @@ def _missing(
         else ()
     )
     if not gaps.any():
-        return ({"fill": 0.0} if texts else "refuse"), own
+        return ({"fill": "mean"} if texts else "refuse"), own
     count = int((gaps | _any_missing(rows, texts)).sum())
     if count <= _MOST_DROPPED * rows or any(column.missing.any() for column in roles):
         return "drop_rows", (f"{count:,} of {rows:,} rows with a missing value are dropped",)
-    return {"fill": 0.0}, (f"0 stands where a value is missing, in {int(gaps.sum()):,} of {rows:,} rows", *own)
+    filled = f"each silo's mean stands where a value is missing, in {int(gaps.sum()):,} of {rows:,} rows"
+    return {"fill": "mean"}, (filled, *own)
 
 
 def _any_missing(rows: int, columns: Sequence[Column]) -> np.ndarray:

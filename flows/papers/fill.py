@@ -98,6 +98,7 @@ def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
         quantity.name: metrics[quantity.headline],
         **{name: metrics[name] for name in others if name in metrics},
         "validation": metrics.get(f"validation/{quantity.headline}"),
+        "validation_loss": metrics.get("validation/loss/mean"),
         "method": result["method"],
         "rounds": result["rounds"],
         "steps": result["steps"],

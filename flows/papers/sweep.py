@@ -3,6 +3,7 @@
 Nothing is run and nothing is written here, and no Prefect is needed; nor is torch, where only records are asked for.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from functools import cached_property
@@ -22,6 +23,8 @@ from silos.errors import UserError
 if TYPE_CHECKING:
     from flows.experiment.project import Project
     from flows.experiment.run_folder import RunFolder
+
+_LOSS = "validation_loss"
 
 
 class Sweep:
@@ -269,17 +272,25 @@ class Sweep:
         return points + self.page.beyond(cell, self.scale, points[choices.index(self._best(cell, choices))])
 
     def _best(self, cell: str, choices: Sequence[str | None]) -> str | None:
-        """Of the first seed's recorded runs the best, by the measure or on validation rows; the first if none is scored."""
+        """Of the first seed's recorded runs the best, by the measure or on validation rows; the first if none is scored.
+
+        Of several that are equal, it is the one of the least loss on validation rows, as `compare --tune` has it; the first
+        where some were recorded without that loss, so that what they chose stays chosen.
+        """
         measure, on_validation = self.page.measure_of(cell), self.page.choose_on == "validation"
         key = "validation" if on_validation else "value"
-        results = [(self.recorded(cell, self.seeds[0], choice)[key], choice) for choice in choices]
-        scored = [(value, choice) for value, choice in results if value is not None]
+        results = [(self.recorded(cell, self.seeds[0], choice), choice) for choice in choices]
+        scored = [(record, choice) for record, choice in results if record[key] is not None]
         if not scored:
             return choices[0]
         metric = self.quantity(cell).headline if on_validation or measure.metric is None else measure.metric
         counts = measure.rounds_to is not None and not on_validation
         better = min if counts or lower_is_better(metric) else max
-        return better(scored, key=lambda pair: pair[0])[1]
+        best = better(record[key] for record, _ in scored)
+        equal = [(record, choice) for record, choice in scored if record[key] == best]
+        if not all(_LOSS in record for record, _ in equal):
+            return equal[0][1]
+        return min(equal, key=lambda pair: math.inf if pair[0][_LOSS] is None else pair[0][_LOSS])[1]
 
     def _value(self, cell: str, record: dict[str, Any]) -> float | None:
         """What this table measures of a run, which may be another table's; None if that was not kept."""

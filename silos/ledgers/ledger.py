@@ -30,7 +30,11 @@ _WAY_OUT = "bring back its folder from a copy; nothing is told until then."
 
 @dataclass(frozen=True)
 class Entry:
-    """One answer: what was asked of which version of the rows, the ρ it cost (0: no noise), its bytes, and when (UTC)."""
+    """One answer: what was asked of which version of the rows, the ρ it cost (0: no noise), its bytes, and when (UTC).
+
+    `earlier` is the version that stood in the way, where this one's rows were not told: then the answer is what was told of
+    that one, or empty where that was an answer to another question.
+    """
 
     version: str
     question: str
@@ -39,6 +43,15 @@ class Entry:
     when: str
     answer: str  # the file that holds it, by its hash
     rows: str  # that of the rows it stands for; empty under noise
+    earlier: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An answer that stands in for one that is refused, or is none; `earlier`: the version in the way, else empty."""
+
+    answer: Answer | None
+    earlier: str
 
 
 @dataclass(frozen=True)
@@ -95,9 +108,38 @@ class Ledger:
             answer = self._save(sent)
             rows = "" if rho else self._save(packed(told or {}))
             size = sum(array.nbytes for array in sent.values())
-            new = Entry(version, question, rho, size, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", answer, rows)
+            new = Entry(version, question, rho, size, _now(), answer, rows)
             self._write(secret, [*entries, new])
             return self._load(answer)
+
+    def standing(
+        self, version: str, question: str, compute: Callable[[], Mapping[str, np.ndarray]], told: Told, kind: Kind
+    ) -> Standing:
+        """As `answer` without noise, and without a refusal: where one is in the way the client tells nothing new.
+
+        Then it tells what it told to this question of the version whose rows differ by fewer than LEAST_ROWS; nothing where
+        what is in the way answered another question. Which it is, is remembered: asked again about this version it is the
+        same, whatever was told meanwhile.
+        """
+        question = kind.named(question)
+        with in_turn(self._place / "lock"):
+            secret, entries = self._open()
+            for entry in entries:
+                if (entry.version, entry.question, entry.rho) == (version, question, 0.0):
+                    return Standing(self._load(entry.answer) if entry.answer else None, entry.earlier)
+            check(told)
+            near = self._near(entries, told)
+            same = [entry for entry in near if entry.question == question]
+            if same:
+                answer, rows, earlier = same[-1].answer, same[-1].rows, same[-1].earlier or same[-1].version
+            elif near:
+                answer, rows, earlier = "", "", near[0].version
+            else:
+                answer, rows, earlier = self._save(dict(compute())), self._save(packed(told)), ""
+            loaded = self._load(answer) if answer else None
+            size = sum(array.nbytes for array in (loaded or {}).values())
+            self._write(secret, [*entries, Entry(version, question, 0.0, size, _now(), answer, rows, earlier)])
+            return Standing(loaded, earlier)
 
     def entries(self) -> list[Entry]:
         """All that was told, in its order."""
@@ -149,9 +191,14 @@ class Ledger:
 
     def _differs(self, version: str, entries: list[Entry], told: Told, kind: Kind) -> None:
         check(told)
-        for rows, before in {entry.rows: entry.version for entry in entries if entry.rows}.items():
-            if 0 < smallest_difference(unpacked(self._load(rows)), told) < LEAST_ROWS:
-                raise too_near(self.client, before, version, kind)
+        for entry in self._near(entries, told):
+            raise too_near(self.client, entry.version, version, kind)
+
+    def _near(self, entries: list[Entry], told: Told) -> list[Entry]:
+        """Those without noise from whose answers one that stands for the rows of `told` differs by too few."""
+        rows = {entry.rows for entry in entries if entry.rows}
+        near = {of for of in rows if 0 < smallest_difference(unpacked(self._load(of)), told) < LEAST_ROWS}
+        return [entry for entry in entries if entry.rows in near]
 
     def _save(self, arrays: Mapping[str, np.ndarray]) -> str:
         from safetensors.numpy import save
@@ -172,6 +219,10 @@ class Ledger:
         if hashlib.sha256(data).hexdigest() != digest:
             raise UserError(f"{what} is damaged; {_WAY_OUT}")
         return load(data)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _computed(

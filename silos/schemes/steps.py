@@ -21,6 +21,7 @@ from silos.schemes.change_params import (
     Subsample,
 )
 from silos.schemes.deal import Owners, column, equal, quantity
+from silos.schemes.filled_means import with_means
 from silos.schemes.labels import balanced, classes_per_cluster, dirichlet, shards
 from silos.schemes.pixels import permute_pixels, rotation
 from silos.schemes.roles import fresh, hold_out
@@ -81,6 +82,7 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     for index, step in enumerate(steps[place + 1 :], start=place + 1):
         _same_units(step, rows, made, At(seed, index, step.kind))
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
+    made = with_means(made)
     lost = [f"The scheme leaves out {made.left_out} rows of the source."] if made.left_out else []
     return replace(made, notes=(*made.notes, *lost))
 

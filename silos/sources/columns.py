@@ -14,7 +14,8 @@ _SHOWN = 3  # features that a note names
 def described(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
     """The rows of a source with the features that params declare, else with those that the source names.
 
-    Of a table NaN is a missing value: the feature's `fill` takes its place, and a mask is kept if any feature has one.
+    Of a table NaN is a missing value: the feature's `fill` takes its place, and a mask is kept if any feature has one. Where
+    that is a mean, 0 does until clients are made.
     `where` is the source in errors. UserError where the features are not those of the rows, or a value is missing of
     a feature that refuses it.
     """
@@ -32,7 +33,13 @@ def described(where: str, rows: Rows, declared: tuple[Feature, ...]) -> Rows:
     _check_gaps(where, rows, gaps & ~may_miss, features)
     if not may_miss.any():
         return replace(rows, features=features)
-    fills = np.array([feature.fill or 0.0 for feature in features], np.float32)
+    for feature in features:
+        if feature.fill == "mean" and {*feature.categories} - {0.0, 1.0}:
+            raise UserError(
+                f"{where}: the categories of {feature.name!r} are codes, which have no mean; say `missing: {{fill: v}}` of "
+                "it under data.features in params.yaml, with a number v."
+            )
+    fills = np.array([0.0 if feature.fill == "mean" else feature.fill or 0.0 for feature in features], np.float32)
     return replace(rows, x=np.where(gaps, fills, rows.x), missing=gaps, features=features)
 
 
@@ -85,5 +92,5 @@ def _check_gaps(where: str, rows: Rows, wrong: np.ndarray, features: tuple[Featu
     also = f"; {others} more feature{'s' * (others > 1)} miss{'es' * (others == 1)} values, too" if others else ""
     raise UserError(
         f"{where}: row {row}{owner} of x has no value (NaN) of the feature {name!r}, column {at}{more}{also}; fill in or "
-        "drop such rows, or say `missing: {fill: 0.0}` of the feature under data.features in params.yaml."
+        "drop such rows, or say `missing: {fill: mean}` of the feature under data.features in params.yaml."
     )

@@ -34,9 +34,12 @@ class Section(BaseModel):
 
 
 class Fill(Section):
-    """Values may be missing, and this number stands in x for them; a mask beside the rows says where."""
+    """Values may be missing, and this number stands in x for them; a mask beside the rows says where.
 
-    fill: Number
+    `mean` is each client's own, of its training rows.
+    """
+
+    fill: Number | Literal["mean"]
 
 
 class Digits(Section):
@@ -79,7 +82,7 @@ class Table(Section):
     categorical: tuple[Name, ...] = Field(default=(), description="columns of numbers that are codes without an order")
     missing: Annotated[
         Literal["refuse", "drop_rows"] | Fill,
-        one_fault("is none of refuse, drop_rows and {fill: v} with a finite v"),
+        one_fault("is none of refuse, drop_rows and {fill: v} with a finite v or mean"),
     ] = "refuse"
 
     @property

@@ -200,7 +200,7 @@ MISTAKES = {
     "value that is missing": Mistake(
         ("partition", *NPZ),
         r"my\.npz: row 2 \(client b\) of x has no value \(NaN\) of the feature 'x1', column 1; fill in or drop such rows, "
-        r"or say `missing: {fill: 0\.0}` of the feature under data\.features in params\.yaml\.",
+        r"or say `missing: {fill: mean}` of the feature under data\.features in params\.yaml\.",
         not_a_number,
     ),
     "more clients than rows": Mistake(

@@ -129,3 +129,20 @@ def test_a_killed_run_ends_with_the_same_bits_and_bytes(at: str, wine: Any, scal
     run = folder.type("run", "pooled", "--json", "--resume", *typed(**SCALED)).json
     assert run["weights_sha256"] == scaled.json["weights_sha256"]
     assert run["bytes"] == scaled.json["bytes"]
+
+
+def test_a_version_of_a_few_rows_less_is_scaled_as_the_one_before_and_says_so(wine: Any, tmp_path: Path) -> None:
+    folder, ran, asked = wine.copy(tmp_path / "versions"), [], typed(**SCALED, **{"data.split.validation": 0})
+    with np.load(folder.path / "wine.npz") as held:
+        arrays = {**held, "split": np.where(np.arange(178) % 4, "train", "test")}
+    for rows in (178, 175):  # one training row fewer of two clients
+        np.savez(folder.path / "wine.npz", **{name: array[:rows] for name, array in arrays.items()})
+        folder.type("partition", *asked)
+        ran.append(folder.type("run", "pooled", "--json", *asked))
+    before, after = (json.loads((folder.path / run.json["folder"] / "scaling.json").read_text()) for run in ran)
+    (note,) = after["notes"]
+    assert after == before | {"notes": [note]}
+    assert "by fewer than 10 different rows" in note["sentence"]
+    assert "(and 1 more likewise)" in note["sentence"]
+    assert [run.json["notes"] for run in ran] == [[], [note]]
+    assert note["sentence"] in ran[1].err

@@ -136,8 +136,11 @@ def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_c
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*") if path.is_file()} == before
     assert [(k["kind"], k["length"]) for k in made[CLIENT]["kinds"]] == [("class_means", 640), ("fingerprint", 4)]
     numbers = made[CLIENT]["statistics"]
+    how, other = made[CLIENT]["made_as"], "class_means, fingerprint values 4 log true"
+    assert how == "class_means, fingerprint values 4 log false"
     asked = {
-        "own": {"statistics": numbers},
+        "own": {"statistics": numbers, "made_as": how},
+        "of another kind": {"statistics": numbers, "made_as": other},
         "another's": {"statistics": made["c04"]["statistics"]},
         "none": {},
         "short": {"statistics": numbers[:-1]},
@@ -146,9 +149,10 @@ def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_c
     found = answers(folder.path, run, asked)
     assert accuracy(folder.path, found["own"]) == pytest.approx(reported(run))
     assert found["another's"] != found["own"]
-    assert "Conditional reads 644 numbers (class_means, fingerprint) of a client beside its rows, and" in found["none"]
+    assert f"Conditional reads 644 numbers ({how}) of a client beside its rows, and was given none" in found["none"]
     assert "`siloflow stats CLIENT --json` prints" in found["none"]
-    assert found["short"] == "643 statistics were given, and this model takes 644 numbers (class_means, fingerprint)"
+    assert found["short"] == f"643 statistics were given, and this model takes 644 numbers ({how})"
+    assert found["of another kind"] == f"the statistics were made as {other}, and this model takes 644 numbers ({how})"
     assert found["nan"] == "number 644 of the statistics is nan, which is no finite float32 number"
     folder.type("stats", CLIENT, "--output", str(tmp_path / "own.json"), *kinds)
     assert json.loads((tmp_path / "own.json").read_text())["statistics"] == numbers

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from silos.machine.locks import changing
+
 TYPED = ("run", "fedavg", "--set", "training.rounds=4", "--json", "--set")
 PROCESSES = (*TYPED, "runner.kind=processes", "--set", "runner.workers=2")
 
@@ -35,6 +37,17 @@ def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
     resumed = replace(folder, server=server).type(*TYPED, "runner.workers=1", "--resume").json
     assert resumed["resumed_from_round"] >= 1
     assert resumed["weights_sha256"] == finished.run("fedavg", 0)["weights_sha256"]
+
+
+def test_one_that_is_interrupted_before_a_run_began_is_told_of_none_to_resume(partitioned: Any, tmp_path: Path) -> None:
+    folder = partitioned[0].copy(tmp_path / "project")
+    with changing(folder.path / "runs" / "locks", "another", print):
+        process = folder.start("compare", "fedavg")
+        assert process.stderr.readline() == "waiting for another to end\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "stopped; nothing is lost: run it again."
 
 
 def stopped_in_training(folder: Any, number: signal.Signals, *typed: str) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """What a person should know of a run's numbers: rows that are not scaled, and training that led nowhere."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flows.experiment.project import Project
@@ -9,7 +9,7 @@ from flows.round import Problem, Round
 from models.assessment.quantities import Quantity
 from models.model import Model
 from silos.private import PrivateStore
-from tasks.messages import FarFromUnit
+from tasks.messages import LEAST_ROWS, FarFromUnit
 from tasks.running.runner import Runner
 from tasks.scaling.tell_far import LARGE, SMALL, tell_far
 
@@ -52,6 +52,18 @@ def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: P
         for about, wanted in asked.items()
         if wanted and far[about]
     ]
+
+
+def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
+    """Of clients whose ledgers let nothing new be told for a mean and scale, by the version of their rows in the way."""
+    first = min(versions)
+    more = f" (and {len(versions) - 1} more likewise)" if len(versions) > 1 else ""
+    before = f"what client {first} told of version {versions[first][:12]} of its rows and what it would tell now"
+    instead = "tells no mean and scale" if silent else "tells the mean and scale that it told then"
+    sentence = (
+        f"{before} differ by fewer than {LEAST_ROWS} different rows, which subtracting would show: it {instead}{more}"
+    )
+    return {"about": "inputs", "sentence": sentence}
 
 
 def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: Quantity) -> list[Note]:

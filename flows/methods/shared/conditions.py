@@ -109,6 +109,10 @@ class Conditions:
         """What clients compute, as params.yaml says it; nothing where a control needs nothing."""
         return [{"kind": s.kind, **asdict(s)} for s in self.statistics] if self.private else []  # type: ignore[call-overload]
 
+    def described(self, silos: Silos) -> dict[str, Any]:
+        """Plain JSON, for whoever gives statistics to a model: the kinds with their options, and the length."""
+        return {"kinds": self.specs, "length": self.count(silos)}
+
     def ask(self, round: Round, model: Model, clients: Sequence[str], known: Known) -> Known:
         """`known`, and what those are asked to keep now whose statistics these clients read: a task on training rows."""
         silos = round.problem.silos

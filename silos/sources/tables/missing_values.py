@@ -1,6 +1,7 @@
 """What is done where a table has no value: each column's rule, and the rows that are kept by it.
 
-No rule looks at other rows for what to fill in: a mean or median of the file would be one of all silos' rows.
+No rule looks at other rows for what to fill in: a mean of the file would be one of all silos' rows, so that a client's own
+is made where clients are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ def kept_rows(
         also = f"; {more} more column{'s' * (more > 1)} miss{'es' * (more == 1)} values, too" if more else ""
         raise UserError(
             f"{look.name}: the column {_gaps(look, refused[0])}{also}; fill in, or say `missing: drop_rows` or `missing: "
-            "{fill: 0}` under data.source, or list the column under its drop."
+            "{fill: mean}` under data.source, or list the column under its drop."
         )
     if dropped.all():
         raise UserError(f"{look.name}: every row misses a value, and drop_rows leaves none; list columns under drop.")

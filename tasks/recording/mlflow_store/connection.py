@@ -88,12 +88,42 @@ def must_answer(uri: str) -> None:
         with _impatient():
             connect(uri).search_experiments(max_results=1)
     except Exception as error:
-        code = re.search(r"error code (\d+)", str(error))
-        said = f"answers with code {code[1]}, and not as MLflow does" if code else "does not answer"
-        if code and code[1] in _SHUT:
-            said = "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones"
+        said = _of_server(error) or "does not answer"
         way_out = "start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
         raise UserError(f"MLflow at {masked(uri)} {said}; {way_out}.") from None
+
+
+def trouble(uri: str, error: Exception) -> str:
+    """What is amiss with the store, as a sentence begins: a server is away, or lets nobody in, or what MLflow says."""
+    said = _of_server(error) if is_server(uri) else None
+    if said is None:
+        line = (str(error).splitlines() or [""])[0].strip().removesuffix(".")
+        words = line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS].rpartition(' ')[0]} …"
+        said = f"fails ({type(error).__name__}{': ' if words else ''}{words})"
+    return masked(f"MLflow at {uri} {said}")
+
+
+def _of_server(error: Exception) -> str | None:
+    """None where it is not the answer of a server, or the lack of one."""
+    code = re.search(r"error code (\d+)", str(error))
+    if code and code[1] in _SHUT:
+        return "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones"
+    if code:
+        return f"answers with code {code[1]}, and not as MLflow does"
+    return "does not answer" if any(map(_is_away, _behind(error))) else None
+
+
+def _is_away(error: BaseException) -> bool:
+    from requests.exceptions import ConnectionError, Timeout
+
+    return isinstance(error, ConnectionError | Timeout) or "failed with exception" in str(error)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def experiment_id(uri: str, name: str) -> str | None:
@@ -106,6 +136,7 @@ def experiment_id(uri: str, name: str) -> str | None:
     return found and str(found.experiment_id)
 
 
+_MOST_WORDS = 200  # characters of what MLflow says
 _SHUT = {"401", "403"}
 
 

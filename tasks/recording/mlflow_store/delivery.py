@@ -16,7 +16,7 @@ from tasks.recording.addresses import masked
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json, write_json
 from tasks.recording.mlflow_store import entities
-from tasks.recording.mlflow_store.connection import connect
+from tasks.recording.mlflow_store.connection import connect, trouble
 from tasks.recording.mlflow_store.origin import origin
 from tasks.recording.mlflow_store.ticket import VIEW, Finish, Ticket, view
 
@@ -84,8 +84,7 @@ class Delivery:
                     self._whole = True
                 self._failed = None
             except Exception as error:
-                said = masked((str(error).splitlines() or [""])[0])[:200]
-                self._failed = f"MLflow at {masked(self.ticket.uri)}: {type(error).__name__}: {said}"
+                self._failed = trouble(self.ticket.uri, error)
             if last:
                 return
 

@@ -71,7 +71,9 @@ def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
     for one in known:  # its upload was cut
         client.delete_logged_model(one.model_id)
     card, example = model["card"], model["example"]
-    described = [ParamSpec("statistics", "double", [], (-1,))] if card["statistics"] else []
+    described = []
+    if card["statistics"]:
+        described = [ParamSpec("statistics", "double", [], (-1,)), ParamSpec("made_as", "string", "")]
     columns = {**_ANSWERS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
     signature = ModelSignature(
         inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]),

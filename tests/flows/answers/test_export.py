@@ -77,6 +77,8 @@ def test_the_file_is_right_on_as_many_of_a_clients_test_rows_as_the_run_reported
         method in ("local_only", "ditto", "conditional"),
         result["reported_round"],
     )
+    read = {"kinds": [{"kind": "covariance_xy"}], "length": 640} if method == "conditional" else None
+    assert found["statistics"] == read
 
 
 def test_a_personal_model_is_nobodys_unless_a_client_is_named(ran, ask, folder):

@@ -115,6 +115,30 @@ def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside
         from_outside(partition, overrides=["extra_methods.own=evil.py"])
 
 
+def test_overrides_are_a_list_or_a_mapping_and_say_the_same(here):
+    listed = ["training.rounds=20", "model.hidden=[8, 4]", "tracking.uri=null", "data.name='1'"]
+    mapped = {"training.rounds": 20, "model.hidden": [8, 4], "tracking.uri": None, "data.name": "1"}
+    assert read(here, flow_parameters.admitted(mapped)) == read(here, flow_parameters.admitted(listed))
+    found = partition(overrides={"data.split": {"validation": 0, "test": 0.5}, "data.name": "one"})
+    assert (found["name"], found["rows"]["validation"]) == ("one", 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ("training.rounds=20", r"""is 'training\.rounds=20', and .*: write overrides=\["training\.rounds=20"\]\.$"""),
+        (20, r"""is 20, and is a list .*: write overrides=\["training\.rounds=20"\]\.$"""),
+        ([("training.rounds", 20)], r"has \('training\.rounds', 20\) in it; write it as section\.key=value, in quotes"),
+        ({"model.pretrained": Path("a")}, r"model\.pretrained is PosixPath\('a'\), a PosixPath; give a number, a text"),
+    ],
+    ids=["text", "number", "pair", "path"],
+)
+@pytest.mark.parametrize("served", FLOWS, ids=lambda served: served.name)
+def test_other_overrides_are_refused_with_what_to_write(here, served, overrides, said):
+    with pytest.raises(UserError, match=rf"^overrides:? {said}"):
+        served(**FLOWS[served], overrides=overrides)
+
+
 def test_a_run_inside_a_run_is_no_outsider(from_outside):
     @flow
     def inner() -> bool:

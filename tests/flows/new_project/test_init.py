@@ -163,7 +163,7 @@ def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     assert "1 of 60 rows with a missing value are dropped" in made["guessed"]
     assert made["read"]["rows"] == ROWS - 1
     half = init(tmp_path / "half", write(age=["" if at % 2 else at for at in range(ROWS)]), Asked())
-    assert "0 stands where a value is missing, in 30 of 60 rows" in half["guessed"]
+    assert "each silo's mean stands where a value is missing, in 30 of 60 rows" in half["guessed"]
     assert half["read"]["rows"] == ROWS
 
 

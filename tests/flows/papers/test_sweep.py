@@ -95,6 +95,28 @@ def test_where_the_best_stands_at_an_edge_of_its_grid_it_is_looked_for_beyond_it
     assert [found.place("a", choice) for _, choice in found.tries("a")] == [f"a-{at}" for at in range(8)]
 
 
+@pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ([0.9, 0.4, 0.5, 0.4], 1),
+        ([None, 0.7, None, 0.2], 3),
+        ([None] * 4, 0),
+        ([0.9, 0.4, ..., 0.5], 0),  # recorded before losses were
+    ],
+)
+def test_of_equal_settings_that_of_the_least_loss_is_chosen_as_compare_chooses_and_records_without_it_stay(
+    losses, chosen, sweep
+):
+    found = sweep("tuned", {})
+    for (seed, choice), loss in zip(found.tries("a"), losses, strict=True):
+        record = {"value": 0.5, "validation": 0.75} | ({} if loss is ... else {"validation_loss": loss})
+        found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), record)
+    first = [choice for _, choice in found.tries("a")][:4]
+    for seed, choice in found.tries("a")[4:]:  # beyond an edge
+        found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": 0.5})
+    assert found.choice("a") == first[chosen]
+
+
 def test_a_choice_that_is_still_at_an_edge_is_marked(sweep):
     found = sweep("tuned", {})
     for _ in range(2):

@@ -83,7 +83,7 @@ def test_what_is_declared_stands_beside_the_names_of_the_archive(read):
         ([(0, 1), (1, 1), (3, 1)], (), r"'x1', column 1, as have 2 more rows; fill"),
         ([(0, 1), (1, 1)], (), r"'x1', column 1, as have 1 more row; fill"),
         ([(0, 1), (3, 0)], (), r"'x1', column 1; 1 more feature misses values, too; fill"),
-        ([(0, 1)], (), r"or say `missing: {fill: 0\.0}` of the feature under data\.features in params\.yaml\."),
+        ([(0, 1)], (), r"or say `missing: {fill: mean}` of the feature under data\.features in params\.yaml\."),
     ],
 )
 def test_a_missing_value_that_is_refused_is_named_with_both_ways_out(read, gaps, declared, said):

@@ -1,10 +1,12 @@
 """Clients tell moments of their rows, and the server makes of them the mean and scale of all rows together."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from models.model import Model
 from silos.cohort import Silos, Stack, open_stack
@@ -100,20 +102,35 @@ def test_values_that_are_missing_are_not_counted_and_a_column_of_few_is_not_told
     assert np.unique(rows[mask]) == pytest.approx([(1e6 - scale.mean[0]) / scale.scale[0]])  # filled in, then scaled
 
 
-def test_subtracting_the_sums_of_two_versions_gives_the_row_that_came_as_the_docs_warn(make_problem, ask):
-    def rows(client, total):
-        x, y = rows_of(client, 100)
-        return x[:total], y[:total]  # the first are those to train on
+@pytest.fixture
+def version(make_problem):
+    """A version of one client's rows: those at these places of a hundred."""
 
-    before, after = (
-        ask(make_problem({"oslo": total}, silos={"rows_of": rows, "task": "regression", "name": f"of{total}"}))[:2]
-        for total in (39, 40)
-    )
-    (came,) = after[1][0].sums - before[1][0].sums
-    x, y = all_rows(after[0], ("oslo",))
-    np.testing.assert_allclose(came.numpy(), np.r_[x[-1], y[-1]], atol=1e-6)
-    page = (Path(__file__).parents[3] / "docs" / "bring-your-data.md").read_text()
-    assert "no [ledger](diagnose.md#noise-and-the-ledger) stands before these sums" in page
+    def made(places):
+        def rows(client, total):
+            x, y = rows_of(client, 100)
+            here = [*places, *range(90, 100)][:total]  # the last are not trained on
+            return x[here], y[here]
+
+        name = "of" + hashlib.sha256(bytes(places)).hexdigest()[:8]
+        return make_problem({"oslo": len(places)}, silos={"rows_of": rows, "task": "regression", "name": name})
+
+    return made
+
+
+@pytest.mark.parametrize("more", range(1, 10))
+def test_of_a_version_that_differs_by_fewer_than_ten_rows_a_client_tells_what_it_told_before(more, version, ask):
+    (before,), (after,) = (ask(version(range(total)))[1] for total in (40, 40 + more))
+    assert all(torch.equal(getattr(before, name), getattr(after, name)) for name in ("counts", "sums", "squares"))
+    assert (before.earlier, [*after.earlier]) == ({}, ["oslo"])
+
+
+def test_ten_rows_more_are_told_and_each_version_keeps_its_numbers(version, ask):
+    versions = [version(range(total)) for total in (40, 45, 50, 49, 30)]
+    told = [ask(problem)[1][0] for problem in versions]
+    assert [int(message.counts[0, 0]) for message in told] == [40, 40, 50, 50, 30]
+    again = [ask(problem)[1][0] for problem in reversed(versions)][::-1]
+    assert all(torch.equal(one.sums, other.sums) for one, other in zip(told, again, strict=True))
 
 
 def test_a_column_that_nobody_tells_of_has_no_mean(ask, make_problem):

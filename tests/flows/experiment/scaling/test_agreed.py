@@ -11,7 +11,9 @@ from flows.answers.export import export
 from flows.answers.stats import client_statistics
 from flows.experiment.finished_run import finished_run
 from flows.experiment.project import Project
+from silos import cohort
 from silos.errors import UserError
+from silos.ledgers.ledger import Ledger
 from silos.scaling import Scale
 from tasks.client_stats import STATISTICS
 from tasks.recording.json_files import write_json
@@ -136,6 +138,25 @@ def test_a_served_conditional_model_is_given_statistics_of_scaled_rows(folder, r
     kept = found.private.load(STATISTICS, refs, "south")[STATISTICS]
     project = Project.open(asked, folder, derived=True)
     assert client_statistics(project, "south", "conditional")["statistics"] == kept.tolist()
+
+
+def test_statistics_open_no_other_clients_rows_where_a_run_has_agreed_and_else_ask_as_a_run_does(
+    folder, ran, raw, monkeypatch
+):
+    asked = [*settings("raw_classification", "classification"), "clients.join={east: 2}", BOTH[0], *STATS]
+    project = Project.open(asked, folder, derived=True)
+    opened = []
+    look = cohort.open_client
+    monkeypatch.setattr(cohort, "open_client", lambda *args: opened.append(args[1].name) or look(*args))
+    cohort.forget_stacks()
+    before = client_statistics(project, "south", "conditional")
+    assert {*opened} == {"north", "south"}
+    assert [len(Ledger(project.ledgers.folder, name).entries()) for name in ("north", "south")] == [1, 1]
+    ran("conditional", asked, "joined")
+    opened.clear()
+    cohort.forget_stacks()
+    assert client_statistics(project, "south", "conditional") == before
+    assert {*opened} == {"south"}
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

@@ -13,7 +13,7 @@ def test_it_is_refused_by_the_name_of_the_column_with_the_ways_out(read):
         read(GAPS, client="c")
     assert str(caught.value) == (
         "own.csv: the column 'a' has no value in row 3 (the header is row 1); 2 more columns miss values, too; fill in, or "
-        "say `missing: drop_rows` or `missing: {fill: 0}` under data.source, or list the column under its drop."
+        "say `missing: drop_rows` or `missing: {fill: mean}` under data.source, or list the column under its drop."
     )
     with pytest.raises(UserError, match=r"'b' has no value in 2 rows, the first row 2 \(the header is row 1\); 1 more"):
         read(GAPS, client="c", drop=["a"])

@@ -199,7 +199,7 @@ def test_what_was_read_is_said_in_a_few_lines(read):
         ({"drop": ["y"]}, "'y' is label and drop"),
         ({"drop": ["a"], "categorical": ["a"]}, "'a' is drop and categorical"),
         ({"missing": "median"}, r"'median' is none of refuse, drop_rows and \{fill: v\}"),
-        ({"missing": {"fill": "mean"}}, "none of refuse, drop_rows and"),
+        ({"missing": {"fill": "median"}}, "none of refuse, drop_rows and"),
     ],
 )
 def test_params_that_contradict_themselves_are_refused(options, said):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from tasks.recording.mlflow_store.connection import connect, must_answer, tracking_uri
+from tasks.recording.mlflow_store.connection import connect, must_answer, tracking_uri, trouble
 
 SOON = 20.0  # seconds; also on a busy machine
 
@@ -117,3 +118,15 @@ def test_what_is_no_server_of_mlflow_is_told_soon_in_one_sentence_without_its_pa
             there.shutdown()
     assert str(told.value).startswith(f"MLflow at http://me:***@{place} {said}")
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "7", "a run is more patient"
+
+
+def test_what_mlflow_says_is_told_in_whole_words_and_of_a_server_that_is_away_nothing_of_it() -> None:
+    long = "no such experiment " * 40
+    said = trouble("sqlite:///runs/mlflow.db", ValueError(f"{long}\nand more"))
+    assert re.fullmatch(
+        r"MLflow at sqlite:///runs/mlflow\.db fails \(ValueError: (no such experiment )+(no |no such )?…\)", said
+    )
+    assert len(said) < 280
+    assert trouble("sqlite:///a.db", ValueError()) == "MLflow at sqlite:///a.db fails (ValueError)"
+    away = OSError("failed with exception HTTPConnectionPool(host='127.0.0.1', port=5000): Max retries exceeded")
+    assert trouble("http://me:hunter2@localhost:5000", away) == "MLflow at http://me:***@localhost:5000 does not answer"

@@ -70,7 +70,7 @@ def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlfl
     away = deliver(mlflow_server.url, "away")
     play(away, range(1, 6))
     assert away.finish(Finish(), patience=60) is None
-    assert away.problem.startswith(f"MLflow at {mlflow_server.url}: ")
+    assert away.problem == f"MLflow at {mlflow_server.url} does not answer"
     mlflow_server.start()
     resumed = deliver(mlflow_server.url, "away")
     resumed.round_done(5)
@@ -86,6 +86,7 @@ def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(mlflow
     mlflow_server.stop()
     play(delivery, range(6, 16))
     wait_for(lambda: delivery.problem is not None)
+    assert delivery.problem == f"MLflow at {mlflow_server.url} does not answer"
     mlflow_server.start()
     wait_for(lambda: read_json(tmp_path / "delivered.json")["round"] == 15)  # without another round
     play(delivery, range(16, 21))

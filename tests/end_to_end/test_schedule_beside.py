@@ -1,0 +1,75 @@
+"""Prefect's page of a schedule stays where it is: for the next schedule, and for `siloflow ui` beside it."""
+
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NEVER_SOON = "0 0 29 2 *"
+
+
+@pytest.fixture
+def port() -> Callable[[], int]:
+    def free() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            return int(listening.getsockname()[1])
+
+    return free
+
+
+@pytest.fixture
+def served(partitioned: Any, finished: Any, tmp_path: Path, until: Any) -> Any:
+    """Starts a command that serves, in one folder; the process, and the port of the Prefect that it names."""
+    folder = partitioned[0].copy(tmp_path / "project")
+    folder.take_databases(finished.folder)
+    processes: list[subprocess.Popen] = []
+
+    def start(*typed: str) -> tuple[subprocess.Popen, int]:
+        with (tmp_path / f"screen{len(processes)}.txt").open("w+") as screen:
+            processes.append(folder.start(*typed, out=screen))
+            said = until(screen.name, "ctrl-C ends", processes[-1])
+        return processes[-1], int(re.search(r"Prefect\S*\s+(?:page: )?http://127\.0\.0\.1:(\d+)", said)[1])
+
+    yield start
+    for process in processes:
+        end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def answers(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=20).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_next_schedule_has_its_page_where_the_last_one_had_it(served: Any, port: Any) -> None:
+    asked = port()
+    first, page = served("schedule", NEVER_SOON, "fedavg", "--port", str(asked))
+    assert page == asked
+    end(first)
+    assert not answers(asked)
+    _, again = served("schedule", NEVER_SOON, "fedavg")
+    assert again == asked
+    assert answers(asked)
+
+
+def test_pages_beside_a_schedule_are_of_its_server_which_outlives_them(served: Any, port: Any) -> None:
+    _, page = served("schedule", NEVER_SOON, "fedavg", "--port", str(port()))
+    pages, shared = served("ui", "--mlflow-port", str(port()))
+    assert shared == page
+    end(pages)
+    assert pages.returncode == 0
+    assert answers(page)
