@@ -16,12 +16,11 @@ CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 def show(project: Project) -> dict[str, Any]:
     """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded."""
     manifest, folder = project.manifest, Path(project.silos.folder)
-    files = {entry.file: f"client {entry.name}" for entry in manifest.clients}
-    project.silos.check(files)
+    project.silos.check(project.silos.clients)
     overview = {**heterogeneity.overview(manifest, folder), "data_version": project.silos.version}
     figure = project.runs / f"show-{manifest.name}.png"
     pictures = examples(manifest, folder)
-    project.silos.check(files)  # nothing came between
+    project.silos.check(project.silos.clients)  # nothing came between
     draw_silos(figure, overview, pictures)
     return {**overview, "figure": str(figure.relative_to(project.root))}
 
