@@ -51,7 +51,7 @@ class ClientTable(Sequence[ClientEntry]):
     @cached_property
     def places(self) -> dict[str, int]:
         """Of each name its place in the table."""
-        return {name: place for place, name in enumerate(self.names)}
+        return dict(zip(self.names, range(len(self)), strict=True))
 
     @cached_property
     def first(self) -> np.ndarray:
@@ -155,7 +155,7 @@ def _names(content: np.ndarray, ends: np.ndarray) -> tuple[str, ...]:
         raise ValueError("the columns name and name_end do not fit each other")
     text, cuts = content.tobytes(), ends.tolist()
     return tuple(
-        text[start:end].decode("utf-8", "surrogatepass") for start, end in zip([0, *cuts[:-1]], cuts, strict=True)
+        text[start:end].decode("utf-8", "surrogatepass") for start, end in zip([0, *cuts][:-1], cuts, strict=True)
     )
 
 
