@@ -11,7 +11,7 @@ import numpy as np
 
 from silos.client_table import ClientEntry, ClientTable, from_bytes
 from silos.errors import UserError
-from silos.rows import SPLITS, Task
+from silos.rows import Task
 from silos.schema import Feature
 
 FORMAT = 2
@@ -54,10 +54,6 @@ class Manifest:
             hint = f"did you mean {near[0]}? It has" if near else "it has"
             raise UserError(f"there is no client {name} in data/{self.name}; {hint} {_some(names)}.")
         return place
-
-    def rows(self, split: str) -> dict[str, int]:
-        """The number of rows of each client in a split ("train", "validation" or "test")."""
-        return dict(zip(self.clients.names, self.clients.rows[:, SPLITS.index(split)].tolist(), strict=True))
 
     @property
     def names(self) -> KeysView[str]:

@@ -41,16 +41,17 @@ def write_shard(path: Path, clients: Clients, first: int, end: int) -> tuple[np.
     return rows, _digests(tensors, rows)
 
 
-def open_rows(path: Path, entry: ClientEntry, split: str, kind: str) -> np.ndarray:
-    """One client's x or y of one split, read by memory map."""
-    with reading(path, f"client {entry.name}") as file:
-        return _part(path, file, entry, split, kind)
-
-
-def open_mask(path: Path, entry: ClientEntry, split: str) -> np.ndarray | None:
-    """Its mask of missing values; None where none may be missing."""
-    with reading(path, f"client {entry.name}") as file:
-        return _part(path, file, entry, split, "missing") if f"{split}_missing" in file.keys() else None  # noqa: SIM118
+def part(path: Path, file: Any, entry: ClientEntry, split: str, kind: str) -> np.ndarray:
+    """One client's x, y or mask of missing values of one split, of the file that `reading` gave."""
+    there = file.get_slice(f"{split}_{kind}")
+    start, count, held = entry.start[split], entry.rows[split], entry.held[split]
+    rows = there.get_shape()[0]
+    if rows != held:
+        whose = f"client {entry.name}" + ("" if count == held else " and others")
+        raise UserError(f"{path} {_other_count(rows, split, whose, held)}")
+    if count == held or not count:  # a slice that begins at the end is refused
+        return file.get_tensor(f"{split}_{kind}")[:count]
+    return there[start : start + count]
 
 
 class Sound:
@@ -96,9 +97,9 @@ def client_digest(path: Path, entry: ClientEntry) -> bytes:
     """Of all rows of a client as its file has them; UserError where that is missing or damaged."""
     with reading(path, f"client {entry.name}") as file:
         kinds = [kind for kind in _KINDS if f"train_{kind}" in file.keys()]  # noqa: SIM118
-        parts = {f"{s}_{kind}": _part(path, file, entry, s, kind) for s in SPLITS for kind in kinds}
+        held = {f"{s}_{kind}": part(path, file, entry, s, kind) for s in SPLITS for kind in kinds}
     counts = np.array([list(entry.rows.values())], np.int32)
-    return _digests(parts, counts)[0].tobytes()
+    return _digests(held, counts)[0].tobytes()
 
 
 def check_count(path: Path, split: str, whose: str, count: int, *tensors: np.ndarray) -> None:
@@ -130,38 +131,22 @@ def _mapped(path: str, *_stamp: int) -> Any:
     return safe_open(path, framework="numpy")
 
 
-def _part(path: Path, file: Any, entry: ClientEntry, split: str, kind: str) -> np.ndarray:
-    there, (start, count, held) = (
-        file.get_slice(f"{split}_{kind}"),
-        (m[split] for m in (entry.start, entry.rows, entry.held)),
-    )
-    rows = there.get_shape()[0]
-    if rows != held:
-        whose = f"client {entry.name}" + ("" if count == held else " and others")
-        raise UserError(f"{path} {_other_count(rows, split, whose, held)}")
-    if count == held or not count:  # a slice that begins at the end is refused
-        return file.get_tensor(f"{split}_{kind}")[:count]
-    return there[start : start + count]
-
-
 def _other_count(rows: int, split: str, whose: str, count: int) -> str:
     return f"holds {rows} {split} rows of {whose}, and {MANIFEST} says {count}; {WAYS_BACK}"
 
 
 def _digests(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Of each client whose rows (clients, 3) int32 follow each other in these tensors: (clients, 16) uint8.
+    """Of each client whose rows (clients, 3) int32 follow each other in these tensors, by their names: (clients, 16) uint8.
 
-    Over what a row is, how many there are of each split, and their bytes.
+    Over what a row is, how many there are of each split, and their bytes, in the order of the tensors.
     """
-    kinds = [kind for kind in _KINDS if f"train_{kind}" in tensors]
-    like = [tensors[f"train_{kind}"] for kind in kinds]
-    row = " ".join(f"{kind} {t.dtype.str} {t.shape[1:]}" for kind, t in zip(kinds, like, strict=True)).encode()
+    row = " ".join(f"{name} {tensor.dtype.str} {tensor.shape[1:]}" for name, tensor in tensors.items()).encode()
     before = np.concatenate([np.zeros((1, len(SPLITS)), np.int64), np.cumsum(rows, axis=0, dtype=np.int64)])
     pieces = []
-    for code, split in enumerate(SPLITS):
-        for kind, of in zip(kinds, like, strict=True):
-            width = of.dtype.itemsize * int(np.prod(of.shape[1:]))
-            pieces.append((tensors[f"{split}_{kind}"].tobytes(), (before[:, code] * width).tolist()))
+    for name, tensor in tensors.items():
+        width = tensor.dtype.itemsize * int(np.prod(tensor.shape[1:]))
+        ends = before[:, SPLITS.index(name.partition("_")[0])] * width
+        pieces.append((tensor.tobytes(), ends.tolist()))
     counts = rows.astype("<i4").tobytes()
     width = rows.shape[1] * 4
     found = [

@@ -13,7 +13,7 @@ from silos.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, t
 from silos.names import file_names
 from silos.rows import Clients, Partition, Rows
 from silos.schemes.steps import make_clients
-from silos.shards import check_count, open_mask, open_rows, reading, write_shard
+from silos.shards import check_count, part, reading, write_shard
 from silos.sources.columns import outside
 from silos.sources.load import load
 
@@ -76,13 +76,16 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
 def open_client(folder: Path, entry: ClientEntry, split: str) -> tuple[np.ndarray, np.ndarray]:
     """One client's rows of one split, read by memory map: x (rows, *shape) as stored, y (rows,) int64 or float32."""
     path = Path(folder) / entry.file
-    return open_rows(path, entry, split, "x"), open_rows(path, entry, split, "y")
+    with reading(path, f"client {entry.name}") as file:
+        return part(path, file, entry, split, "x"), part(path, file, entry, split, "y")
 
 
 def open_missing(folder: Path, entry: ClientEntry, split: str) -> np.ndarray | None:
     """Which values of those rows are missing and filled in: (rows, features) bool; None where none may be missing."""
-    mask = open_mask(Path(folder) / entry.file, entry, split)
-    return None if mask is None else mask.astype(bool)
+    path = Path(folder) / entry.file
+    with reading(path, f"client {entry.name}") as file:
+        names = file.keys()
+        return part(path, file, entry, split, "missing").astype(bool) if f"{split}_missing" in names else None
 
 
 def open_common_rows(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:

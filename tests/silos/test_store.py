@@ -39,7 +39,7 @@ def test_the_manifest_reads_back_as_written(tmp_path, params):
     assert read.dtype == "uint8"
     assert read.classes == tuple("0123456789")
     assert read.client("c03").domain == "rot33.3"
-    assert sum(sum(read.rows(split).values()) for split in SPLITS) == 1797
+    assert read.clients.rows.sum() == 1797
     text = (tmp_path / "data" / "small" / "manifest.json").read_text()
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1) + "\n"
 
@@ -313,7 +313,7 @@ def test_common_rows_roles_and_what_was_left_out_are_in_the_manifest(tmp_path, p
     assert read.common == {"test": 359}
     assert [entry.role for entry in read.clients] == ["federated", "federated", "unseen", "unseen"]
     assert read.left_out > 0
-    assert sum(sum(read.rows(split).values()) for split in SPLITS) + 359 + read.left_out == 1797
+    assert read.clients.rows.sum() + 359 + read.left_out == 1797
     x, y = open_common_rows(folder, read, "test")
     assert (x.shape, x.dtype, len(y)) == ((359, 8, 8), np.uint8, 359)
     assert len(open_common_rows(folder, read, "validation")[1]) == 0
