@@ -8,6 +8,7 @@ from flows.experiment import prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project, changing
 from silos import store
+from silos.rows import SPLITS
 from silos.versions import dvc_version
 
 
@@ -37,7 +38,7 @@ def make(project: Project) -> dict[str, Any]:
         "name": data.name,
         "folder": f"data/{data.name}",
         "clients": len(manifest.clients),
-        "rows": {split: sum(manifest.rows(split).values()) for split in ("train", "validation", "test")},
+        "rows": dict(zip(SPLITS, manifest.clients.rows.sum(axis=0, dtype=int).tolist(), strict=True)),
         "common": {split: rows for split, rows in manifest.common.items() if rows},
         "data_version": digest,
         "changed": before != after,

@@ -1,16 +1,14 @@
 """Which clients are worked on together, and their rows opened side by side."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 
 from silos.machine.free_memory import free_bytes
-from silos.manifest import COMMON
 from silos.reference import Silos
 from silos.scaling import Scaling
 from silos.store import open_client, open_common_rows
@@ -73,10 +71,10 @@ class StackRows:
 def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
     """A stack's rows of one split, from memory where they were opened before in this process.
 
-    UserError where a file is not, or no more, what the version says.
+    UserError where a client's rows are not, or no more, what the version says.
     """
     key = (silos.folder, silos.version, silos.scaling, silos.members, stack, split)
-    return _remembered(silos, key, lambda: _files(silos, stack), lambda: _read(silos, stack, split))
+    return _remembered(key, lambda: silos.check(stack.clients), lambda: _read(silos, stack, split))
 
 
 def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -89,10 +87,8 @@ def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
         x, y = open_common_rows(Path(silos.folder), silos.manifest, split)
         return StackRows(x=_inputs(x, silos.scaling), y=_targets(y, silos.scaling), rows=np.array([len(y)]))
 
-    def files() -> dict[str, str]:
-        return {COMMON: "all clients"} if silos.common(split) else {}
-
-    opened = _remembered(silos, (silos.folder, silos.version, silos.scaling, split), files, read)
+    key = (silos.folder, silos.version, silos.scaling, split)
+    opened = _remembered(key, lambda: silos.check(common=bool(silos.common(split))), read)
     return opened.x, opened.y
 
 
@@ -102,41 +98,25 @@ def forget_stacks() -> None:
         _opened.clear()
 
 
-class _Opened(NamedTuple):
-    """Rows, and the files that they are from, with whose rows each holds."""
-
-    rows: StackRows
-    files: Mapping[str, str]
-
-
-def _remembered(
-    silos: Silos, key: tuple, files: Callable[[], Mapping[str, str]], read: Callable[[], StackRows]
-) -> StackRows:
+def _remembered(key: tuple, check: Callable[[], None], read: Callable[[], StackRows]) -> StackRows:
+    check()  # also where they are in memory: half a run on these and half on what lies there now would be no run
     with _lock:
         known = _opened.get(key)
         if known is not None:
             _opened.move_to_end(key)
-    if known is not None:
-        silos.check(known.files)  # half a run on these rows and half on what lies there now would be no run
-        return known.rows
-    source = files()
-    silos.check(source)
-    opened = _Opened(read(), source)
-    silos.check(source)  # nothing came between
+            return known
+    rows = read()
+    check()  # nothing came between
     with _lock:
-        _opened[key] = opened
-        held = sum(entry.rows.nbytes for entry in _opened.values())
+        _opened[key] = rows
+        held = sum(each.nbytes for each in _opened.values())
         while held > CACHE_BYTES:
-            held -= _opened.popitem(last=False)[1].rows.nbytes
-    return opened.rows
+            held -= _opened.popitem(last=False)[1].nbytes
+    return rows
 
 
 _lock = Lock()
-_opened: OrderedDict[tuple, _Opened] = OrderedDict()
-
-
-def _files(silos: Silos, stack: Stack) -> dict[str, str]:
-    return {entry.file: f"client {entry.name}" for name in stack.clients for entry in silos.entries(name)}
+_opened: OrderedDict[tuple, StackRows] = OrderedDict()
 
 
 def _read(silos: Silos, stack: Stack, split: str) -> StackRows:

@@ -1,39 +1,25 @@
-"""The manifest of a folder of silos: who its clients are and where their rows lie."""
+"""The manifest of a folder of silos: what it holds, and with the file of columns beside it who its clients are."""
 
 import json
 from collections.abc import KeysView, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from silos.client_table import ClientEntry, ClientTable, from_bytes
 from silos.errors import UserError
-from silos.rows import SPLITS, Role, Task
+from silos.rows import Task
 from silos.schema import Feature
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
+COLUMNS = "manifest.safetensors"
 COMMON = "common.safetensors"
 WAYS_BACK = "`siloflow partition` rebuilds it, `dvc checkout` brings the recorded one back."
-
-
-@dataclass(frozen=True)
-class ClientEntry:
-    """What the manifest says of one client; `rows` counts its rows per split.
-
-    `key` comes before the names of its tensors where a file holds several clients, and `role` is federated,
-    fresh (a known law, never trained on) or unseen (a law that nobody trained on).
-    """
-
-    name: str
-    domain: str
-    file: str
-    rows: dict[str, int]
-    key: str = ""
-    role: Role = "federated"
+_COMPARED = 10_000  # names that one is compared with, for what was meant: seconds
 
 
 @dataclass(frozen=True)
@@ -49,7 +35,7 @@ class Manifest:
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
-    clients: tuple[ClientEntry, ...]
+    clients: ClientTable
     common: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     task: Task = "classification"
@@ -57,33 +43,31 @@ class Manifest:
 
     def client(self, name: str) -> ClientEntry:
         """The entry of one client."""
-        if name not in self._by_name:
-            near = get_close_matches(name, self._by_name, 1)
-            hint = f"did you mean {near[0]}? It has" if near else "it has"
-            raise UserError(f"there is no client {name} in data/{self.name}; {hint} {_some(list(self._by_name))}.")
-        return self._by_name[name]
+        return self.clients[self.place(name)]
 
-    def rows(self, split: str) -> dict[str, int]:
-        """The number of rows of each client in a split ("train", "validation" or "test")."""
-        return {entry.name: entry.rows[split] for entry in self.clients}
+    def place(self, name: str) -> int:
+        """A client's place in `clients`; UserError where there is none of this name."""
+        place = self.clients.places.get(name)
+        if place is None:
+            names = self.clients.names
+            near = get_close_matches(name, names, 1) if len(names) <= _COMPARED else []
+            hint = f"did you mean {near[0]}? It has" if near else "it has"
+            raise UserError(f"there is no client {name} in data/{self.name}; {hint} {_some(names)}.")
+        return place
 
     @property
     def names(self) -> KeysView[str]:
         """Of all clients, in the order of listing."""
-        return self._by_name.keys()
+        return self.clients.places.keys()
 
     @property
     def label_type(self) -> type[np.generic]:
         """The type of y: int64 codes, or float32 targets."""
         return np.int64 if self.task == "classification" else np.float32
 
-    @cached_property
-    def _by_name(self) -> dict[str, ClientEntry]:
-        return {entry.name: entry for entry in self.clients}
-
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder of silos; a UserError where it is missing, damaged or of another format."""
+    """The manifest of a folder of silos; a UserError where it or its columns are missing, damaged or of another format."""
     path = Path(folder) / MANIFEST
     try:
         held = json.loads(path.read_bytes())
@@ -101,13 +85,14 @@ def read_manifest(folder: Path) -> Manifest:
             "makes the data anew."
         )
     try:
+        clients = _clients(path.with_name(COLUMNS), held)
         return Manifest(
             name=held["name"],
             params=held["params"],
             classes=tuple(held["classes"]),
             shape=tuple(held["shape"]),
             dtype=held["dtype"],
-            clients=tuple(_entry(entry) for entry in held["clients"]),
+            clients=clients,
             common={split: int(rows) for split, rows in held.get("common", {}).items()},
             left_out=int(held.get("left_out", 0)),
             task=held.get("task", "classification"),
@@ -126,7 +111,9 @@ def to_json(manifest: Manifest) -> bytes:
         "classes": manifest.classes,
         "shape": manifest.shape,
         "dtype": manifest.dtype,
-        "clients": [_entry_json(entry) for entry in manifest.clients],
+        "clients": len(manifest.clients),
+        "domains": manifest.clients.domains,
+        "files": manifest.clients.files,
     }
     if manifest.common:
         held["common"] = manifest.common
@@ -139,28 +126,18 @@ def to_json(manifest: Manifest) -> bytes:
     return (json.dumps(held, sort_keys=True, indent=1) + "\n").encode()
 
 
-def _entry_json(entry: ClientEntry) -> dict[str, Any]:
-    held: dict[str, Any] = {"name": entry.name, "domain": entry.domain, "file": entry.file, "rows": entry.rows}
-    if entry.key:
-        held["key"] = entry.key
-    if entry.role != "federated":
-        held["role"] = entry.role
-    return held
-
-
-def _entry(held: dict[str, Any]) -> ClientEntry:
-    rows = {split: int(held["rows"][split]) for split in SPLITS}
-    file = held["file"]
-    if "/" in file or "\\" in file:
-        raise ValueError(f"file name {file!r}")
-    return ClientEntry(
-        name=held["name"],
-        domain=held["domain"],
-        file=file,
-        rows=rows,
-        key=held.get("key", ""),
-        role=held.get("role", "federated"),
-    )
+def _clients(path: Path, held: dict[str, Any]) -> ClientTable:
+    """The columns that lie beside a manifest; UserError where they are not what it describes."""
+    domains, files = (tuple(map(str, held[name])) for name in ("domains", "files"))
+    for file in files:
+        if "/" in file or "\\" in file:
+            raise ValueError(f"file name {file!r}")
+    try:
+        return from_bytes(path.read_bytes(), int(held["clients"]), domains, files)
+    except FileNotFoundError:
+        raise UserError(f"{path}, the list of clients, is missing; {WAYS_BACK}") from None
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path}, the list of clients, is damaged ({error}); {WAYS_BACK}") from error
 
 
 def _some(names: Sequence[str]) -> str:

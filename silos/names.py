@@ -45,10 +45,10 @@ def checked(name: str) -> str:
     return name
 
 
-def file_names(clients: Sequence[str], taken: str) -> list[str]:
-    """A safe file name for each client: its own if that is safe, else a readable form with a short hash; never `taken`."""
+def file_names(clients: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """A safe file name for each client: its own if that is safe, else a readable form with a short hash; none of `taken`."""
     # some file systems hold A and a for one name
-    folded = Counter([*(name.casefold() for name in clients), Path(taken).stem])
+    folded = Counter([*(name.casefold() for name in clients), *(Path(file).stem for file in taken)])
     return [f"{_slug(name, alone=folded[name.casefold()] == 1)}.safetensors" for name in clients]
 
 

@@ -1,18 +1,23 @@
 """References to clients' rows on disk: what travels to a task instead of the rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from silos.client_table import ROLES, ClientEntry, ClientTable
 from silos.errors import UserError
-from silos.manifest import MANIFEST, ClientEntry, Manifest, read_manifest
-from silos.rows import Role
+from silos.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest
+from silos.rows import SPLITS, Role
 from silos.scaling import AS_THEY_ARE, Scaling
-from silos.versions.digest import file_digest, file_hashes
+from silos.shards import Sound
+from silos.versions.digest import file_digest
+
+_HASHED = (MANIFEST, COLUMNS, COMMON)
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,9 @@ class Silos:
     """A reference to clients' rows on disk: small, picklable, opened only where it is used.
 
     `members` is filled in by `pool`: then `clients` is one name, which owns the rows of all members. `hashes` are the
-    md5s of the files that make up the version: whoever opens one of them, in whatever process, compares. `scaling` is what
-    rows are opened with.
+    md5s of the manifest, of its columns, which have a digest of each client's rows, and of common rows: whoever opens any
+    of them, in whatever process, compares. `scaling` is what rows are opened with. What is asked costs by the clients
+    chosen, after the columns are read once a process.
     """
 
     folder: str
@@ -34,9 +40,11 @@ class Silos:
     @classmethod
     def open(cls, folder: Path | str, version: str, hashes: Mapping[str, str] | None = None) -> "Silos":
         """All clients of a folder of silos, whose data version is `version`; its files are hashed here if nobody did."""
-        hashes = file_hashes(Path(folder), None) if hashes is None else hashes
-        silos = cls(str(Path(folder).absolute()), version, (), hashes=hashes)
-        return replace(silos, clients=tuple(entry.name for entry in silos.manifest.clients))
+        folder = Path(folder).absolute()
+        if hashes is None:
+            hashes = {file: file_digest(str(folder / file)) for file in _HASHED if (folder / file).is_file()}
+        silos = cls(str(folder), version, (), hashes={file: hashes[file] for file in _HASHED if file in hashes})
+        return replace(silos, clients=silos._table.names)
 
     @property
     def pooled(self) -> bool:
@@ -46,32 +54,40 @@ class Silos:
     @property
     def manifest(self) -> Manifest:
         """What the folder holds, read once a process."""
-        return _manifest(self.folder, self.version, self.hashes.get(MANIFEST))
+        return self._opened[0]
 
-    def check(self, files: Mapping[str, str]) -> None:
-        """UserError if the manifest or one of these files is no more what the version says; looks at the disk each time.
+    def check(self, clients: Iterable[str] = (), common: bool = False) -> None:
+        """UserError if the rows of these clients are no more what the version says; looks at the disk each time.
 
-        `files` says whose rows each holds.
+        So it does for the manifest and its columns, and for common rows if asked to.
         """
-        _must_be(self.folder, self.version, MANIFEST, self.hashes.get(MANIFEST))
-        for file, whose in files.items():
-            _must_be(self.folder, self.version, file, self.hashes.get(file), f", with the rows of {whose},")
+        for file in (MANIFEST, COLUMNS):
+            _must_be(self.folder, self.version, file, self.hashes.get(file))
+        if common:
+            _must_be(self.folder, self.version, COMMON, self.hashes.get(COMMON), ", with the rows of all clients,")
+        places = [self.index(client) for client in clients]
+        wrong = self._opened[1].first_unsound(
+            Path(self.folder), self._at if self.pooled and places else self._at[places]
+        )
+        if wrong is not None:
+            entry, error = wrong
+            raise _changed(self.folder, self.version, entry.file, f", with the rows of client {entry.name},", error)
 
     def rows(self, split: str) -> dict[str, int]:
         """The number of rows of each of these clients in a split."""
-        if split not in self._rows:
-            self._rows[split] = {n: sum(entry.rows[split] for entry in self.entries(n)) for n in self.clients}
-        return dict(self._rows[split])
+        return dict(zip(self.clients, self.rows_array(split).tolist(), strict=True))
 
     def rows_array(self, split: str) -> np.ndarray:
-        """The same as `rows`, in the order of `clients`: (clients,) int64."""
-        return np.fromiter(self.rows(split).values(), np.int64, len(self.clients))
+        """The same, in the order of `clients`: (clients,) int64."""
+        rows = self._table.rows[self._at, SPLITS.index(split)].astype(np.int64)
+        return rows.sum(keepdims=True) if self.pooled else rows
 
     def index(self, client: str) -> int:
         """A client's place in `clients`, and so in every array that is in their order."""
-        if client not in self._places:
-            raise self._stranger(client)
-        return self._places[client]
+        place = self._places.get(client)
+        if place is None:
+            raise UserError(f"there is no client {client} among those chosen of {self.folder}.")
+        return place
 
     def __contains__(self, client: object) -> bool:
         return client in self._places
@@ -79,7 +95,7 @@ class Silos:
     @property
     def is_federated(self) -> np.ndarray:
         """Which of `clients` take part in training: (clients,) bool."""
-        return np.fromiter((self.role(client) == "federated" for client in self.clients), bool, len(self.clients))
+        return self._table.role[self._known_by] == ROLES.index("federated")
 
     def common(self, split: str) -> int:
         """The number of rows of a split that no client owns."""
@@ -87,32 +103,33 @@ class Silos:
 
     def role(self, client: str) -> Role:
         """Whether a client is federated, fresh (a known law, never trained on) or unseen (a law nobody trained on)."""
-        return self._roles[client] if client in self._roles else self.entries(client)[0].role
+        return ROLES[self._table.role[self._known_by[self.index(client)]]]
 
     def domain(self, client: str) -> str:
         """The client's law, by the name that the partition gave it; empty where the partition made no differences."""
-        return self.entries(client)[0].domain
+        return self._table.domains[self._table.domain[self._known_by[self.index(client)]]]
 
     def laws(self) -> list[str]:
         """The laws of the clients that take part in training, sorted."""
-        return sorted({self.domain(name) for name in self.clients if self.role(name) == "federated"})
+        codes = np.unique(self._table.domain[self._known_by[self.is_federated]])
+        return sorted(self._table.domains[code] for code in codes.tolist())
 
     def federated(self) -> "Silos":
         """The clients that take part in training."""
-        return replace(self, clients=tuple(name for name in self.clients if self.role(name) == "federated"))
+        chosen = self.is_federated
+        return self if chosen.all() else replace(self, clients=tuple(compress(self.clients, chosen.tolist())))
 
     def entries(self, client: str) -> list[ClientEntry]:
         """The manifest's entries behind one client: one, or those of all members if pooled."""
-        if client not in self._places:
-            raise self._stranger(client)
-        return [self.manifest.client(name) for name in self.members or (client,)]
+        place = self.index(client)
+        return [self._table[at] for at in (self._at if self.pooled else self._at[[place]]).tolist()]
 
     def select(self, clients: Sequence[str]) -> "Silos":
         """These clients only, in this order."""
         if tuple(clients) == self.clients:
             return self
         for name in clients:
-            self.entries(name)
+            self.index(name)
         return replace(self, clients=tuple(clients))
 
     def pool(self) -> "Silos":
@@ -125,37 +142,54 @@ class Silos:
         """The fields alone travel, not what was looked up."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _stranger(self, client: str) -> UserError:
-        return UserError(f"there is no client {client} among those chosen of {self.folder}.")
+    @cached_property
+    def _opened(self) -> tuple[Manifest, Sound]:
+        return _open(self.folder, self.version, self.hashes.get(MANIFEST), self.hashes.get(COLUMNS))
+
+    @property
+    def _table(self) -> ClientTable:
+        return self.manifest.clients
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _places(self) -> Mapping[str, int]:
+        if self.clients == self._table.names:
+            return self._table.places
         return {client: at for at, client in enumerate(self.clients)}
 
     @cached_property
-    def _rows(self) -> dict[str, dict[str, int]]:
-        return {}
+    def _at(self) -> np.ndarray:
+        """The places in the table of those who own the rows, of all members if pooled: int64."""
+        owners = self.members or self.clients
+        if owners == self._table.names:
+            return np.arange(len(owners))
+        return np.array([self.manifest.place(name) for name in owners], np.int64)
 
-    @cached_property
-    def _roles(self) -> dict[str, Role]:
-        return {name: self.entries(name)[0].role for name in self.clients}
+    @property
+    def _known_by(self) -> np.ndarray:
+        """The place whose role and domain are those of each of `clients`: (clients,) int64."""
+        return self._at[:1] if self.pooled else self._at
 
 
 @lru_cache(maxsize=16)
-def _manifest(folder: str, version: str, md5: str | None) -> Manifest:
+def _open(folder: str, version: str, *md5s: str | None) -> tuple[Manifest, Sound]:
     manifest = read_manifest(Path(folder))
-    _must_be(folder, version, MANIFEST, md5)
-    return manifest
+    for file, md5 in zip((MANIFEST, COLUMNS), md5s, strict=True):
+        _must_be(folder, version, file, md5)
+    return manifest, Sound(manifest.clients)
 
 
 def _must_be(folder: str, version: str, file: str, md5: str | None, about: str = "") -> None:
-    path = f"{folder}/{file}"
     try:
-        if file_digest(path) == md5:
+        if file_digest(f"{folder}/{file}") == md5:
             return
-        what = f"is not what data version {version} says"
     except OSError as error:
-        what = f"cannot be read any more ({error.strerror})"
+        raise _changed(folder, version, file, about, error) from None
+    raise _changed(folder, version, file, about)
+
+
+def _changed(folder: str, version: str, file: str, about: str, error: OSError | None = None) -> UserError:
+    path = f"{folder}/{file}"
+    what = f"cannot be read any more ({error.strerror})" if error else f"is not what data version {version} says"
     way_out = "Start again: it is made anew"  # a sweep's, from the cache of partitions
     if Path(folder).parent.name == "data":
         way_out = (
@@ -164,7 +198,7 @@ def _must_be(folder: str, version: str, file: str, md5: str | None, about: str =
         )
     elif Path(path).is_symlink():  # of an earlier version
         way_out = f"Delete {Path(path).resolve()} of DVC's cache, and `siloflow data use` brings it back from a remote"
-    raise UserError(
+    return UserError(
         f"{path}{about} {what}: it was changed while it was in use, or it is damaged. {way_out}; --resume then goes on "
         "after the last whole round."
     )

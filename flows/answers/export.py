@@ -95,7 +95,7 @@ def _rows(silos: Silos, client: str | None) -> tuple[Tensor, str]:
         x, _ = open_common_rows(folder, manifest, "test")
     elif client is not None:
         entry = manifest.client(client)
-        silos.check({entry.file: f"client {client}"})
+        silos.check([client])
         x, _ = open_client(folder, entry, "test")
     if len(x):
         return torch.from_numpy(np.array(x[:_ROWS])), "test"

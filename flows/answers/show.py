@@ -1,5 +1,6 @@
 """What is in data/, as figures and a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,31 +8,40 @@ import numpy as np
 
 from flows.experiment.project import Project
 from silos import heterogeneity
-from silos.store import Manifest, open_client
+from silos.store import ClientEntry, Manifest, open_client
 from tasks.recording.figures.silo_figure import Examples, draw_silos
 
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 
 
 def show(project: Project) -> dict[str, Any]:
-    """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded."""
-    manifest, folder = project.manifest, Path(project.silos.folder)
-    files = {entry.file: f"client {entry.name}" for entry in manifest.clients}
-    project.silos.check(files)
-    overview = {**heterogeneity.overview(manifest, folder), "data_version": project.silos.version}
-    figure = project.runs / f"show-{manifest.name}.png"
-    pictures = examples(manifest, folder)
-    project.silos.check(files)  # nothing came between
+    """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded.
+
+    Of very many clients some are opened, which `opened` counts, and of these a few listed.
+    """
+    silos, folder = project.silos, Path(project.silos.folder)
+    entries = heterogeneity.looked_at(silos.manifest)
+    names = [entry.name for entry in entries]
+    silos.check(names)
+    overview = {**heterogeneity.overview(silos.manifest, folder), "data_version": silos.version}
+    few = (
+        slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
+    )
+    figure = project.runs / f"show-{silos.manifest.name}.png"
+    pictures = examples(silos.manifest, folder, entries[few])
+    silos.check(names)  # nothing came between
     draw_silos(figure, overview, pictures)
-    return {**overview, "figure": str(figure.relative_to(project.root))}
+    if len(entries) < len(silos.clients):
+        overview["clients"] = overview["clients"][few]
+    return {**overview, "opened": len(entries), "figure": str(figure.relative_to(project.root))}
 
 
-def examples(manifest: Manifest, folder: Path) -> Examples:
-    """The first training row of each of the first classes, of the first clients; empty where rows are no images."""
+def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -> Examples:
+    """The first training row of each of the first classes, of these clients; empty where rows are no images."""
     if len(manifest.shape) < 2 or not manifest.classes:
         return {}
     rows = {}
-    for client in manifest.clients[:CLIENTS_SHOWN]:
+    for client in clients:
         x, y = open_client(folder, client, "train")
         first = [np.flatnonzero(y == label)[:1] for label in range(min(len(manifest.classes), CLASSES_SHOWN))]
         rows[client.name] = [x[at[0]] if len(at) else None for at in first]

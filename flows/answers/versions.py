@@ -7,7 +7,7 @@ from flows.experiment.project import changing
 from flows.params_file import read
 from silos.errors import UserError
 from silos.store import read_manifest
-from silos.versions import dvc_version, history
+from silos.versions import changes, dvc_version, history
 
 
 def log(root: Path) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     after = history.find(root, to) if to else dvc_version.recorded(root)
     if after is None:
         raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
-    return {"before": before, "after": after, "silos": history.diff(root, before, after)}
+    return {"before": before, "after": after, **changes.diff(root, before, after)}
 
 
 def use(root: Path, revision: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Versions of the data: which there were, what changed between two, and how to come back to one.
+"""Versions of the data: which there were, and how to come back to one.
 
 A version is named by a git revision of data.dvc, or by a hash: of data/ as in data.dvc, or of data/<name> as on every run.
 """
@@ -7,24 +7,16 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from silos.errors import UserError
-from silos.heterogeneity import overview
 from silos.machine.files import write_bytes
-from silos.store import MANIFEST, ClientEntry, open_client, open_missing, read_manifest
 from silos.versions.digest import file_hashes, listing_digest
 from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
-from silos.versions.linked import files_of, inside, link
+from silos.versions.linked import files_of, inside
 
-SPLITS = ("train", "validation", "test")
 _UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
 _UNFINISHED = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names a file that it is writing
 _EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
@@ -89,16 +81,6 @@ def listed_digests(root: Path) -> list[str]:
     return [path.parent.name + path.name for path in paths]
 
 
-def diff(root: Path, before: str, after: str) -> list[dict[str, Any]]:
-    """A record for every silo that differs between two versions of data/, ready for JSON.
-
-    name of the partition, client, change (added, removed, changed), and rows and label shares before and after.
-    """
-    old, new = files_of(root, before), files_of(root, after)
-    names = sorted({path.split("/", 1)[0] for path in {*old, *new} if old.get(path) != new.get(path)})
-    return [record for name in names for record in _partition_diff(root, name, old, new)]
-
-
 def use(root: Path, revision: str) -> str:
     """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
 
@@ -151,63 +133,6 @@ def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
         or _UNFINISHED.fullmatch(path.rpartition("/")[2])
         for path, md5 in there.items()
     )
-
-
-def _partition_diff(root: Path, name: str, old: dict[str, str], new: dict[str, str]) -> list[dict[str, Any]]:
-    with _opened(root, name, old) as before, _opened(root, name, new) as after:
-        records = []
-        for client in sorted({*before.entries, *after.entries}):
-            was, now = before.describe(client), after.describe(client)
-            change = "added" if was is None else "removed" if now is None else "changed"
-            if was and now and not before.differs(client, after):
-                continue
-            records.append({"name": name, "client": client, "change": change, "before": was, "after": now})
-    return records
-
-
-class _Opened:
-    """A partition of some version, as files that the store can read."""
-
-    def __init__(self, folder: Path, files: dict[str, str]) -> None:
-        self.folder, self.files = folder, files
-        there = (folder / MANIFEST).exists()
-        self.manifest = read_manifest(folder) if there else None
-        self.entries: dict[str, ClientEntry] = {c.name: c for c in self.manifest.clients} if self.manifest else {}
-        self._overview: dict[str, Any] = {}
-
-    def describe(self, client: str) -> dict[str, Any] | None:
-        """Rows, domain and label shares of a client, None if it is not there."""
-        if client not in self.entries or self.manifest is None:
-            return None
-        if not self._overview:
-            self._overview = {c["name"]: c for c in overview(self.manifest, self.folder)["clients"]}
-        return {key: self._overview[client][key] for key in ("domain", "rows", "label_shares", "mean")}
-
-    def differs(self, client: str, other: "_Opened") -> bool:
-        """Whether the client's rows differ; files first, rows where a file holds several clients."""
-        mine, theirs = self.entries[client], other.entries[client]
-        if self.files.get(mine.file) == other.files.get(theirs.file):
-            return False
-        pairs = [(_tensors(self.folder, mine, s), _tensors(other.folder, theirs, s)) for s in SPLITS]
-        return any(
-            one.keys() != two.keys() or any(not np.array_equal(one[name], two[name]) for name in one)
-            for one, two in pairs
-        )
-
-
-def _tensors(folder: Path, entry: ClientEntry, split: str) -> dict[str, np.ndarray]:
-    """All that a client's file holds of a split."""
-    x, y = open_client(folder, entry, split)
-    missing = open_missing(folder, entry, split)
-    return {"x": x, "y": y} | ({} if missing is None else {"missing": missing})
-
-
-@contextmanager
-def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
-    with TemporaryDirectory() as temporary:
-        hashes = inside(files, name)
-        link(root, name, hashes, Path(temporary))
-        yield _Opened(Path(temporary), hashes)
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:

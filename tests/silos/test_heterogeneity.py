@@ -6,8 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from silos.heterogeneity import overview
-from silos.store import write
+from silos import heterogeneity
+from silos.heterogeneity import looked_at, overview
+from silos.store import read_manifest, write
 
 NO_SPLIT = {"validation": 0, "test": 0}
 
@@ -110,3 +111,31 @@ def test_numbers_near_the_largest_are_shown_without_a_warning(tmp_path, params, 
         shown = overview(write(tmp_path / "data", own, tmp_path), tmp_path / "data")
     assert [c["target"]["mean"] for c in shown["clients"]] == pytest.approx([-most, most])
     assert np.isfinite([c["standard_deviation"] for c in shown["clients"]]).all()
+
+
+def test_of_very_many_clients_some_are_opened_evenly_and_all_counted(natural, monkeypatch):
+    folder = natural({f"h{i}": 10 + i for i in range(30)})
+    everything = overview(read_manifest(folder), folder)
+    monkeypatch.setattr(heterogeneity, "MANY", 4)
+    manifest = read_manifest(folder)
+    assert [entry.name for entry in looked_at(manifest)] == ["h0", "h10", "h19", "h29"]
+    shown = json.loads(json.dumps(overview(manifest, folder), allow_nan=False))
+    assert [client["name"] for client in shown["clients"]] == ["h0", "h10", "h19", "h29"]
+    assert shown["clients"][1] == everything["clients"][10]
+    assert (shown["count"], shown["rows"], shown["sizes"]) == (30, everything["rows"], everything["sizes"])
+    assert sum(shown["rows"].values()) == sum(range(10, 40))
+    assert shown["sizes"]["train"] == {"least": 7, "median": 17.0, "most": 27}
+    (law,) = shown["laws"]
+    assert (law["clients"], law["rows"]) == (30, shown["rows"])
+
+
+def test_laws_are_counted_over_all_clients_and_their_labels_over_their_own(tmp_path, params):
+    x, y = np.zeros((12, 1)), np.array([0, 0, 1, 1] + [1] * 8)
+    domain, client = np.repeat(["north", "south"], [4, 8]), np.repeat(["a", "b", "c"], 4)
+    np.savez(tmp_path / "own.npz", x=x, y=y, domain=domain, client=client)
+    own = params(
+        source={"kind": "npz", "path": "own.npz"}, scheme=[{"kind": "column", "column": "client"}], split=NO_SPLIT
+    )
+    shown = overview(write(tmp_path / "data", own, tmp_path), tmp_path / "data")
+    told = [(law["domain"], law["clients"], law["rows"]["train"], law["label_shares"]) for law in shown["laws"]]
+    assert told == [("north", 1, 4, {"0": 0.5, "1": 0.5}), ("south", 2, 8, {"0": 0.0, "1": 1.0})]

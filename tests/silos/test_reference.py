@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from silos import shards
 from silos.cohort import Stack, forget_stacks, make_stacks, open_common, open_stack
 from silos.errors import UserError
 from silos.reference import Silos
 from silos.store import write
-from silos.versions import digest
 
 SIZES = {"lyon": 20, "oslo": 30, "rome": 3}
 
@@ -159,12 +159,14 @@ def test_rows_that_changed_since_a_run_began_are_refused_at_its_next_opening(in_
     if not in_memory:
         forget_stacks()
     natural({**SIZES, "oslo": 31})  # another partition in the same folder
-    with pytest.raises(UserError, match=r"/data/.*\.json is not what data version v1 says") as told:
+    with pytest.raises(UserError, match=r"/data/.*manifest\.safetensors is not what data version v1 says") as told:
         open_stack(silos, stack, "train")
     assert "`siloflow data use v1` brings that version back" in str(told.value)
 
 
-@pytest.mark.parametrize("file", ["oslo.safetensors, with the rows of client oslo,", "manifest.json"])
+@pytest.mark.parametrize(
+    "file", ["oslo.safetensors, with the rows of client oslo,", "manifest.json", "manifest.safetensors"]
+)
 def test_one_changed_file_is_named(file, silos):
     (stack,) = make_stacks(silos, 3)
     open_stack(silos, stack, "train")
@@ -208,14 +210,14 @@ def test_a_file_that_was_written_again_as_it_was_is_no_change(silos):
     assert open_stack(silos, stack, "train") is rows
 
 
-def test_a_file_is_hashed_at_its_first_opening_and_not_again(silos, monkeypatch):
+def test_a_clients_rows_are_hashed_at_their_first_opening_and_not_again(silos, monkeypatch):
     hashed = []
-    read = digest._md5
-    monkeypatch.setattr(digest, "_md5", lambda path: hashed.append(path.name) or read(path))
+    read = shards.client_digest
+    monkeypatch.setattr(shards, "client_digest", lambda path, entry: hashed.append(entry.name) or read(path, entry))
     for _ in range(3):
         for split in ("train", "test"):
             open_stack(silos, Stack(("lyon",), 1), split)
-    assert hashed == ["lyon.safetensors"]
+    assert hashed == ["lyon"]
 
 
 def flip(path: Path) -> None:

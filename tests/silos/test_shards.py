@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from silos import store
-from silos.cohort import Silos, make_stacks, open_stack
+from silos import shards, store
+from silos.cohort import Silos, Stack, make_stacks, open_stack
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.heterogeneity import overview
@@ -27,11 +27,13 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_some_clients_share_a_file_under_keys_of_their_own(sharded):
+def test_some_clients_share_a_file_one_after_another(sharded):
     manifest = read_manifest(sharded)
-    assert [entry.key for entry in manifest.clients] == [f"{i}/" for i in range(10)]
+    assert [entry.rows["train"] for entry in manifest.clients][:4] == [7, 8, 9, 9]
+    assert [entry.start["train"] for entry in manifest.clients][:4] == [0, 7, 15, 0]
+    assert {entry.held["train"] for entry in manifest.clients[:3]} == {24}
     assert [entry.file for entry in manifest.clients][2:4] == ["clients-0.safetensors", "clients-3.safetensors"]
-    assert len(files(sharded)) == 4 + 1
+    assert len(files(sharded)) == 4 + 2
 
 
 def test_a_shard_holds_what_files_of_clients_would(sharded, natural, monkeypatch):
@@ -43,7 +45,7 @@ def test_a_shard_holds_what_files_of_clients_would(sharded, natural, monkeypatch
     shown = overview(read_manifest(sharded), sharded)
     monkeypatch.setattr(store, "FILES", 10)
     single = natural({f"h{i}": 10 + i for i in range(10)})
-    assert len(files(single)) == 11
+    assert len(files(single)) == 10 + 2
     for (name, split), rows in found.items():
         for one, other in zip(rows, open_client(single, read_manifest(single).client(name), split), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -58,30 +60,64 @@ def test_one_changed_client_is_one_changed_shard(sharded, tmp_path):
     np.savez(tmp_path / "own.npz", **arrays)
     write(sharded, DataParams.model_validate(read_manifest(sharded).params), tmp_path)
     after = files(sharded)
-    assert [name for name in before if before[name] != after[name]] == ["clients-3.safetensors"]
+    changed = [name for name in before if before[name] != after[name]]
+    assert sorted(changed) == ["clients-3.safetensors", "manifest.safetensors"]
+
+
+def test_of_a_shard_each_client_is_checked_for_itself(sharded):
+    """Whoever opens one client's rows does not read those of the others."""
+    silos = Silos.open(sharded, "v")
+    path, entry = sharded / "clients-3.safetensors", silos.manifest.client("h4")
+    x, y = open_client(sharded, entry, "train")
+    content = path.read_bytes()
+    at = content.index(x.tobytes())
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    assert open_stack(silos, Stack(("h3", "h5"), 2), "train").rows.tolist() == [9, 10]
+    with pytest.raises(
+        UserError, match=r"clients-3\.safetensors, with the rows of client h4, is not what data version v"
+    ):
+        open_stack(silos, Stack(("h4",), 1), "test")
+    path.write_bytes(content)
+    np.testing.assert_array_equal(open_stack(silos, Stack(("h4",), 1), "train").y[0], y)
+
+
+def test_rows_read_as_another_type_or_of_another_place_are_not_what_the_digest_says(sharded):
+    """The header of a file says both, and is in no digest."""
+    silos = Silos.open(sharded, "v")
+    path = sharded / "clients-3.safetensors"
+    content = path.read_bytes()
+    for before, after in (
+        (b'"dtype":"U8"', b'"dtype":"I8"'),
+        (b'"train_x"', b'"train_z"'),
+        (b'"train_x"', b'"other_x"'),
+    ):
+        assert before in content
+        path.write_bytes(content.replace(before, after))
+        with pytest.raises(UserError, match="with the rows of client h3, is not what data version v"):
+            open_stack(silos, Stack(("h3",), 1), "train")
 
 
 def test_a_client_that_a_shard_lacks_is_named(sharded):
     manifest = read_manifest(sharded)
     (sharded / "clients-0.safetensors").write_bytes((sharded / "clients-3.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"clients-0.safetensors, the rows of client h1, is damaged"):
+    with pytest.raises(UserError, match=r"clients-0.safetensors holds 29 train rows of client h1 and others, and"):
         open_client(sharded, manifest.client("h1"), "train")
 
 
 def test_a_shard_is_mapped_once_and_read_by_many_threads(sharded):
-    store._mapped.cache_clear()
+    shards._mapped.cache_clear()
     silos = Silos.open(sharded, "v")
     stacks = make_stacks(silos, 1)
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda stack: open_stack(silos, stack, "train"), stacks * 20))
-    assert store._mapped.cache_info().misses <= 4 * 8  # a race opens a file more than once, at worst by all threads
+    assert shards._mapped.cache_info().misses <= 4 * 8  # a race opens a file more than once, at worst by all threads
     for stack, rows in zip(stacks * 20, opened, strict=True):
         x, _ = open_client(sharded, silos.manifest.client(stack.clients[0]), "train")
         np.testing.assert_array_equal(rows.x[0], x / np.float32(255))
 
 
 def test_three_hundred_clients_have_a_file_each_and_one_more_makes_shards(tmp_path, params):
-    for clients, count in ((300, 300), (301, 2)):
+    for clients, count in ((300, 301), (301, 2), (1024, 2), (1025, 3)):  # the last one holds the columns
         write(tmp_path / "data", params(scheme=[{"kind": "equal", "clients": clients}]), tmp_path)
         assert len(list((tmp_path / "data").glob("*.safetensors"))) == count
 

@@ -39,7 +39,7 @@ def test_the_manifest_reads_back_as_written(tmp_path, params):
     assert read.dtype == "uint8"
     assert read.classes == tuple("0123456789")
     assert read.client("c03").domain == "rot33.3"
-    assert sum(sum(read.rows(split).values()) for split in SPLITS) == 1797
+    assert read.clients.rows.sum() == 1797
     text = (tmp_path / "data" / "small" / "manifest.json").read_text()
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1) + "\n"
 
@@ -92,7 +92,8 @@ def test_one_changed_client_is_one_changed_file(tmp_path, natural):
     manifest = read_manifest(folder)
     write(folder, DataParams.model_validate(manifest.params), tmp_path)
     after = contents(folder)
-    assert [name for name in before if before[name] != after[name]] == ["oslo.safetensors"]
+    changed = [name for name in before if before[name] != after[name]]
+    assert sorted(changed) == ["manifest.safetensors", "oslo.safetensors"]
 
 
 def test_a_new_client_leaves_the_files_of_the_others_alone(natural):
@@ -118,7 +119,7 @@ def test_odd_client_names_get_safe_and_separate_files(natural, names):
         entry = manifest.client(name)
         assert len(entry.file) < 120
         assert len(open_client(folder, entry, "train")[1]) == entry.rows["train"]
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, "manifest.json"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, "manifest.json", "manifest.safetensors"])
 
 
 def test_empty_splits_are_read_as_no_rows(natural):
@@ -164,8 +165,16 @@ def test_a_missing_or_strange_manifest_is_a_sentence(natural, tmp_path):
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ("[]", "has format None"),
-        (json.dumps(held | {"format": 99}), "has format 99 and this siloflow reads format 1"),
-        (json.dumps({"format": 1}), "is damaged"),
+        (
+            json.dumps(held | {"format": 99}),
+            "has format 99 and this siloflow reads format 2; `siloflow partition` makes",
+        ),
+        (json.dumps(held | {"format": 1}), "has format 1 and this siloflow reads format 2; `siloflow partition` makes"),
+        (json.dumps({"format": 2}), "is damaged"),
+        (json.dumps(held | {"clients": 2}), "manifest.safetensors, the list of clients, is damaged"),
+        (json.dumps(held | {"clients": "many"}), "is damaged"),
+        (json.dumps(held | {"domains": []}), "the column domain goes beyond the 0 that there are"),
+        (json.dumps(held | {"files": 3}), "is damaged"),
         (json.dumps(held).replace("lyon.safetensors", "../lyon.safetensors"), "is damaged"),
     ]:
         manifest.write_text(text)
@@ -268,7 +277,9 @@ def test_the_same_params_are_the_same_bytes_and_one_changed_row_is_one_changed_f
     changed = [name for name in before if before[name] != after[name]]
     assert before.keys() == after.keys()
     assert "manifest.json" not in changed
-    assert len(changed) == 1 or (not changed and written.left_out)
+    rows = [name for name in changed if name != "manifest.safetensors"]
+    assert len(rows) == 1 or (not changed and written.left_out)
+    assert ("manifest.safetensors" in changed) == (len(rows) == 1 and rows != ["common.safetensors"])
 
 
 def test_the_default_data_are_the_ones_that_data_dvc_records(tmp_path):
@@ -281,8 +292,9 @@ def test_the_default_data_are_the_ones_that_data_dvc_records(tmp_path):
 def test_what_has_its_default_is_not_in_the_manifest(tmp_path, params):
     write(tmp_path / "data" / "small", params(), tmp_path)
     held = json.loads((tmp_path / "data" / "small" / "manifest.json").read_text())
-    assert sorted(held) == ["classes", "clients", "dtype", "format", "name", "params", "shape"]
-    assert all(sorted(client) == ["domain", "file", "name", "rows"] for client in held["clients"])
+    assert sorted(held) == ["classes", "clients", "domains", "dtype", "files", "format", "name", "params", "shape"]
+    assert (held["clients"], held["domains"]) == (3, [""])
+    assert held["files"] == ["c00.safetensors", "c01.safetensors", "c02.safetensors"]
     assert held["params"]["scheme"] == [{"kind": "equal", "clients": 3}]
 
 
@@ -301,7 +313,7 @@ def test_common_rows_roles_and_what_was_left_out_are_in_the_manifest(tmp_path, p
     assert read.common == {"test": 359}
     assert [entry.role for entry in read.clients] == ["federated", "federated", "unseen", "unseen"]
     assert read.left_out > 0
-    assert sum(sum(read.rows(split).values()) for split in SPLITS) + 359 + read.left_out == 1797
+    assert read.clients.rows.sum() + 359 + read.left_out == 1797
     x, y = open_common_rows(folder, read, "test")
     assert (x.shape, x.dtype, len(y)) == ((359, 8, 8), np.uint8, 359)
     assert len(open_common_rows(folder, read, "validation")[1]) == 0

@@ -5,6 +5,8 @@ from typing import Any
 
 from flows.console.printing.literal_text import PlainConsole, text_table
 
+_SPLITS = ("train", "validation", "test")
+
 
 def init(made: dict[str, Any], console: PlainConsole) -> None:
     """What was made, what was guessed, and what to type next."""
@@ -57,7 +59,10 @@ def _common(rows: dict[str, int]) -> str:
 
 
 def show(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a client, and how far apart they are."""
+    """A row a client, or of very many a row a law and a few clients; and how far apart they are."""
+    many = answer["opened"] < answer["count"]
+    if many:
+        _laws(answer, console)
     labels = ["labels"] if answer["classes"] else ["y mean", "y sd"]
     table = text_table("client", "domain", "train", "validation", "test", *labels, "x mean", "x sd")
     for client in answer["clients"][:60]:
@@ -65,13 +70,17 @@ def show(answer: dict[str, Any], console: PlainConsole) -> None:
         table.add_row(
             client["name"],
             client["domain"] or "",
-            *(str(rows[split]) for split in ("train", "validation", "test")),
+            *(str(rows[split]) for split in _SPLITS),
             *([f"{v:.4g}" for v in target.values()] if target else [_bars(list(client["label_shares"].values()))]),
             f"{client['mean']:.3f}",
             f"{client['standard_deviation']:.3f}",
         )
     console.print(table)
-    if len(answer["clients"]) > 60:
+    if many:
+        console.print(
+            f"{len(answer['clients'])} of {answer['count']:,} clients; what follows is of {answer['opened']:,}"
+        )
+    elif len(answer["clients"]) > 60:
         console.print(f"… and {len(answer['clients']) - 60} more clients; --json has them all")
     feature = answer["feature_spread"]
     if answer["classes"]:
@@ -85,6 +94,27 @@ def show(answer: dict[str, Any], console: PlainConsole) -> None:
         console.print(f"feature spread  {feature:.3f}  (distance between clients over spread within them)")
     console.print(f"data version    {answer['data_version']}")
     console.print(f"picture         {answer['figure']}")
+
+
+def _laws(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a law, and how many rows clients have."""
+    table = text_table("law", "clients", "train", "validation", "test", "labels" if answer["classes"] else "y mean")
+    for law in answer["laws"]:
+        seen = "-" if law["target"] is None else f"{law['target']:.4g}"
+        labels = _bars(list(law["label_shares"].values())) if answer["classes"] else seen
+        table.add_row(
+            law["domain"] or "-", f"{law['clients']:,}", *(f"{law['rows'][split]:,}" for split in _SPLITS), labels
+        )
+    console.print(table)
+    rest = answer["count"] - sum(law["clients"] for law in answer["laws"])
+    if rest:
+        console.print(f"… and {rest:,} clients of other laws")
+    for split in _SPLITS:
+        sizes = answer["sizes"][split]
+        console.print(
+            f"{split + ' rows':16}{sizes['least']:,} to {sizes['most']:,} a client, median {sizes['median']:,g}; "
+            f"{answer['rows'][split]:,} in all"
+        )
 
 
 def stats(answer: dict[str, Any], console: PlainConsole) -> None:
@@ -130,6 +160,15 @@ def data_diff(answer: dict[str, Any], console: PlainConsole) -> None:
     for silo in answer["silos"]:
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
     console.print(table)
+    differ = {
+        each["name"]: sum(each[kind] for kind in ("added", "removed", "changed")) for each in answer["partitions"]
+    }
+    if sum(differ.values()) > len(answer["silos"]):
+        console.print(f"the first of {sum(differ.values()):,} silos that differ:")
+        for each in answer["partitions"]:
+            clients = " → ".join(f"{each[side]['clients']:,}" for side in ("before", "after"))
+            kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in ("added", "removed", "changed"))
+            console.print(f"{each['name']}: {clients} silos: {kinds}")
 
 
 def data_use(answer: dict[str, Any], console: PlainConsole) -> None:
@@ -146,7 +185,7 @@ def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[
     def cells(side: dict[str, Any] | None) -> list[str]:
         if side is None:
             return ["-"] * 6
-        rows = [str(side["rows"][split]) for split in ("train", "validation", "test")]
+        rows = [str(side["rows"][split]) for split in _SPLITS]
         return [side["domain"] or "-", *rows, _bars(list(side["label_shares"].values())), f"{side['mean']:.3f}"]
 
     pairs = zip(cells(before), cells(after), strict=True)

@@ -23,7 +23,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     height += room_below(classes) if len(classes) <= _NAMED else 0.0
     panels = 2 + bool(examples)
     figure, axes = new_figure(4.5 * panels, height, panels)
-    _draw_rows(axes[0], clients)
+    _draw_rows(axes[0], clients, overview["count"])
     if classes:
         shares = [list(c["label_shares"].values()) for c in clients]
         shown = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
@@ -40,7 +40,10 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         sheet, step = _contact_sheet(list(examples.values()))
         columns = len(next(iter(examples.values())))
         axes[-1].imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
-        set_title(axes[-1], "A training row of each class" + (" (first 20 clients)" if len(clients) > 20 else ""))
+        set_title(
+            axes[-1],
+            "A training row of each class" + (f" ({len(examples)} clients)" if len(clients) > len(examples) else ""),
+        )
         set_names(axes[-1], classes[:columns], [step * (i + 0.5) for i in range(columns)])
         axes[-1].set(yticks=[], xlabel="label")
         axes[-1].spines[["left", "bottom"]].set_visible(False)
@@ -49,7 +52,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     style.write_figure(figure, path)
 
 
-def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
+def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]], count: int) -> None:
     """Stacked bars; above some hundred clients one filled outline a split, since a bar each takes half a minute."""
     few = len(clients) <= 200
     start = [0] * len(clients)
@@ -62,7 +65,8 @@ def _draw_rows(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
             ax.fill_betweenx(range(len(clients)), start, ends, color=colour, label=split, step="mid", linewidth=0)
         start = ends
     set_title(ax, "Rows")
-    ax.set(ylim=(len(clients) - 0.5, -0.5), xlabel="rows", ylabel="client")
+    ax.set(ylim=(len(clients) - 0.5, -0.5), xlabel="rows")
+    ax.set(ylabel="client" if len(clients) == count else f"client ({len(clients):,} of {count:,})")
     ax.locator_params(axis="x", integer=True)
     if len(clients) <= 60:
         roles = [f"({c['role']})" if c.get("role", "federated") != "federated" else "" for c in clients]

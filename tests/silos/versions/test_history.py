@@ -13,9 +13,10 @@ import pytest
 from silos.errors import UserError
 from silos.store import write
 from silos.versions import dvc_version, history
+from silos.versions.changes import diff
 from silos.versions.digest import folder_digest
 from silos.versions.dvc_version import record, recorded
-from silos.versions.history import diff, log, use
+from silos.versions.history import log, use
 
 # ends itself when DVC has deleted what is no more and written half of what is new, and is at the next file
 KILLED = """
@@ -222,5 +223,5 @@ def test_a_value_that_goes_missing_where_its_fill_stood_is_a_change_of_its_clien
         np.savez(tmp_path / "own.npz", x=x, y=np.arange(20) % 2, client=np.repeat(["lyon", "oslo"], 10))
         write(tmp_path / "data" / "small", own, tmp_path)
         versions.append(record(tmp_path))
-    changes = [(change["client"], change["change"]) for change in diff(tmp_path, *versions)]
+    changes = [(change["client"], change["change"]) for change in diff(tmp_path, *versions)["silos"]]
     assert changes == [("lyon", "changed")]

@@ -87,13 +87,18 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "standard_deviation": 1.0,
                 }
             ],
+            "count": 3,
+            "opened": 1,
+            "rows": ROWS,
+            "sizes": {split: {"least": 1, "median": 1.5, "most": 2} for split in ROWS},
+            "laws": [{"domain": EVIL, "clients": 2, "rows": ROWS, "label_shares": {EVIL: 1.0}, "target": None}],
             "feature_spread": 0.0,
             "label_spread": 0.0,
             "target_spread": None,
             "data_version": EVIL,
             "figure": EVIL,
         },
-        5,
+        6,
     ),
     "diagnose": (
         {
@@ -258,8 +263,20 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         4,
     ),
     "data_diff": (
-        {"silos": [{"name": EVIL, "client": EVIL, "change": "changed", "before": SIDE, "after": SIDE}]},
-        3,
+        {
+            "silos": [{"name": EVIL, "client": EVIL, "change": "changed", "before": SIDE, "after": SIDE}],
+            "partitions": [
+                {
+                    "name": EVIL,
+                    "added": 1,
+                    "removed": 0,
+                    "changed": 1,
+                    "before": {"clients": 1},
+                    "after": {"clients": 2},
+                }
+            ],
+        },
+        4,
     ),
     "data_use": ({"partitions": {EVIL: EVIL}, "params_differ": EVIL}, 3),
     "reproduce": (
