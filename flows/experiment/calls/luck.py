@@ -8,7 +8,7 @@ import torch
 from flows.round import Problem, tickets
 from models.streams import server_stream, uniform
 
-NAMED = 10_000
+NAMED = 2_000
 """Clients up to which a number follows from a hash of seed, round, purpose and name, at 1 µs each.
 
 Of more clients each has a stream of its own, hashed once a run from seed and name, and a round's number is the next mix of

@@ -40,7 +40,7 @@ def test_the_least_are_the_first_of_a_sorted_list_where_equals_are_sorted_by_nam
     assert set(least(np.array(numbers), clients, count)) == {client for _, client in by_name[: max(count, 0)]}
 
 
-def test_up_to_ten_thousand_clients_are_drawn_by_a_hash_of_their_names(problem):
+def test_up_to_two_thousand_clients_are_drawn_by_a_hash_of_their_names(problem):
     drawn = [Uniform(0.25).call(problem, number, {}).clients for number in range(1, 20)]
     for number, clients in enumerate(drawn, 1):
         ticket = tickets(problem, problem.silos.clients, number, "draw")
