@@ -85,7 +85,7 @@ def test_a_column_of_parquet_of_which_no_feature_can_be_made_is_told_by_its_type
         ("a,y\n1,2\n".encode("utf-16"), "own.csv", "is UTF-16 text; save it as UTF-8"),
         (b"a,y\n\0,1\n", "own.csv", "is no text: line 2 has a zero byte"),
         (b"a,y\n1,0\n", "own.csv.gz", "cannot be read as gzip"),
-        (gzip.compress(b"a,y\n1,0\n" * 999)[:-9], "own.csv.gz", "cannot be read as gzip"),
+        (gzip.compress(b"a,y\n1,0\n" * 999, mtime=0)[:-9], "own.csv.gz", "cannot be read as gzip"),
         (b"", "own.parquet", "cannot be read as a Parquet file"),
         (b"PAR1 and more", "own.parquet", "cannot be read as a Parquet file"),
         (b"PK\x03\x04", "own.xlsx", "a table is a file with the ending .csv, .csv.gz or .parquet"),
