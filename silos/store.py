@@ -28,7 +28,7 @@ __all__ = [
     "write",
 ]
 
-FILES = 300  # clients up to which each has a file of its own
+FILES = 128  # clients up to which each has a file of its own
 SHARD = 1024  # clients in a file beyond that
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import sys
+import time
 from functools import cache
 
 import psutil
@@ -10,6 +11,8 @@ import psutil
 _modules = 0
 _TRIM, _MAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 _KEPT, _LARGEST = 2**28, 2**26  # bytes
+_PAUSE, _GROWTH = 0.5, 2**25  # seconds, and bytes, between two looks
+_looked = (-_PAUSE, 0)
 
 
 @cache
@@ -33,10 +36,16 @@ def resident() -> int:
 def tidy() -> None:
     """Frees what Prefect leaves in reference cycles: the arguments and the answer of every task that was submitted.
 
-    What imports made stays for good and is set aside, so that looking through the rest costs next to nothing.
+    What imports made stays for good and is set aside, so that looking through the rest costs little. Between short rounds
+    nobody looks before the process has grown, or half a second has passed.
     """
-    global _modules
+    global _modules, _looked
+    if len(sys.modules) == _modules:
+        when, held = _looked
+        if time.monotonic() - when < _PAUSE and resident() - held < _GROWTH:
+            return
     gc.collect()
     if len(sys.modules) != _modules:
         gc.freeze()
         _modules = len(sys.modules)
+    _looked = time.monotonic(), resident()

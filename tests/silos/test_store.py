@@ -261,7 +261,7 @@ def test_the_same_params_are_the_same_bytes_and_one_changed_row_is_one_changed_f
     } | ({"split": marks} if own_split else {})
     own = params(source={"kind": "npz", "path": "own.npz"}, scheme=scheme, split=split, seed=seed)
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as temporary:
-        patch.setattr(store, "FILES", 0 if shards else 300)
+        patch.setattr(store, "FILES", 0 if shards else 128)
         patch.setattr(store, "SHARD", 2)
         root = Path(temporary)
         np.savez(root / "own.npz", **arrays)
