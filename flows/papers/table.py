@@ -148,7 +148,8 @@ def _draw_lines(sweep: Sweep, curves: Curves) -> str:
         if of_paper is not None:
             published.setdefault(name, {})[at] = of_paper
     figure = sweep.root / "runs" / sweep.experiment / f"{sweep.table}.png"
-    draw_lines(figure, ours, published, curves.over, sweep.page.unit or "", sweep.page.title)
+    unit = sweep.page.unit or " or ".join(dict.fromkeys(sweep.quantity(cell).name for cell in sweep.page.cells))
+    draw_lines(figure, ours, published, curves.over, unit, sweep.page.title)
     return str(figure.relative_to(sweep.root))
 
 
