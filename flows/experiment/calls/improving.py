@@ -35,12 +35,12 @@ class Improving(Drawing):
         self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        there = {client: at for at, client in enumerate(clients)}  # who improved may have left
+        there = problem.silos.select(clients)  # who improved may have left
         improved = [c for c in memory["improved"] if c in there] if memory.get("round") == number - 1 else []
         most = math.floor(self.focus * wanted + 1e-9)  # 0.58 * 50 rounds to below 29
         again = least_of(tickets(problem, improved, number, "focus"), most)
         rest = luck(problem, clients, number, "draw")
-        rest[[there[client] for client in again]] = math.inf
+        rest[[there.index(client) for client in again]] = math.inf
         return [*again, *least(rest, clients, wanted - len(again))]
 
     def remember(self, memory: Memory, round: Round, report: Report) -> Memory:

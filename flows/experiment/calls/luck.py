@@ -9,7 +9,7 @@ from flows.round import Problem, tickets
 from models.streams import server_stream, uniform
 
 NAMED = 2_000
-"""Clients up to which a number follows from a hash of seed, round, purpose and name, at 1 µs each.
+"""Clients of the data up to which a number follows from a hash of seed, round, purpose and name, at 1 µs each.
 
 Of more clients each has a stream of its own, hashed once a run from seed and name, and a round's number is the next mix of
 that: other numbers, and as random.
@@ -19,8 +19,8 @@ _BLOCK = 1 << 14  # streams whose numbers stay in a core's cache
 
 
 def luck(problem: Problem, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
-    """(clients,) float64: it follows from the seed, the round, the purpose, the client's name and whether they are many."""
-    if len(clients) <= NAMED:
+    """(clients,) float64: it follows from the seed, the round, the purpose, the client's name and whether all are many."""
+    if len(problem.silos.clients) <= NAMED:  # and not those that are there: who comes or leaves changes nobody's luck
         return np.array(list(tickets(problem, clients, number, purpose).values()))
     streams = problem.own_streams
     if clients is not problem.silos.clients:

@@ -88,22 +88,22 @@ class Drawing(Sampler):
 
     def call(self, problem: Problem, number: int, memory: Memory) -> Called:
         """See Sampler."""
-        there = self._there(problem, number)
+        missing, there = self._missing(number), problem.silos.clients
+        if missing:
+            there = tuple(c for c in there if c not in missing)
         wanted, drawn = max(1, round(self.fraction * len(there))), list(there)
         if wanted < len(there):
-            chosen = set(self.draw(problem, there, wanted, number, memory))
+            chosen = {*self.draw(problem, there, wanted, number, memory)} - missing
             drawn = sorted((c for c in chosen if c in problem.silos), key=problem.silos.index)
-        luck = tickets(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
-        stay, lost = ([c for c in drawn if (luck[c] >= self.dropout) == kept] for kept in (True, False))
+        ticket = tickets(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
+        stay, lost = ([c for c in drawn if (ticket[c] >= self.dropout) == kept] for kept in (True, False))
         leaving = sorted((c for c, when in self.leave.items() if when == number), key=problem.silos.index)
         return Called(tuple(stay), tuple(lost), tuple(leaving))
 
-    def _there(self, problem: Problem, number: int) -> Sequence[str]:
-        """The clients that may be drawn; where nobody is missing, the tuple that the silos have."""
-        missing = {c for c, first in self.join.items() if number < first}
-        missing |= {c for c, last in self.leave.items() if number >= last}
-        clients = problem.silos.clients
-        return tuple(c for c in clients if c not in missing) if missing else clients
+    def _missing(self, number: int) -> set[str]:
+        """Who has not come yet, or has left."""
+        late = {c for c, first in self.join.items() if number < first}
+        return late | {c for c, last in self.leave.items() if number >= last}
 
 
 class Uniform(Drawing):
@@ -128,6 +128,6 @@ class BySize(Drawing):
         self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        silos = problem.silos if clients is problem.silos.clients else problem.silos.select(clients)
-        waits = -np.log1p(-luck(problem, clients, number, "draw")) / silos.rows_array("train")
+        rows = problem.silos.select(clients).rows_array("train")
+        waits = -np.log1p(-luck(problem, clients, number, "draw")) / rows
         return least(waits, clients, wanted)

@@ -81,6 +81,13 @@ def test_who_is_not_there_changes_nobody_elses_number(problem):
     assert luck(problem, there, 3, "draw").tolist() == [of_all[client] for client in there]
 
 
+def test_a_number_is_the_same_whether_those_that_are_there_are_very_many_or_not(problem, monkeypatch):
+    monkeypatch.setattr(module, "NAMED", 100)
+    everybody = problem.silos.clients
+    of_all = dict(zip(everybody, luck(problem, everybody, 3, "draw"), strict=True))
+    assert luck(problem, everybody[:90], 3, "draw").tolist() == [of_all[client] for client in everybody[:90]]
+
+
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("kind", KINDS)
 def test_clients_join_and_leave_among_very_many(kind, problem):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from flows.experiment.calls.improving import Improving
-from flows.experiment.calls.sampling import BySize, Called, Sampler, Uniform, called
+from flows.experiment.calls.sampling import BySize, Called, Drawing, Sampler, Uniform, called
 from flows.experiment.run_folder import RunFolder
 from models.state import State
 from silos.errors import UserError
@@ -236,3 +236,17 @@ def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, matc
 
     with pytest.raises((TypeError, ValueError), match=match):
         called(Wrong(), problem, 1, {})
+
+
+class Again(Drawing):
+    """A rule of a user's own, which calls whom it remembers."""
+
+    def draw(self, problem, clients, wanted, number, memory):
+        return memory["again"]
+
+
+def test_a_rule_of_ones_own_that_draws_who_has_left_or_is_not_there_calls_the_others(problem):
+    sampler = Again(0.2, join={"c01": 9}, leave={"c02": 3})
+    for number, expected in ((2, ("c02", "c03")), (3, ("c03",)), (9, ("c01", "c03"))):
+        called = sampler.call(problem, number, {"again": ["c03", "c02", "nobody", "c01"]})
+        assert called.clients == expected
