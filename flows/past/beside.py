@@ -83,12 +83,15 @@ def _paired(project: Project, method: str, both: list[Runs], reason: str | None,
         return {**record, "why_not": reason}
     kept = [[(_private(project, runs[s]), RunFolder(runs[s]).kept()) for s in seeds] for runs in (second, first)]
     silos = project.silos.federated()
-    told = set.intersection(*(set(hashes) for side in kept for _, hashes in side))  # the two may have scored others
-    silos = silos.select([client for client in silos.clients if client in told])
-    difference = compared(PlainRunner(), silos, kept[0], kept[1], quantity) if silos.clients else None
+    scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in kept]
+    there = silos.select(sorted(scored[0] & scored[1], key=silos.index))
+    difference = compared(PlainRunner(), there, kept[0], kept[1], quantity) if there.clients else None
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
-    return {**record, **difference_record("second", "first", difference, quantity)}
+    record |= difference_record("second", "first", difference, quantity)
+    if scored[0] != scored[1]:  # the means above are then of other clients
+        record["sentence"] += f"; of the {len(there.clients):,} clients that both scored"
+    return record
 
 
 def _private(project: Project, run: Path) -> PrivateStore:

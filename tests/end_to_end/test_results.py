@@ -69,6 +69,27 @@ def test_two_comparisons_stand_beside_each_other_on_the_seeds_that_both_have(
     assert "training.rounds: 4 → 2" in folder.type("results", two["first"], two["second"]).out
 
 
+def test_where_one_scored_fewer_clients_the_difference_is_of_those_that_both_scored_and_says_so(
+    two: dict[str, Any], finished: Any, tmp_path: Path
+) -> None:
+    folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
+    folder.type(
+        "compare",
+        "fedavg",
+        "--seeds",
+        "1",
+        "--name",
+        "some",
+        "--set",
+        "training.rounds=4",
+        "--set",
+        "evaluation.clients=2",
+    )
+    (paired,) = folder.type("results", two["first"], "some", "--json").json["paired"]
+    assert (paired["difference"], paired["low"], paired["high"]) == (0, 0, 0)  # the same weights, on the same rows
+    assert paired["sentence"].endswith("; of the 2 clients that both scored")
+
+
 def test_on_other_rows_it_is_said_why_there_is_no_difference(two: dict[str, Any], tmp_path: Path) -> None:
     folder = two["folder"].copy(tmp_path / "project", two["folder"].server)
     folder.type("partition", "--set", "data.seed=3")
