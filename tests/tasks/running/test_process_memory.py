@@ -11,7 +11,7 @@ import torch
 from prefect import flow
 
 from silos.cohort import Cohort, Silos
-from tasks.running.process_memory import resident, tidy
+from tasks.running.process_memory import hold, resident, tidy
 from tasks.running.runner import PrefectRunner
 from tasks.running.step import step
 from tasks.running.workers import open_workers
@@ -75,3 +75,20 @@ def test_what_a_step_frees_is_not_handed_out_again_page_by_page():
         for how in ("freed", "held")
     )
     assert held < freed / 4
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(2**26, {-3: 2**26, -1: 2**28}), (2**25, {-3: 2**25, -1: 2**28}), (2**20, {})]
+)
+def test_an_older_allocator_takes_smaller_pieces_or_stays_as_it_is(most, expected):
+    """What mallopt refuses it does not do, and answers with 0."""
+    taken = {}
+
+    def mallopt(option, value):
+        if option == -3 and value > most:
+            return 0
+        taken[option] = value
+        return 1
+
+    hold(mallopt)
+    assert taken == expected
