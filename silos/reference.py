@@ -92,10 +92,9 @@ class Silos:
     def __contains__(self, client: object) -> bool:
         return client in self._places
 
-    @property
-    def is_federated(self) -> np.ndarray:
-        """Which of `clients` take part in training: (clients,) bool."""
-        return self._table.role[self._known_by] == ROLES.index("federated")
+    def of_role(self, role: Role) -> np.ndarray:
+        """Which of `clients` are of this role: (clients,) bool."""
+        return self._table.role[self._known_by] == ROLES.index(role)
 
     def common(self, split: str) -> int:
         """The number of rows of a split that no client owns."""
@@ -111,12 +110,12 @@ class Silos:
 
     def laws(self) -> list[str]:
         """The laws of the clients that take part in training, sorted."""
-        codes = np.unique(self._table.domain[self._known_by[self.is_federated]])
+        codes = np.unique(self._table.domain[self._known_by[self.of_role("federated")]])
         return sorted(self._table.domains[code] for code in codes.tolist())
 
     def federated(self) -> "Silos":
         """The clients that take part in training."""
-        chosen = self.is_federated
+        chosen = self.of_role("federated")
         return self if chosen.all() else replace(self, clients=tuple(compress(self.clients, chosen.tolist())))
 
     def entries(self, client: str) -> list[ClientEntry]:

@@ -100,8 +100,8 @@ def test_all_clients_are_opened_and_the_federated_ones_train(roles):
         "fresh",
     ]
     assert roles.federated().clients == ("c00", "c04")
-    assert roles.is_federated.tolist() == [True, False, False, False, True, False]
-    assert roles.select(["c04", "c01"]).is_federated.tolist() == [True, False]
+    assert roles.of_role("federated").tolist() == [True, False, False, False, True, False]
+    assert roles.select(["c04", "c01"]).of_role("federated").tolist() == [True, False]
     assert roles.federated().pool().role("c00+c04") == "federated"
     assert roles.select(["c02"]).role("c02") == "unseen"
 

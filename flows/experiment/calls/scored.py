@@ -1,15 +1,18 @@
 """On whose rows models are scored where not everybody's are."""
 
-from models.streams import client_streams
-from silos.cohort import Silos
+import numpy as np
 
-ROLES = ("federated", "fresh", "unseen")
+from flows.experiment.calls.luck import least
+from models.streams import client_streams
+from silos.client_table import ROLES
+from silos.cohort import Silos
 
 
 def scored(silos: Silos, wanted: int, seed: int) -> Silos:
     """At most so many clients of each role, in listing order, which follow from the seed and their names."""
-    ticket = dict(zip(silos.clients, client_streams(seed, silos.clients, 0, "scored").tolist(), strict=True))
+    tickets = client_streams(seed, silos.clients, 0, "scored").numpy()
     drawn: list[str] = []
     for role in ROLES:
-        drawn += sorted((c for c in silos.clients if silos.role(c) == role), key=lambda c: (ticket[c], c))[:wanted]
+        mine = np.flatnonzero(silos.of_role(role))
+        drawn += least(tickets[mine], [silos.clients[at] for at in mine.tolist()], wanted)
     return silos.select(sorted(drawn, key=silos.index))
