@@ -11,6 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing.durations import duration
+from flows.experiment.calls.improving import validation_rows
 from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Score, Tuned, grid_of, tuned, validation_score
@@ -50,10 +51,11 @@ def check_tuning(project: Project, methods: list[str], problem: Problem) -> None
     """UserError if params ask for tuned methods and these cannot be, or not with all that their pages name."""
     if not project.params.comparison.tune:
         return
-    if not sum(project.silos.federated().rows("validation").values()):
+    if not any(validation_rows(project.scored.federated()).values()):
+        some = "the clients that are scored (evaluation.clients)"
         raise UserError(
-            "settings are chosen on validation rows, and the data have none; set data.split.validation, for example to "
-            "0.15, and run `siloflow partition`."
+            f"settings are chosen on validation rows, and {'the data' if project.scored is project.silos else some} have "
+            "none; set data.split.validation, for example to 0.15, and run `siloflow partition`."
         )
     for method in methods:
         _grid(project, method)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flows.experiment.calls.improving import validation_rows
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
 from flows.round import Problem, Round
@@ -24,11 +25,14 @@ _LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches a
 
 
 def notes_of_scores(project: Project) -> list[Note]:
-    """Of how many clients speak for all in what is scored, where not everybody is."""
+    """Of how many clients speak for all in what is scored, where not everybody is, and where no best round can be told."""
     some, everybody = len(project.scored.clients), len(project.silos.clients)
-    if some == everybody:
-        return []
-    return [{"about": "evaluation", "sentence": f"scored on {some:,} of {everybody:,} clients (evaluation.clients)."}]
+    said = [] if some == everybody else [f"scored on {some:,} of {everybody:,} clients (evaluation.clients)."]
+    if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
+        said.append(
+            "evaluation.report is best, and nobody who is scored has validation rows: the last round is reported."
+        )
+    return [{"about": "evaluation", "sentence": sentence} for sentence in said]
 
 
 def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: PrivateStore) -> list[Note]:

@@ -57,3 +57,14 @@ def test_the_journal_has_rows_of_those_of_whom_there_is_something(play_run, fold
         assert {*record["clients"]} == told | {*record["dropped"]}
         assert len(told) == record["metrics"]["clients/answered"]
     assert len(records[2]["clients"]) == 6
+
+
+@pytest.mark.parametrize("more", [["data.split.validation=0"], []])
+def test_a_best_round_that_nobody_can_tell_is_the_last_and_said(more, play_run):
+    result = play_run("fedavg", "threads", 1, "evaluation.report=best", *more)
+    said = [note["sentence"] for note in result["notes"]]
+    if more:
+        assert (result["reported_round"], len(said)) == (3, 1)
+        assert "nobody who is scored has validation rows: the last round is reported" in said[0]
+    else:
+        assert said == []

@@ -3,6 +3,7 @@
 import pytest
 
 from flows.experiment.many_runs import tuning_runs
+from flows.experiment.project import Project
 from silos.errors import DivergedError, UserError
 
 
@@ -21,3 +22,15 @@ def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch):
 def test_what_would_end_every_run_is_raised(monkeypatch):
     with pytest.raises(UserError, match="a full disk"):
         ended_by(UserError("a full disk"), monkeypatch)
+
+
+def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):
+    def check(*overrides):
+        project = Project.open(["comparison.tune=4", *overrides], folder, derived=True)
+        tuning_runs.check_tuning(project, ["fedavg"], project.problem(0))
+
+    check("data.split.validation_rows=common", "evaluation.clients=2")
+    with pytest.raises(UserError, match="and the data have none"):
+        check("data.split.validation=0")
+    with pytest.raises(UserError, match=r"the clients that are scored \(evaluation.clients\) have none"):
+        check("data.split.validation=0", "evaluation.clients=2")
