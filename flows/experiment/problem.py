@@ -179,7 +179,7 @@ def _leave(params: Params, silos: Silos) -> None:
 
 def _takes_part(client: str, key: str, params: Params, silos: Silos) -> None:
     """UserError for a client, named under `clients.key`, that is none of those that train."""
-    if client not in silos.clients:
+    if client not in silos:
         near = get_close_matches(client, silos.clients, 1) or silos.clients[-1:]
         raise UserError(
             f"params.yaml: clients.{key}: data/{params.data.name} has no client {client!r} that takes part in training; "

@@ -23,7 +23,7 @@ class Scene:
     silos: Silos
     round: Round
     records: list[dict[str, Any]]
-    journal: Callable[[], Iterable[dict[str, Any]]]  # the same with a row for each client, one in memory at a time
+    journal: Callable[[], Iterable[dict[str, Any]]]  # the same with a row a client told of, one in memory at a time
     quantity: Quantity
     personal: bool  # whether params let what is a client's own be seen (tracking.personal_models)
 

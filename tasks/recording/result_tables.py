@@ -15,7 +15,7 @@ ACCURACY = QUANTITIES["classification"]
 
 
 def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Path:
-    """A row for each client and round, as CSV; the records are asked for twice, and read one at a time."""
+    """A row for each round and client told of, as CSV; the records are asked for twice, and read one at a time."""
     columns = sorted({c for record in records() for row in record["clients"].values() for c in row})
     with writing(path) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")
