@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.bench import codebook_cost, contest, diagnose_cost, regroup_cost
+from flows.bench import codebook_cost, contest, diagnose_cost, population_cost, regroup_cost
 from flows.bench.contestants import authors, bayes, plain
 from flows.bench.peers import PYTHON, interpreter
 from flows.bench.tuning import tune
@@ -254,6 +254,15 @@ def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkey
     assert min(measured["task_seconds"].values()) > 0
     plain, regrouping = measured["seconds"].values()
     assert measured["share_by_turn"] == [pytest.approx(regrouping / plain - 1)]
+
+
+def test_what_those_cost_who_are_not_called_is_measured_on_runs_that_call_a_hundred(monkeypatch):
+    monkeypatch.setattr(population_cost, "PAUSE", 0)
+    found = population_cost.population_cost(1, lambda _: None, sizes=(132, 264))
+    assert [(line["clients"], line["times"] > 0) for line in found["sizes"]] == [(132, True), (264, True)]
+    small, large = (line["journal_bytes"] for line in found["sizes"])
+    assert large == pytest.approx(small, rel=0.02)  # it has those that were called, and nobody else
+    assert 1.5 < found["sizes"][1]["data_bytes"] / found["sizes"][0]["data_bytes"] < 2.2
 
 
 def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):
