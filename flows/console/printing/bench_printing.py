@@ -94,16 +94,18 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
 
 
 def population(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a number of clients: making them, and a round of a hundred of them."""
-    table = text_table(
-        "clients", "partition", "peak", "on disk", "a round", "times", "each turn", "first", "peak", "journal"
-    )
+    """A row a number of clients: making them; then a round of a hundred of them."""
+    made = text_table("clients", "partition", "its peak", "on disk")
+    rounds = text_table("clients", "a round", "times", "each turn", "first", "peak", "journal")
     for line in answer["sizes"]:
-        table.add_row(
+        made.add_row(
             f"{line['clients']:,}",
             f"{line['partition_seconds']:.1f} s",
             f"{line['partition_peak_bytes'] / 2**20:.0f} MiB",
             f"{line['data_bytes'] / 2**20:.0f} MiB",
+        )
+        rounds.add_row(
+            f"{line['clients']:,}",
             f"{line['round'] * 1000:.0f} ms",
             f"{line['times']:.2f}",
             " ".join(f"{times:.2f}" for times in line["times_by_turn"]),
@@ -111,7 +113,9 @@ def population(answer: dict[str, Any], console: PlainConsole) -> None:
             f"{line['peak_bytes'] / 2**20:.0f} MiB",
             f"{line['journal_bytes'] / 2**10:.1f} KiB",
         )
-    console.print(table)
+    console.print(made)
+    console.print()
+    console.print(rounds)
     console.print(
         f"{answer['called']} clients of {answer['rows']} rows are called a round; medians over {answer['repeats']} turns. "
         f"times: a round over that of {answer['sizes'][0]['clients']:,} clients, turn by turn; first: the first round."

@@ -207,6 +207,12 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "local_train_ratio": 1.0,
                     "orchestration_share": 0.1,
                     "peak_bytes": {"siloflow": 1},
+                    "limits": {
+                        "flop_of_a_round": 1e9,
+                        "flop_per_second": 1e11,
+                        "bytes_per_second": 1e10,
+                        "share_of_products": 0.5,
+                    },
                 }
             ],
             "repeats": 1,
@@ -246,6 +252,30 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "repeats": 1,
         },
         1,
+    ),
+    "population": (
+        {
+            "called": 100,
+            "rows": 8,
+            "scored": 1000,
+            "repeats": 3,
+            "sizes": [
+                {
+                    "clients": 1_000_000,
+                    "partition_seconds": 113.4,
+                    "partition_peak_bytes": 2**31,
+                    "data_bytes": 2**29,
+                    "first": 1.07,
+                    "round": 0.093,
+                    "around": 17.9,
+                    "journal_bytes": 7009.0,
+                    "peak_bytes": 2**31,
+                    "times_by_turn": [2.08, 2.11, 2.05],
+                    "times": 2.08,
+                }
+            ],
+        },
+        0,
     ),
     "tune": (
         {
