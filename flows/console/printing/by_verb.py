@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from flows.console.printing.bench_printing import bench, diagnose_cost, overhead, regroup, tune
+from flows.console.printing.bench_printing import bench, diagnose_cost, overhead, population, regroup, tune
 from flows.console.printing.data_printing import data_diff, data_log, data_use, init, partition, show, stats
 from flows.console.printing.diagnosis_printing import diagnose
 from flows.console.printing.listing_printing import listing
@@ -23,7 +23,7 @@ PRINTERS: dict[str, Callable[[dict[str, Any], PlainConsole], None]] = {
         *(results, beside, clean),
         *(cost, export),
         diagnose,
-        *(bench, overhead, regroup, diagnose_cost, tune),
+        *(bench, overhead, regroup, population, diagnose_cost, tune),
         *(reproduce, estimate, listing),
     )
 }
