@@ -29,9 +29,9 @@ def population_cost(repeats: int, say: Callable[[str], None], sizes: tuple[int, 
                 say(f"{size:,} clients: {turn + 1} of {repeats}")
                 time.sleep(PAUSE)
                 runs[size].append(_run(root / str(size), turn))
-    lines = [{"clients": size, **made[size], **_summary(runs[size])} for size in sizes]
+    lines = {str(size): {"clients": size, **made[size], **_summary(runs[size])} for size in sizes}
     least = [run["round"] for run in runs[sizes[0]]]
-    for line, size in zip(lines, sizes, strict=True):
+    for line, size in zip(lines.values(), sizes, strict=True):
         line["times_by_turn"] = [run["round"] / first for run, first in zip(runs[size], least, strict=True)]
         line["times"] = median(line["times_by_turn"])
     return {"called": CALLED, "rows": ROWS, "scored": SCORED, "repeats": repeats, "sizes": lines}

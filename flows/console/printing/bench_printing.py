@@ -97,7 +97,8 @@ def population(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a number of clients: making them; then a round of a hundred of them."""
     made = text_table("clients", "partition", "its peak", "on disk")
     rounds = text_table("clients", "a round", "times", "each turn", "first", "peak", "journal")
-    for line in answer["sizes"]:
+    lines = list(answer["sizes"].values())
+    for line in lines:
         made.add_row(
             f"{line['clients']:,}",
             f"{line['partition_seconds']:.1f} s",
@@ -118,7 +119,7 @@ def population(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(rounds)
     console.print(
         f"{answer['called']} clients of {answer['rows']} rows are called a round; medians over {answer['repeats']} turns. "
-        f"times: a round over that of {answer['sizes'][0]['clients']:,} clients, turn by turn; first: the first round."
+        f"times: a round over that of {lines[0]['clients']:,} clients, turn by turn; first: the first round."
     )
 
 

@@ -259,8 +259,8 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "rows": 8,
             "scored": 1000,
             "repeats": 3,
-            "sizes": [
-                {
+            "sizes": {
+                "1000000": {
                     "clients": 1_000_000,
                     "partition_seconds": 113.4,
                     "partition_peak_bytes": 2**31,
@@ -273,7 +273,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "times_by_turn": [2.08, 2.11, 2.05],
                     "times": 2.08,
                 }
-            ],
+            },
         },
         0,
     ),
