@@ -8,12 +8,14 @@ import inspect
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Literal
 
 from prefect import Task
@@ -33,7 +35,8 @@ NEW_POOLS = 2  # for one step, before its death is taken for lasting
 def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = print) -> Iterator["Workers"]:
     """Workers for the tasks inside; the same ones if they are open already, so a comparison starts them once.
 
-    Nothing is started before the first task. `say` is told what a person should know. UserError if Dask is not installed.
+    Nothing is started before the first task. `say` is told what a person should know. UserError if Dask is not installed,
+    and in a script that every worker would run again.
     """
     key = (kind, count, address)
     if key in _open:
@@ -42,6 +45,8 @@ def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = 
         return
     check(kind)
     if kind != "threads":
+        if address is None:
+            _check_script(kind)
         _start_tracker()
     workers = _open[key] = _make(kind, count, address, say)
     try:
@@ -165,6 +170,23 @@ def watch(lifeline: Connection) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def _check_script(kind: Kind) -> None:
+    """UserError in a script that does not ask whether it is the main one: workers import it first, and would run it."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None:  # typed, a notebook, or started by `python -m`
+        return
+    try:
+        guarded = "__main__" in Path(file).read_text(errors="replace")
+    except OSError:  # not there for workers either
+        return
+    if not guarded:
+        raise UserError(
+            f"{file} would run again in each of its workers, as runner.kind is {kind}; put what it does under "
+            '`if __name__ == "__main__":`, or use threads.'
+        )
 
 
 def _start_tracker() -> None:

@@ -38,6 +38,15 @@ NotebookClient(notebook, timeout=250, resources={"metadata": {"path": "."}}).exe
 nbformat.write(notebook, "done.ipynb")
 """
 
+AS_A_FILE = """
+import pathlib
+import subprocess
+import sys
+
+pathlib.Path("script.py").write_text(sys.argv[1])
+sys.exit(subprocess.run([sys.executable, "script.py"]).returncode)
+"""
+
 
 @pytest.fixture
 def in_python(partitioned: Any, tmp_path: Path, environment: dict[str, str]) -> Any:
@@ -80,4 +89,23 @@ def test_the_notebook_runs_in_a_kernel_says_nothing_else_and_leaves_the_home_alo
     assert told[0]["text"] == ["there is no method 'fedavgg'; did you mean fedavg?\n"]
     assert failed[0]["traceback"] == ["UserError: there is no method 'fedavgg'; did you mean fedavg?"]
     assert [*(tmp_path / "home").glob(".prefect/*")] == []  # Prefect's import makes the folder
+    assert living(folder.path) == []
+
+
+def test_a_script_that_its_workers_would_run_again_is_refused_and_a_guarded_one_runs(in_python, living):
+    head = "from flows.run import run\n\n"
+    call = 'print(run("fedavg", overrides={"training.rounds": 1, "runner.kind": "processes"})["rounds"])\n'
+    folder, done = in_python(AS_A_FILE, head + call)
+    assert done.returncode == 1
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .endswith(
+            "script.py would run again in each of its workers, as runner.kind is processes; put what it does under "
+            '`if __name__ == "__main__":`, or use threads.'
+        )
+    )
+    assert done.stderr.count("Traceback") == 1  # no worker has begun
+    _, done = in_python(AS_A_FILE, f'{head}if __name__ == "__main__":\n    {call}')
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert living(folder.path) == []
