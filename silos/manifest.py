@@ -66,8 +66,11 @@ class Manifest:
         return np.int64 if self.task == "classification" else np.float32
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder of silos; a UserError where it or its columns are missing, damaged or of another format."""
+def read_manifest(folder: Path, earlier: str = "") -> Manifest:
+    """The manifest of a folder of silos; a UserError where it or its columns are missing, damaged or of another format.
+
+    `earlier` names the version that the folder is a copy of, where it is not data/: nothing makes that one anew.
+    """
     path = Path(folder) / MANIFEST
     try:
         held = json.loads(path.read_bytes())
@@ -80,6 +83,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{path} cannot be read ({error}); {WAYS_BACK}") from error
     number = held.get("format") if isinstance(held, dict) else None
     if number != FORMAT:
+        if earlier:
+            raise UserError(
+                f"{earlier} has format {number!r} and this siloflow reads format {FORMAT}; name a version of that format, "
+                "or use the siloflow that made this one."
+            )
         raise UserError(
             f"{path} has format {number!r} and this siloflow reads format {FORMAT}; `siloflow partition` "
             "makes the data anew."

@@ -12,6 +12,7 @@ from flows.experiment.project import Project, thrown_away
 from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.machine import locks
+from silos.manifest import read_manifest
 from silos.schema import Schema, schema_of
 from silos.versions import history
 from silos.versions.digest import listing_digest
@@ -38,6 +39,7 @@ def earlier(project: Project, revision: str) -> Iterator[Silos]:
     )
     with turn, thrown_away(place) as folder:
         link(project.root, name, hashes, folder / name)
+        read_manifest(folder / name, f"data/{name} in {shown(revision)}")
         silos = Silos.open(folder / name, version, hashes)
         fault = _difference(schema_of(silos.manifest), schema_of(project.manifest))
         if fault:

@@ -28,7 +28,7 @@ def diff(root: Path, before: str, after: str) -> dict[str, list[dict[str, Any]]]
     names = sorted({path.split("/", 1)[0] for path in {*old, *new} if old.get(path) != new.get(path)})
     answer: dict[str, list[dict[str, Any]]] = {"silos": [], "partitions": []}
     for name in names:
-        with _opened(root, name, old) as was, _opened(root, name, new) as now:
+        with _opened(root, name, old, before) as was, _opened(root, name, new, after) as now:
             changes = _changes(was.table, now.table)
             counts = {
                 kind: sum(change == kind for change in changes.values()) for kind in ("added", "removed", "changed")
@@ -58,9 +58,9 @@ def _changes(was: ClientTable, now: ClientTable) -> dict[str, str]:
 class _Opened:
     """A partition of some version, as files that the store can read; of no clients where it is not there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: str) -> None:
         self._folder = folder
-        self._manifest = read_manifest(folder) if (folder / MANIFEST).exists() else None
+        self._manifest = read_manifest(folder, version) if (folder / MANIFEST).exists() else None
         self.table = self._manifest.clients if self._manifest else empty_table()
 
     def counts(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class _Opened:
 
 
 @contextmanager
-def _opened(root: Path, name: str, files: dict[str, str]) -> Iterator[_Opened]:
+def _opened(root: Path, name: str, files: dict[str, str], version: str) -> Iterator[_Opened]:
     with TemporaryDirectory() as temporary:
         link(root, name, inside(files, name), Path(temporary))
-        yield _Opened(Path(temporary))
+        yield _Opened(Path(temporary), f"data/{name} of version {version[:12]}")

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from silos import store
+from silos import manifest, store
+from silos.errors import UserError
 from silos.store import write
 from silos.versions import changes
 from silos.versions.dvc_version import record
@@ -69,3 +70,17 @@ def test_other_names_for_the_same_rows_change_no_client(version, tmp_path):
     found = changes.diff(tmp_path, before, version({"a": 1, "b": 2}, features=[{"name": "two"}]))
     assert found["silos"] == []
     assert found["partitions"][0]["changed"] == 0
+
+
+def test_a_version_of_another_format_is_named_and_nothing_is_said_to_make_it_anew(version, tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest, "FORMAT", 1)
+    before = version({"a": 1})
+    monkeypatch.setattr(manifest, "FORMAT", 2)
+    after = version({"a": 2})
+    for versions in ((before, after), (after, before)):
+        with pytest.raises(UserError) as said:
+            changes.diff(tmp_path, *versions)
+        assert str(said.value).startswith(
+            f"data/small of version {before[:12]} has format 1 and this siloflow reads format 2;"
+        )
+        assert "partition" not in str(said.value)
