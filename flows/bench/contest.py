@@ -7,6 +7,7 @@ may still be spinning. Ratios of medians are what such a run can tell; seconds b
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -193,7 +194,12 @@ def _child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
     """The last line of a process's output, as JSON, and its own peak of resident memory in bytes."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, text=True, env=_environment())
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()  # its folder is about to go
+            process.wait()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
@@ -212,9 +218,11 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder of a bench's own, until its end."""
+    """A folder of a bench's own, until its end; ended from outside a bench stops as at ctrl-C, and leaves none either."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="siloflow-bench-"))
     try:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
