@@ -554,7 +554,7 @@ def _has_data(project: Any) -> None:
 def _can_partition(project: Any) -> None:
     """Who works on data/, and what is wrong with the source, is told before Prefect is started."""
     from flows.experiment.project import changing
-    from silos.store import read
+    from silos.stored.store import read
 
     with changing(project.root, "`siloflow partition`"):
         pass

@@ -7,8 +7,8 @@ from flows.doors.verb import verb
 from flows.experiment import prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project, changing
-from silos import store
 from silos.rows import SPLITS
+from silos.stored import store
 from silos.versions import dvc_version
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from silos.machine.free_memory import free_bytes
 from silos.reference import Silos
 from silos.scaling import Scaling
-from silos.store import open_client, open_common_rows
+from silos.stored.store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
 

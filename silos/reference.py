@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from silos.client_table import ROLES, ClientEntry, ClientTable
 from silos.errors import UserError
-from silos.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest
 from silos.rows import SPLITS, Role
 from silos.scaling import AS_THEY_ARE, Scaling
-from silos.shards import Sound
+from silos.stored.client_table import ROLES, ClientEntry, ClientTable
+from silos.stored.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest
+from silos.stored.shards import Sound
 from silos.versions.digest import file_digest
 
 _HASHED = (MANIFEST, COLUMNS, COMMON)

@@ -19,8 +19,8 @@ from silos.sources.source_names import LONGEST
 from silos.sources.source_params import Fill, Number, Section, one_fault
 
 if TYPE_CHECKING:
-    from silos.manifest import Manifest
     from silos.rows import Task
+    from silos.stored.manifest import Manifest
 
 
 class Feature(Section):

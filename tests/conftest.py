@@ -37,7 +37,7 @@ from models.training.optimisers import SGD
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.private import PrivateStore
-from silos.store import write
+from silos.stored.store import write
 from tasks.recording.mlflow_store.connection import connect
 from tasks.running.runner import PlainRunner
 

@@ -15,7 +15,7 @@ from models.raw_rows import RawRows
 from models.state import Private
 from silos.cohort import Silos, Stack
 from silos.errors import UserError, shown
-from silos.store import open_client, open_common_rows
+from silos.stored.store import open_client, open_common_rows
 from tasks.recording.exported_files import Format, check_format, write_exported
 from tasks.recording.json_files import unwritable
 from tasks.running.opening import open_weights

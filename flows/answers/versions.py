@@ -6,7 +6,7 @@ from typing import Any
 from flows.experiment.project import changing
 from flows.params_file import read
 from silos.errors import UserError
-from silos.store import read_manifest
+from silos.stored.store import read_manifest
 from silos.versions import changes, dvc_version, history
 
 

@@ -22,7 +22,7 @@ from models.training.plan import Kind
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.machine.free_memory import must_fit
-from silos.manifest import Manifest
+from silos.stored.manifest import Manifest
 from tasks.messages import LEAST_ROWS
 
 _OBJECTIVES: Mapping[str, Any] = {

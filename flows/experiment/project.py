@@ -24,7 +24,7 @@ from silos.machine.files import write_bytes
 from silos.private import PrivateStore
 from silos.scaling import AS_THEY_ARE, Scaling
 from silos.sources.load import contents
-from silos.store import Manifest, write
+from silos.stored.store import Manifest, write
 from silos.versions import dvc_version
 from silos.versions.digest import code_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json

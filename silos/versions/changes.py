@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from silos.client_table import ClientTable, empty_table
 from silos.heterogeneity import figures
 from silos.rows import SPLITS
-from silos.store import MANIFEST, read_manifest
+from silos.stored.client_table import ClientTable, empty_table
+from silos.stored.store import MANIFEST, read_manifest
 from silos.versions.linked import files_of, inside, link
 
 LISTED, FEW = 1_000, 20  # changed clients up to which each is described; how many are of more

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.machine.files import write_bytes
-from silos.manifest import Manifest
+from silos.stored.manifest import Manifest
 from silos.versions.digest import file_hashes, folder_digest, listing_digest
 
 __all__ = ["folder_digest", "matches", "record", "recorded", "verify"]

@@ -15,7 +15,7 @@ from silos.errors import RefusalError
 from silos.ledgers.differencing import EVERY, OTHER, Told
 from silos.ledgers.ledger import Ledger
 from silos.private import PrivateStore
-from silos.store import open_missing
+from silos.stored.store import open_missing
 from tasks.messages import Silence
 from tasks.running.opening import different, open_rows
 

@@ -14,9 +14,9 @@ from silos.cohort import Cohort
 from silos.ledgers.differencing import EVERY, OTHER
 from silos.ledgers.ledger import Ledger
 from silos.ledgers.refusals import Kind
-from silos.manifest import Manifest
 from silos.private import PrivateStore
 from silos.schema import schema_of
+from silos.stored.manifest import Manifest
 from tasks.diagnosis.own_rows import Mine
 from tasks.messages import LEAST_ROWS, ScaleMoments
 from tasks.running.opening import open_rows

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import yaml
 
-from silos.manifest import read_manifest
 from silos.schema import schema_of
-from silos.store import open_client, open_missing
+from silos.stored.manifest import read_manifest
+from silos.stored.store import open_client, open_missing
 
 FEATURES = [
     {"name": "age", "low": -2, "high": 2, "missing": {"fill": -0.25}},

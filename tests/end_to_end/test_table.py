@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from silos.manifest import read_manifest
+from silos.stored.manifest import read_manifest
 
 SOURCE = "{kind: table, path: visits.csv, label: outcome, client: hospital, missing: {fill: 0}}"
 OWN = ("data.name=visits", f"data.source={SOURCE}", "data.scheme=[{kind: column, column: client}]")

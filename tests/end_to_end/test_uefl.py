@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from models.served_model import Answering
-from silos.manifest import read_manifest
-from silos.store import open_client
+from silos.stored.manifest import read_manifest
+from silos.stored.store import open_client
 
 MODEL = ("--set", "model={kind: mlp, hidden: [16], dropout: 0.2}", "--set", "training.epochs=1")
 STAGES = "{arm: paper, words: 8, first_rounds: 1, more_rounds: 1, tolerance: -1, stages: 3}"

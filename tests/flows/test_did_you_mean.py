@@ -9,7 +9,7 @@ from flows.experiment.finished_run import find_run
 from flows.experiment.project import Project
 from flows.papers.published_tables import table_of
 from silos.errors import UserError
-from silos.store import read_manifest
+from silos.stored.store import read_manifest
 from silos.versions.dvc_version import record_text, verify
 
 

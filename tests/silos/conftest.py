@@ -11,7 +11,7 @@ from silos.data_params import DataParams, SplitParams
 from silos.rows import Partition, Rows
 from silos.schemes.scheme_params import Step
 from silos.schemes.steps import make_clients
-from silos.store import write
+from silos.stored.store import write
 
 SPLIT = {"validation": 0.1, "test": 0.2}
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from silos import store
 from silos.errors import UserError
 from silos.rows import SPLITS
-from silos.store import open_client, open_common_rows, open_missing, read_manifest, write
+from silos.stored import store
+from silos.stored.store import open_client, open_common_rows, open_missing, read_manifest, write
 from silos.versions.digest import folder_digest
 
 N = 120

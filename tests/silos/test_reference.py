@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from silos import shards
 from silos.cohort import Stack, forget_stacks, make_stacks, open_common, open_stack
 from silos.errors import UserError
 from silos.reference import Silos
-from silos.store import write
+from silos.stored import shards
+from silos.stored.store import write
 
 SIZES = {"lyon": 20, "oslo": 30, "rome": 3}
 

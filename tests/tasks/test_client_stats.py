@@ -18,7 +18,7 @@ from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.sources.synthetic import coefficients
-from silos.store import open_client, write
+from silos.stored.store import open_client, write
 from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, tell_stats
 from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
 from tasks.running.opening import open_weights

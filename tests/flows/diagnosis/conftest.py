@@ -11,7 +11,7 @@ import yaml
 
 from flows.experiment.project import Project
 from models.shift.guarded import TYPES
-from silos.store import write
+from silos.stored.store import write
 from silos.versions.dvc_version import record
 
 CHECKOUT = Path(__file__).parents[3]

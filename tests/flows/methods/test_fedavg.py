@@ -15,7 +15,7 @@ from models.networks.dense import MLP
 from models.streams import client_streams, fold, server_stream, shuffle
 from models.training.optimisers import SGD, Adam
 from silos.private import PrivateStore
-from silos.store import open_client
+from silos.stored.store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 

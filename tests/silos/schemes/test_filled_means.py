@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from silos.errors import UserError
-from silos.manifest import read_manifest
 from silos.rows import SPLITS
-from silos.store import open_client, open_common_rows, open_missing, write
+from silos.stored.manifest import read_manifest
+from silos.stored.store import open_client, open_common_rows, open_missing, write
 
 N = 240
 MEANS = [{"name": "number"}, {"name": "a", "missing": {"fill": "mean"}}, {"name": "b", "missing": {"fill": 0.5}}]

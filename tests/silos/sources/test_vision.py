@@ -18,7 +18,7 @@ def test_torchvision_imports_and_imports_again():
 def test_the_room_imports_without_torch():
     program = (
         "import sys; sys.path.insert(0, '.')\n"
-        "import silos.store, silos.cohort, silos.heterogeneity, silos.versions.dvc_version\n"
+        "import silos.stored.store, silos.cohort, silos.heterogeneity, silos.versions.dvc_version\n"
         "assert 'torch' not in sys.modules and 'PIL' not in sys.modules and 'dvc' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=True)

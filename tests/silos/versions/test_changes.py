@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from silos import manifest, store
 from silos.errors import UserError
-from silos.store import write
+from silos.stored import manifest, store
+from silos.stored.store import write
 from silos.versions import changes
 from silos.versions.dvc_version import record
 

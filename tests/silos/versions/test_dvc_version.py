@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from silos.manifest import Manifest
-from silos.store import read_manifest, write
+from silos.stored.manifest import Manifest
+from silos.stored.store import read_manifest, write
 from silos.versions import dvc_version, history
 from silos.versions.digest import listing_digest
 from silos.versions.dvc_version import folder_digest, matches, record, recorded, verify

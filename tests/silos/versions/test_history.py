@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from silos.errors import UserError
-from silos.store import write
+from silos.stored.store import write
 from silos.versions import dvc_version, history
 from silos.versions.changes import diff
 from silos.versions.digest import folder_digest

@@ -13,7 +13,7 @@ from flows.diagnosis.diagnose_params import DiagnoseParams
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.private import PrivateStore
-from silos.store import write
+from silos.stored.store import write
 from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import PlainRunner, Runner
 

@@ -12,7 +12,7 @@ from models.model import Model
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
 from silos.scaling import Scale, Scaling
-from silos.store import open_client, open_missing, write
+from silos.stored.store import open_client, open_missing, write
 from tasks.messages import LEAST_ROWS
 from tasks.scaling.agree_scale import agree_scale
 from tasks.scaling.tell_far import tell_far

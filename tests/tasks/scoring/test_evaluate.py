@@ -6,7 +6,7 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from silos.private import PrivateStore
-from silos.store import open_client
+from silos.stored.store import open_client
 from tasks.recording.round_metrics import by_client, summary
 from tasks.scoring.evaluate import OUTCOMES, evaluate
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from silos.client_table import DIGEST, ClientEntry, ClientTable
 from silos.errors import UserError
-from silos.manifest import MANIFEST, WAYS_BACK
 from silos.rows import SPLITS, Clients
+from silos.stored.client_table import DIGEST, ClientEntry, ClientTable
+from silos.stored.manifest import MANIFEST, WAYS_BACK
 
 _KINDS = ("x", "y", "missing")
 

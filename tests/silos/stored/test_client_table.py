@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from silos.client_table import ROLES, ClientTable, empty_table, from_bytes, to_bytes
 from silos.errors import UserError
 from silos.rows import SPLITS
-from silos.store import read_manifest
+from silos.stored.client_table import ROLES, ClientTable, empty_table, from_bytes, to_bytes
+from silos.stored.store import read_manifest
 
 
 @st.composite

@@ -13,11 +13,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silos import store
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.rows import SPLITS
-from silos.store import open_client, open_common_rows, read_manifest, write
+from silos.stored import store
+from silos.stored.store import open_client, open_common_rows, read_manifest, write
 from silos.versions.digest import folder_digest
 from silos.versions.dvc_version import recorded
 
@@ -70,7 +70,7 @@ def test_a_rebuild_elsewhere_gives_the_same_bytes(tmp_path, params):
     away.mkdir()
     program = (
         "import sys; from pathlib import Path\n"
-        "from silos.data_params import DataParams; from silos.store import write\n"
+        "from silos.data_params import DataParams; from silos.stored.store import write\n"
         "write(Path('out/small'), DataParams.model_validate_json(sys.argv[1]), Path('.'))"
     )
     subprocess.run(
@@ -283,7 +283,7 @@ def test_the_same_params_are_the_same_bytes_and_one_changed_row_is_one_changed_f
 
 
 def test_the_default_data_are_the_ones_that_data_dvc_records(tmp_path):
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     section = DataParams.model_validate(yaml.safe_load((root / "params.yaml").read_text())["data"])
     write(tmp_path / "data" / section.name, section, root)
     assert folder_digest(tmp_path / "data") == recorded(root)

@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from silos import shards, store
 from silos.cohort import Silos, Stack, make_stacks, open_stack
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.heterogeneity import overview
 from silos.rows import SPLITS
-from silos.store import open_client, read_manifest, write
+from silos.stored import shards, store
+from silos.stored.store import open_client, read_manifest, write
 from silos.versions.digest import folder_digest
 
 

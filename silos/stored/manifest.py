@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from silos.client_table import ClientEntry, ClientTable, from_bytes
 from silos.errors import UserError
 from silos.rows import Task
 from silos.schema import Feature
+from silos.stored.client_table import ClientEntry, ClientTable, from_bytes
 
 FORMAT = 2
 MANIFEST = "manifest.json"

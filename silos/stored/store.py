@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from silos.client_table import ROLES, ClientEntry, ClientTable, to_bytes
 from silos.data_params import DataParams
 from silos.machine.files import leftovers
-from silos.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, to_json
 from silos.names import file_names
 from silos.rows import Clients, Partition, Rows
 from silos.schemes.steps import make_clients
-from silos.shards import check_count, part, reading, write_shard
 from silos.sources.columns import outside
 from silos.sources.load import load
+from silos.stored.client_table import ROLES, ClientEntry, ClientTable, to_bytes
+from silos.stored.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, to_json
+from silos.stored.shards import check_count, part, reading, write_shard
 
 __all__ = [
     "MANIFEST",

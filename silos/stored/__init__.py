@@ -1,0 +1,1 @@
+"""How silos lie on disk: the manifest, its columns, and the files of rows."""
