@@ -1,9 +1,10 @@
 """What flows from a source through a scheme to the store: rows, then clients that own them."""
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 
@@ -77,8 +78,32 @@ class ClientRows:
         return replace(self, x=self.x[chosen], y=self.y[chosen], **{name: c[chosen] for name, c in columns.items()})
 
 
+Record = TypeVar("Record")
+
+
+class InColumns(Sequence[Record]):
+    """Records that are kept as columns; one is made where it is asked for."""
+
+    @abstractmethod
+    def one(self, at: int) -> Record:
+        """The record of this place, from 0."""
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Record]: ...
+
+    def __getitem__(self, at: int | slice) -> Record | list[Record]:
+        places = range(len(self))[at]
+        return self.one(places) if isinstance(places, int) else [self.one(each) for each in places]
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self.one, range(len(self)))
+
+
 @dataclass(frozen=True)
-class Clients(Sequence[ClientRows]):
+class Clients(InColumns[ClientRows]):
     """Clients as columns: their rows one after another, in the order of `names`; one is made where it is asked for.
 
     ends: (clients,) int64, where each client's rows end; x, y, missing: (n, ...) as of `ClientRows`; split: (n,) uint8,
@@ -124,16 +149,8 @@ class Clients(Sequence[ClientRows]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, at: int) -> ClientRows: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[ClientRows]: ...
-
-    def __getitem__(self, at: int | slice) -> ClientRows | list[ClientRows]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        at = range(len(self))[at]
+    def one(self, at: int) -> ClientRows:
+        """See InColumns."""
         mine = slice(int(self.ends[at - 1]) if at else 0, int(self.ends[at]))
         return ClientRows(
             name=self.names[at],
@@ -144,9 +161,6 @@ class Clients(Sequence[ClientRows]):
             role=self.roles[at],
             missing=None if self.missing is None else self.missing[mine],
         )
-
-    def __iter__(self) -> Iterator[ClientRows]:
-        return (self[at] for at in range(len(self)))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from flows.experiment.calls.clients_params import ClientsParams
-from flows.experiment.calls.improving import Improving, validation_rows
+from flows.experiment.calls.improving import Improving
 from flows.experiment.calls.sampling import BySize, Sampler, Uniform
+from flows.experiment.calls.scored import validation_rows
 from flows.experiment.pretrained_file import started
 from flows.params import FocalParams, Params
 from flows.round import Problem

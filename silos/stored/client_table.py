@@ -1,13 +1,11 @@
 """Who the clients of a folder are, as columns: one file for all of them, and an entry made where it is asked for."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 
-from silos.rows import SPLITS, Role
+from silos.rows import SPLITS, InColumns, Role
 
 ROLES: tuple[Role, ...] = ("federated", "fresh", "unseen")  # the codes of the column `role`
 DIGEST = 16  # bytes
@@ -32,7 +30,7 @@ class ClientEntry:
 
 
 @dataclass(frozen=True, eq=False)
-class ClientTable(Sequence[ClientEntry]):
+class ClientTable(InColumns[ClientEntry]):
     """All clients, in the order of listing; those of one file stand together.
 
     domain, file: (clients,) int32, places in `domains` and `files`; role: (clients,) uint8, places in ROLES; rows:
@@ -66,16 +64,8 @@ class ClientTable(Sequence[ClientEntry]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, at: int) -> ClientEntry: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[ClientEntry]: ...
-
-    def __getitem__(self, at: int | slice) -> ClientEntry | list[ClientEntry]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        at = range(len(self))[at]
+    def one(self, at: int) -> ClientEntry:
+        """See InColumns."""
         file = int(self.file[at])
         first, end = self._before[self.first[file]], self._before[self.first[file + 1]]
         return ClientEntry(
@@ -88,9 +78,6 @@ class ClientTable(Sequence[ClientEntry]):
             held=_by_split(end - first),
             digest=self.digest[at].tobytes(),
         )
-
-    def __iter__(self) -> Iterator[ClientEntry]:
-        return (self[at] for at in range(len(self)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClientTable):

@@ -1,15 +1,15 @@
 """Clients that improved are called again (Fed-Focal Loss, arXiv 2011.06283, equations 7 to 13)."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flows.experiment.calls.luck import least, least_of, luck
 from flows.experiment.calls.sampling import Drawing, Memory
+from flows.experiment.calls.scored import validation_rows
 from flows.method import Report
 from flows.round import Problem, Round, tickets
-from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.messages import LEAST_ROWS
 
@@ -68,9 +68,3 @@ class Improving(Drawing):
             f"{some}: fewer than {LEAST_ROWS} validation rows, so never counted as improved (clients.sampling), and drawn "
             "with the rest",
         )
-
-
-def validation_rows(silos: Silos) -> Mapping[str, int]:
-    """How many each client is tried on, its own or common ones."""
-    common = silos.common("validation")
-    return dict.fromkeys(silos.clients, common) if common else silos.rows("validation")

@@ -1,4 +1,6 @@
-"""On whose rows models are scored where not everybody's are."""
+"""On whose rows models are scored where not everybody's are, and on how many of each client."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,3 +18,9 @@ def scored(silos: Silos, wanted: int, seed: int) -> Silos:
         mine = np.flatnonzero(silos.of_role(role))
         drawn += least(tickets[mine], [silos.clients[at] for at in mine.tolist()], wanted)
     return silos.select(sorted(drawn, key=silos.index))
+
+
+def validation_rows(silos: Silos) -> Mapping[str, int]:
+    """How many each client is tried on, its own or common ones."""
+    common = silos.common("validation")
+    return dict.fromkeys(silos.clients, common) if common else silos.rows("validation")

@@ -11,7 +11,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing.durations import duration
-from flows.experiment.calls.improving import validation_rows
+from flows.experiment.calls.scored import validation_rows
 from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Score, Tuned, grid_of, tuned, validation_score

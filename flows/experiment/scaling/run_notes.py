@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flows.experiment.calls.improving import validation_rows
+from flows.experiment.calls.scored import validation_rows
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
 from flows.round import Problem, Round

@@ -76,7 +76,7 @@ def test_a_rebuild_elsewhere_gives_the_same_bytes(tmp_path, params):
     subprocess.run(
         [sys.executable, "-c", program, section.model_dump_json()],
         cwd=away,
-        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(store.__file__).parents[1])},
+        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(store.__file__).parents[2])},
         check=True,
     )
     assert contents(away / "out" / "small") == contents(tmp_path / "data" / "small")
