@@ -20,8 +20,8 @@ _looked = (-_PAUSE, 0)
 def hold_on() -> None:
     """Lets this process keep up to 256 MiB that it freed, in pieces of up to 64 MiB (older: 32), for its next tensors.
 
-    Else glibc gives a step's activations back to the system, which hands them out again page by page and zeroed: of a
-    convolution's step that is a fifth. Where there is another allocator, nothing is done.
+    Else glibc gives a step's activations back to the system, which hands them out again page by page and zeroed. Where there
+    is another allocator, nothing is done.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
