@@ -120,7 +120,7 @@ _opened: OrderedDict[tuple, StackRows] = OrderedDict()
 
 
 def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
-    manifest = silos.manifest
+    manifest, folder = silos.manifest, Path(silos.folder)
     owned = [silos.entries(name) for name in stack.clients]
     counts = [sum(entry.rows[split] for entry in entries) for entries in owned]
     rows = np.zeros(stack.size, np.int64)
@@ -131,7 +131,7 @@ def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
     for at, entries in enumerate(owned):
         start = 0
         for entry in entries:
-            read_x, read_y = open_client(Path(silos.folder), entry, split)
+            read_x, read_y = open_client(folder, entry, split)
             stop = start + len(read_y)
             x[at, start:stop] = _inputs(read_x, silos.scaling)
             y[at, start:stop] = _targets(read_y, silos.scaling)

@@ -1,7 +1,8 @@
 """Files of clients' rows: one client's, or a shard of many, whose rows stand one after another; and their digests."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -49,8 +50,9 @@ def part(path: Path, file: Any, entry: ClientEntry, split: str, kind: str) -> np
     if rows != held:
         whose = f"client {entry.name}" + ("" if count == held else " and others")
         raise UserError(f"{path} {_other_count(rows, split, whose, held)}")
-    if count == held or not count:  # a slice that begins at the end is refused
-        return file.get_tensor(f"{split}_{kind}")[:count]
+    if count == held:
+        return file.get_tensor(f"{split}_{kind}")
+    start = start if count else 0  # a slice that begins at the end is refused
     return there[start : start + count]
 
 
@@ -98,8 +100,7 @@ def client_digest(path: Path, entry: ClientEntry) -> bytes:
     with reading(path, f"client {entry.name}") as file:
         kinds = [kind for kind in _KINDS if f"train_{kind}" in file.keys()]  # noqa: SIM118
         held = {f"{s}_{kind}": part(path, file, entry, s, kind) for s in SPLITS for kind in kinds}
-    counts = np.array([list(entry.rows.values())], np.int32)
-    return _digests(held, counts)[0].tobytes()
+    return _digest(_row(held), struct.pack("<3i", *entry.rows.values()), (each.tobytes() for each in held.values()))
 
 
 def check_count(path: Path, split: str, whose: str, count: int, *tensors: np.ndarray) -> None:
@@ -140,7 +141,7 @@ def _digests(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
 
     Over what a row is, how many there are of each split, and their bytes, in the order of the tensors.
     """
-    row = " ".join(f"{name} {tensor.dtype.str} {tensor.shape[1:]}" for name, tensor in tensors.items()).encode()
+    row = _row(tensors)
     before = np.concatenate([np.zeros((1, len(SPLITS)), np.int64), np.cumsum(rows, axis=0, dtype=np.int64)])
     pieces = []
     for name, tensor in tensors.items():
@@ -150,10 +151,17 @@ def _digests(tensors: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
     counts = rows.astype("<i4").tobytes()
     width = rows.shape[1] * 4
     found = [
-        hashlib.blake2b(
-            b"".join([row, counts[at * width : (at + 1) * width], *(b[ends[at] : ends[at + 1]] for b, ends in pieces)]),
-            digest_size=DIGEST,
-        ).digest()
+        _digest(row, counts[at * width : (at + 1) * width], (b[ends[at] : ends[at + 1]] for b, ends in pieces))
         for at in range(len(rows))
     ]
     return np.frombuffer(b"".join(found), np.uint8).reshape(len(rows), DIGEST)
+
+
+def _row(tensors: Mapping[str, np.ndarray]) -> bytes:
+    """What a row is: the tensors' names, types and shapes."""
+    return " ".join(f"{name} {tensor.dtype.str} {tensor.shape[1:]}" for name, tensor in tensors.items()).encode()
+
+
+def _digest(row: bytes, counts: bytes, rows: Iterable[bytes]) -> bytes:
+    """Of one client: what a row is, how many of each split as little-endian int32, and their bytes."""
+    return hashlib.blake2b(b"".join([row, counts, *rows]), digest_size=DIGEST).digest()

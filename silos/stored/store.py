@@ -75,14 +75,14 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
 
 def open_client(folder: Path, entry: ClientEntry, split: str) -> tuple[np.ndarray, np.ndarray]:
     """One client's rows of one split, read by memory map: x (rows, *shape) as stored, y (rows,) int64 or float32."""
-    path = Path(folder) / entry.file
+    path = folder / entry.file
     with reading(path, f"client {entry.name}") as file:
         return part(path, file, entry, split, "x"), part(path, file, entry, split, "y")
 
 
 def open_missing(folder: Path, entry: ClientEntry, split: str) -> np.ndarray | None:
     """Which values of those rows are missing and filled in: (rows, features) bool; None where none may be missing."""
-    path = Path(folder) / entry.file
+    path = folder / entry.file
     with reading(path, f"client {entry.name}") as file:
         names = file.keys()
         return part(path, file, entry, split, "missing").astype(bool) if f"{split}_missing" in names else None

@@ -91,7 +91,8 @@ class Drawing(Sampler):
         missing, there = self._missing(number), problem.silos.clients
         if missing:
             there = tuple(c for c in there if c not in missing)
-        wanted, drawn = max(1, round(self.fraction * len(there))), list(there)
+        drawn: Sequence[str] = there
+        wanted = max(1, round(self.fraction * len(there)))
         if wanted < len(there):
             chosen = {*self.draw(problem, there, wanted, number, memory)} - missing
             drawn = sorted((c for c in chosen if c in problem.silos), key=problem.silos.index)

@@ -24,7 +24,7 @@ def ask(project):
 
 def test_the_numbers_are_of_the_clients_training_rows(ask, project):
     silos = Project.open([], project, derived=True).silos
-    x, y = open_client(silos.folder, silos.manifest.client("c03"), "train")
+    x, y = open_client(Path(silos.folder), silos.manifest.client("c03"), "train")
     joint = np.cov(np.column_stack([x.reshape(len(x), -1) / 255, np.eye(10)[y]]).T)
     np.testing.assert_allclose(ask()["statistics"], joint[64:, :64].flatten(), atol=1e-6)
 
