@@ -2,7 +2,9 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from flows.console import screen
@@ -12,6 +14,7 @@ from flows.doors.forms import MethodName, Overrides, Seed
 from flows.doors.verb import verb
 from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
+from flows.experiment.commits import Commits
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.identity import identity_of
@@ -138,35 +141,43 @@ class _Run:
         say_warnings(self.folder.name, sampler.warnings(problem))
         best = self.folder.best_round(number, quantity) if keep_best else (-math.inf, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
-        while number < params.training.rounds and not state.finished and not reached:
-            heed()
-            began, number = time.perf_counter(), number + 1
-            there = called(sampler, problem, number, memory)
-            round = self._round(problem, private, number, there, f"round {number}")
-            round = replace(round, validation={} if sampler.asks_validation else None)
-            if number == 1:
-                agreement.count(round.tally)
-            state, report = play(self.page, state, round)
-            memory = sampler.remember(memory, round, report) if round.clients else memory
-            last = number == params.training.rounds or bool(state.finished)
-            score = last or number % params.evaluation.every == 0
-            scores = scores_of(self.project, self._scored(self._model(state, round)), round) if score else []
-            record = records.round_record(round, report, scores, self.project.silos, quantity)
-            if score:
-                record["metrics"] |= scores_of_others(self.project, self.page, state, round)
-            validation = quantity.score(record["metrics"], "validation/")
-            if keep_best and validation > best[0]:
-                best = (validation, number)
-                self.folder.save_best(state, number)
-            reached = self._reached(record)
-            tidy()
-            record["memory"] = {"resident": resident()}
-            record["seconds"] = {"round": time.perf_counter() - began, **round.tally.seconds}
-            self.folder.commit(record, state, memory)
-            self.folder.forget(private, state, best[1])
-            delivery.round_done(number)
-            say_round(self.folder.name, record, quantity, report.said, params.training.rounds)
+        with Commits(self.folder) as commits:
+            while number < params.training.rounds and not state.finished and not reached:
+                heed()
+                began, number = time.perf_counter(), number + 1
+                there = called(sampler, problem, number, memory)
+                round = self._round(problem, private, number, there, f"round {number}")
+                round = replace(round, validation={} if sampler.asks_validation else None)
+                if number == 1:
+                    agreement.count(round.tally)
+                state, report = play(self.page, state, round)
+                memory = sampler.remember(memory, round, report) if round.clients else memory
+                last = number == params.training.rounds or bool(state.finished)
+                score = last or number % params.evaluation.every == 0
+                if score:
+                    commits.settle()  # what follows may take long, and a person waits to hear of the round before
+                scores = scores_of(self.project, self._scored(self._model(state, round)), round) if score else []
+                record = records.round_record(round, report, scores, self.project.silos, quantity)
+                if score:
+                    record["metrics"] |= scores_of_others(self.project, self.page, state, round)
+                validation = quantity.score(record["metrics"], "validation/")
+                if keep_best and validation > best[0]:
+                    best = (validation, number)
+                    self.folder.save_best(state, number)
+                reached = self._reached(record)
+                tidy()
+                record["memory"] = {"resident": resident()}
+                record["seconds"] = {"round": time.perf_counter() - began, **round.tally.seconds}
+                commits.put(record, state, memory, best[1], partial(self._counts, record, report.said, delivery))
+                self.folder.forget(private, commits.kept)
+            commits.settle()
+            self.folder.forget(private, commits.kept)
         return state, number
+
+    def _counts(self, record: dict[str, Any], said: Sequence[str], delivery: Delivery) -> None:
+        """A round is on disk: MLflow and the screen are told of it."""
+        delivery.round_done(record["round"])
+        say_round(self.folder.name, record, self.project.quantity, said, self.project.params.training.rounds)
 
     def _conclude(
         self,

@@ -2,19 +2,20 @@
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flows.params_file import differences
 from models.assessment.quantities import Quantity
 from models.state import State
 from silos import bounds
 from silos.errors import UserError, shown
+from silos.machine.files import write_bytes
 from silos.names import plain
 from silos.private import PrivateStore
-from tasks.recording.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state
+from tasks.recording.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 
@@ -38,6 +39,20 @@ _OWN = {
     "run.json",
     "scaling.json",
 }
+
+
+Files = Sequence[tuple[Path, bytes]]
+"""What is written, in this order."""
+
+
+class Kept(NamedTuple):
+    """What a round needs of the files that rounds before it left.
+
+    private: a reference by client, by section; best: the number of the best round so far, 0 if no state of one is kept.
+    """
+
+    private: Mapping[str, Mapping[str, str]]
+    best: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,10 +129,15 @@ class RunFolder:
             )
         return known
 
-    def commit(self, record: dict[str, Any], state: State, memory: Mapping[str, Any] = NOTHING) -> None:
-        """Journal, then checkpoint: only then the round counts. `memory`: what the sampler of clients remembers."""
-        self.journal.write(record)
-        save_state(self.checkpoint, state, record["round"], memory)
+    def files(self, record: dict[str, Any], state: State, memory: Mapping[str, Any] = NOTHING) -> Files:
+        """What a round leaves: journal, then checkpoint. `memory`: what the sampler of clients remembers."""
+        checkpoint = state_bytes(state, record["round"], memory)
+        return [self.journal.file(record), (self.checkpoint, checkpoint)]
+
+    def commit(self, files: Files) -> None:
+        """Writes them in their order; when the last is there the round counts."""
+        for path, content in files:
+            write_bytes(path, content)
 
     def save_best(self, state: State, number: int) -> None:
         """The state of the best round so far, before that round counts."""
@@ -145,15 +165,19 @@ class RunFolder:
             for r in self.journal.each(last)
         ]
 
-    def forget(self, private: PrivateStore, state: State, best: int) -> None:
-        """Deletes best states that were beaten, and private state that no checkpoint names any more."""
+    def forget(self, private: PrivateStore, keep: Sequence[Kept]) -> None:
+        """Deletes best states that were beaten, and private state, of which none of these has need any more."""
+        numbers = {each.best for each in keep}
         for old in self.path.glob("best-*.safetensors"):
-            if old != self._best(best):
+            if old not in map(self._best, numbers):
                 old.unlink()
-        kept = load_state(self._best(best)) if best and state.private else None
-        for section, refs in state.private.items():
-            also = kept[0].private.get(section, {}) if kept else {}
-            private.keep(section, {*refs.values(), *also.values()})
+        sections = {section for each in keep for section in each.private}
+        if not sections:
+            return
+        bests = [found.state.private for found in (load_state(self._best(n)) for n in numbers if n) if found]
+        for section in sections:
+            refs = [part.get(section, {}) for part in (*(each.private for each in keep), *bests)]
+            private.keep(section, {ref for part in refs for ref in part.values()})
 
     def _best(self, number: int) -> Path:
         return self.path / f"best-{number:06d}.safetensors"

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from models.state import State
 from silos.errors import UserError
 from silos.machine.files import write_bytes
-from tasks.recording.json_files import ANEW, read_json, write_compact
+from tasks.recording.json_files import ANEW, compact, read_json
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -32,7 +32,12 @@ class Checkpoint(NamedTuple):
 
 
 def save_state(path: Path, state: State, round: int, memory: Mapping[str, Any] = NOTHING) -> None:
-    """The checkpoint, whole or not at all; ValueError or TypeError for a memory that is no plain JSON."""
+    """The checkpoint, whole or not at all; errors as of `state_bytes`."""
+    write_bytes(path, state_bytes(state, round, memory))
+
+
+def state_bytes(state: State, round: int, memory: Mapping[str, Any] = NOTHING) -> bytes:
+    """A checkpoint's content; ValueError or TypeError for a memory that is no plain JSON."""
     held = json.loads(json.dumps(dict(memory), sort_keys=True, allow_nan=False))
     if held != memory:
         raise TypeError(f"the sampler's memory comes back from JSON as {held}, and is {dict(memory)}")
@@ -51,7 +56,7 @@ def save_state(path: Path, state: State, round: int, memory: Mapping[str, Any] =
         "sections": list(state.tensors),
         "sha256": _sha256(state, round, held),
     }
-    write_bytes(path, save(tensors, metadata={"state": json.dumps(rest, sort_keys=True)}))
+    return bytes(save(tensors, metadata={"state": json.dumps(rest, sort_keys=True)}))
 
 
 def load_state(path: Path) -> Checkpoint | None:
@@ -84,9 +89,13 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def file(self, record: dict[str, Any]) -> tuple[Path, bytes]:
+        """Where the record of a round is written, over what a killed process may have left; and its content."""
+        return self._path(record["round"]), compact(record)
+
     def write(self, record: dict[str, Any]) -> None:
-        """The record of its round, replacing what a killed process may have left."""
-        write_compact(self._path(record["round"]), record)
+        """Writes it."""
+        write_bytes(*self.file(record))
 
     def read(self, round: int) -> dict[str, Any]:
         """One round's record; UserError if it is not there whole."""

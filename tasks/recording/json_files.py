@@ -23,13 +23,13 @@ def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(finite(content), indent=1, sort_keys=True) + "\n").encode())
 
 
-def write_compact(path: Path, content: Any) -> None:
-    """The same on one line, in a fraction of the time: for records of many clients."""
+def compact(content: Any) -> bytes:
+    """What `write_json` writes, on one line, in a fraction of the time: for records of many clients."""
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except ValueError:
         text = json.dumps(finite(content), sort_keys=True)
-    write_bytes(path, f"{text}\n".encode())
+    return f"{text}\n".encode()
 
 
 def read_json(path: Path, way_out: str = "bring it back from a copy, or move it away", keys: Iterable[str] = ()) -> Any:

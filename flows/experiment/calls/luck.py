@@ -15,7 +15,7 @@ Of more clients each has a stream of its own, hashed once a run from seed and na
 that: other numbers, and as random.
 """
 
-_BLOCK = 1 << 14  # streams whose numbers stay in a core's cache
+_BLOCK = 1 << 15  # streams whose numbers stay in a core's cache
 
 
 def luck(problem: Problem, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:

@@ -40,14 +40,14 @@ def test_between_any_two_writes_the_journal_is_at_the_checkpoint_or_one_round_be
 
     monkeypatch.setattr(Path, "replace", look)
     for number in (1, 2, 3):
-        folder.commit(record(number), state(number))
+        folder.commit(folder.files(record(number), state(number)))
     assert seen == [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]
 
 
 @pytest.mark.parametrize(("at", "left"), [(1, (1, 1)), (2, (2, 1))])
 def test_a_write_that_fails_leaves_the_round_before_and_the_round_can_be_written_again(at, left, tmp_path, monkeypatch):
     folder, renames, rename = RunFolder(tmp_path / "run"), [], Path.replace
-    folder.commit(record(1), state(1))
+    folder.commit(folder.files(record(1), state(1)))
 
     def fail(old: Path, new: Path) -> Path:
         renames.append(new)
@@ -58,10 +58,10 @@ def test_a_write_that_fails_leaves_the_round_before_and_the_round_can_be_written
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", fail)
         with pytest.raises(OSError, match="the disk is full"):
-            folder.commit(record(2), state(2))
+            folder.commit(folder.files(record(2), state(2)))
     assert reached(folder) == left
     assert load_state(folder.checkpoint)[0].sha256() == state(1).sha256()
-    folder.commit(record(2), state(2))
+    folder.commit(folder.files(record(2), state(2)))
     assert reached(folder) == (2, 2)
     assert load_state(folder.checkpoint)[0].sha256() == state(2).sha256()
 

@@ -26,7 +26,7 @@ def test_a_member_is_the_model_that_its_run_reports_and_no_other(report, reporte
     folder = RunFolder(opened.runs / "compare-x" / "fedavg-seed0")
     for number in range(1, ROUNDS + 1):
         score = {"validation/accuracy/mean": 0.9 if number == BEST else 0.1, "accuracy/mean": number / 10}
-        folder.commit({"round": number, "metrics": score}, state(number))
+        folder.commit(folder.files({"round": number, "metrics": score}, state(number)))
     folder.save_best(state(BEST), BEST)
     write_json(folder.result, {"rounds": ROUNDS, "reported_round": reported, "mlflow_run_id": None})
     model, round = _model(page, PlainRunner(), opened, 0, folder)

@@ -1,0 +1,163 @@
+"""Commits beside training: what is on disk, who is told, and what is kept, at every moment."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.experiment.commits import Commits
+from flows.experiment.run_folder import Kept, RunFolder
+from models.state import State
+from silos.private import PrivateStore
+from tasks.recording.checkpoint import load_state
+
+SHORT, LONG = 1e-9, 1e9  # seconds of a round, beside which a commit is long, and short
+
+
+def state(number: int, refs: dict[str, str] | None = None) -> State:
+    return State({"weights": {"w": torch.full((3,), float(number))}}, private={"weights": refs} if refs else {})
+
+
+def record(number: int, seconds: float = SHORT) -> dict:
+    return {"round": number, "metrics": {}, "seconds": {"round": seconds}}
+
+
+@pytest.fixture
+def gate(monkeypatch) -> threading.Event:
+    """Set at first; while it is not, no file gets its name."""
+    opened, rename = threading.Event(), Path.replace
+    opened.set()
+
+    def wait(old: Path, new: Path) -> Path:
+        assert opened.wait(10)
+        return rename(old, new)
+
+    monkeypatch.setattr(Path, "replace", wait)
+    return opened
+
+
+def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_before_it_is_there(tmp_path, gate):
+    folder, told = RunFolder(tmp_path / "run"), []
+    with Commits(folder) as commits:
+        commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
+        assert told == [1]  # how long it takes is not known before
+        gate.clear()
+        commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
+        assert load_state(folder.checkpoint).round == 1
+        assert told == [1]
+        gate.set()
+        commits.settle()
+    assert told == [1, 2]
+    assert load_state(folder.checkpoint).state.sha256() == state(2).sha256()
+
+
+def test_beside_a_long_round_it_is_waited_for(tmp_path):
+    folder, told = RunFolder(tmp_path / "run"), []
+    with Commits(folder) as commits:
+        for number in (1, 2, 3):
+            commits.put(record(number, LONG), state(number), {}, 0, lambda number=number: told.append(number))
+            assert told[-1] == number == load_state(folder.checkpoint).round
+
+
+def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_path):
+    folder, told = RunFolder(tmp_path / "run"), []
+    with Commits(folder) as commits:
+        for number in range(1, 20):
+            commits.put(record(number), state(number), {}, 0, lambda number=number: told.append(number))
+            assert told[:-1] == list(range(1, number))[: len(told) - 1]
+            assert len(told) >= number - 1
+            assert load_state(folder.checkpoint).round >= number - 1
+        commits.settle()
+    assert told == list(range(1, 20))
+    assert load_state(folder.checkpoint).round == 19
+
+
+def test_what_changes_after_it_was_put_is_written_as_it_was(tmp_path, gate):
+    folder, weights, memory = RunFolder(tmp_path / "run"), torch.ones(3), {"seen": ["lyon"]}
+    with Commits(folder) as commits:
+        commits.put(record(1), state(1), {}, 0, lambda: None)
+        gate.clear()
+        commits.put(record(2), State({"weights": {"w": weights}}), memory, 0, lambda: None)
+        weights.zero_()
+        memory["seen"].append("oslo")
+        gate.set()
+    held = load_state(folder.checkpoint)
+    assert held.state.tensors["weights"]["w"].tolist() == [1, 1, 1]
+    assert held.memory == {"seen": ["lyon"]}
+
+
+def test_an_error_of_the_disk_is_raised_by_who_waits_and_the_round_before_stays(tmp_path, monkeypatch):
+    folder, told, rename = RunFolder(tmp_path / "run"), [], Path.replace
+
+    def full(old: Path, new: Path) -> Path:
+        if new.name == "000002.json":
+            raise OSError(28, "the disk is full")
+        return rename(old, new)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with Commits(folder) as commits:
+        commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
+        commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
+        with pytest.raises(OSError, match="the disk is full"):
+            commits.put(record(3), state(3), {}, 0, lambda: told.append(3))
+    assert told == [1]
+    assert load_state(folder.checkpoint).round == 1
+
+
+def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path, gate):
+    folder, told = RunFolder(tmp_path / "run"), []
+
+    def fail() -> None:
+        with Commits(folder) as commits:
+            commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
+            gate.clear()
+            commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
+            gate.set()
+            raise ValueError("the next round")
+
+    with pytest.raises(ValueError, match="the next round"):
+        fail()
+    assert told == [1]
+    assert load_state(folder.checkpoint).round == 2
+
+
+def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tmp_path, gate):
+    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+
+    def keeps(number: int) -> dict[str, str]:
+        return store.save("weights", ["lyon"], {"w": torch.full((1, 3), float(number)).numpy()})
+
+    def there() -> tuple[int, list[str]]:
+        return len(list((tmp_path / "private").rglob("*.safetensors"))), sorted(
+            path.name for path in folder.path.glob("best-*")
+        )
+
+    with Commits(folder) as commits:
+        for number in (1, 2):
+            held = state(number, keeps(number))
+            folder.save_best(held, number)
+            if number == 2:
+                gate.clear()
+            commits.put(record(number), held, {}, number, lambda: None)
+            gate_was_shut, before = not gate.is_set(), commits.kept
+            folder.forget(store, before)
+        assert gate_was_shut
+        # round 2 does not count yet: a kill now goes on from round 1
+        assert there() == (2, ["best-000001.safetensors", "best-000002.safetensors"])
+        assert load_state(folder.checkpoint).round == 1
+        assert store.load("weights", load_state(folder.checkpoint).state.private["weights"], "lyon")["w"][0] == 1
+        gate.set()
+        commits.settle()
+        folder.forget(store, commits.kept)
+    assert there() == (1, ["best-000002.safetensors"])
+
+
+def test_private_state_of_the_best_round_stays_with_it(tmp_path):
+    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+    best = store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()})
+    folder.save_best(state(1, best), 1)
+    last = store.save("weights", ["lyon"], {"w": torch.zeros(1, 3).numpy()})
+    folder.forget(store, [Kept({"weights": last}, 1)])
+    assert store.load("weights", best, "lyon")["w"].tolist() == [1, 1, 1]
+    assert store.load("weights", last, "lyon")["w"].tolist() == [0, 0, 0]
