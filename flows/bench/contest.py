@@ -127,7 +127,7 @@ def _other(root: Path, workload: Workload, kind: str, threads: str) -> dict[str,
     described = {**workload.params(), "clients": workload.clients, "threads": int(threads)}
     described["training"]["rounds"] = min(workload.rounds, _ROUNDS_OF_OTHERS)
     command = [interpreter(kind), "-m", module, str(root / "data" / workload.name.lower()), json.dumps(described)]
-    answer, peak = _child(command, root)
+    answer, peak = child(command, root)
     return {**answer, "peak_bytes": peak}
 
 
@@ -174,7 +174,7 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
     counted = network_cost(model.network, weights, of_one(model.context), x, y, problem.training.objective)
     flop = 2 * counted.both * workload.clients * workload.rows
-    found, _ = _child([sys.executable, "-m", "flows.bench.contestants.limits", str(THREADS)], root)
+    found, _ = child([sys.executable, "-m", "flows.bench.contestants.limits", str(THREADS)], root)
     return {**found, "flop_of_a_round": flop, "share_of_products": flop / seconds / found["flop_per_second"]}
 
 
@@ -187,10 +187,10 @@ def _ratios(
 
 def command(root: Path, *arguments: str) -> tuple[dict[str, Any], int]:
     """`siloflow ARGUMENTS` in this folder: its JSON, and the most memory that it held."""
-    return _child([sys.executable, "-c", "from flows.cli import main; main()", *arguments], root)
+    return child([sys.executable, "-c", "from flows.cli import main; main()", *arguments], root)
 
 
-def _child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
+def child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
     """The last line of a process's output, as JSON, and its own peak of resident memory in bytes."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, text=True, env=_environment())

@@ -1,5 +1,6 @@
 """What it costs that clients exist who are not called: W6, rounds of a hundred clients of a thousand, and of a million."""
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from flows.bench.contest import PAUSE, command, scratch
+from flows.bench.contest import PAUSE, child, command, scratch
 from flows.experiment.run_folder import RunFolder
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -75,6 +76,7 @@ def _params(size: int) -> dict[str, Any]:
 
 
 def _run(root: Path, seed: int) -> dict[str, Any]:
+    opened, _ = child([sys.executable, "-m", "flows.bench.contestants.opens"], root)
     start = time.perf_counter()
     result, peak = command(root, "run", "fedavg", "--seed", str(seed), "--json")
     whole = time.perf_counter() - start
@@ -82,6 +84,7 @@ def _run(root: Path, seed: int) -> dict[str, Any]:
     seconds = [record["seconds"]["round"] for record in folder.rounds(result["rounds"])]
     journal = [path.stat().st_size for path in sorted(folder.journal.folder.glob("*.json"))]
     return {
+        "opened": opened["seconds"],
         "first": seconds[0],
         "round": median(seconds[1:-1]),
         "around": whole - sum(seconds),
@@ -91,5 +94,7 @@ def _run(root: Path, seed: int) -> dict[str, Any]:
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    middle = {name: median(run[name] for run in runs) for name in ("first", "round", "around", "journal_bytes")}
+    middle = {
+        name: median(run[name] for run in runs) for name in ("opened", "first", "round", "around", "journal_bytes")
+    }
     return {**middle, "peak_bytes": max(run["peak_bytes"] for run in runs)}

@@ -95,7 +95,7 @@ def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def population(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a number of clients: making them; then a round of a hundred of them."""
-    made = text_table("clients", "partition", "its peak", "on disk")
+    made = text_table("clients", "partition", "its peak", "on disk", "opened")
     rounds = text_table("clients", "a round", "times", "each turn", "first", "peak", "journal")
     lines = list(answer["sizes"].values())
     for line in lines:
@@ -104,6 +104,7 @@ def population(answer: dict[str, Any], console: PlainConsole) -> None:
             f"{line['partition_seconds']:.1f} s",
             f"{line['partition_peak_bytes'] / 2**20:.0f} MiB",
             f"{line['data_bytes'] / 2**20:.0f} MiB",
+            f"{line['opened']:.2f} s",
         )
         rounds.add_row(
             f"{line['clients']:,}",

@@ -10,11 +10,11 @@ import pytest
 
 BENCH = """
 import sys
-from flows.bench.contest import _child, scratch
+from flows.bench.contest import child, scratch
 
 with scratch() as root:
     print(root, flush=True)
-    _child([sys.executable, "-c", "import os, time; print(os.getpid(), file=open('pid', 'w')); time.sleep(60)"], root)
+    child([sys.executable, "-c", "import os, time; print(os.getpid(), file=open('pid', 'w')); time.sleep(60)"], root)
 """
 
 

@@ -264,6 +264,7 @@ def test_what_those_cost_who_are_not_called_is_measured_on_runs_that_call_a_hund
     # it has those that were called, and nobody else
     assert many["journal_bytes"] == pytest.approx(few["journal_bytes"], rel=0.02)
     assert 1.5 < many["data_bytes"] / few["data_bytes"] < 2.2
+    assert 0 < few["opened"] < few["around"]
 
 
 def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):

@@ -265,6 +265,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "partition_seconds": 113.4,
                     "partition_peak_bytes": 2**31,
                     "data_bytes": 2**29,
+                    "opened": 1.4,
                     "first": 1.07,
                     "round": 0.093,
                     "around": 17.9,
