@@ -13,7 +13,7 @@ from flows.diagnosis.earlier_version import earlier
 LOOKS = """
 import sys
 from pathlib import Path
-from flows.cli import _can_compare
+from flows.cli.answering import _can_compare
 from flows.experiment.project import Project
 _can_compare(Project.open(root=Path(sys.argv[1])), sys.argv[2])
 print("prefect" in sys.modules)

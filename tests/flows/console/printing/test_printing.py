@@ -408,9 +408,9 @@ def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
 
 
 def printed_by_commands() -> set[str]:
-    """The names of printers that flows/cli.py gives to `Session.answer`."""
-    tree = ast.parse(Path(cli.__file__).read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    """The names of printers that flows/cli/ gives to `Session.answer`."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(cli.__file__).parent.glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     answers = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "answer"]
     return {node.value for call in answers for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
 
