@@ -6,6 +6,7 @@ from typing import Any
 from flows.console.printing.literal_text import PlainConsole, text_table
 
 _SPLITS = ("train", "validation", "test")
+_CHANGES = ("added", "removed", "changed")
 
 
 def init(made: dict[str, Any], console: PlainConsole) -> None:
@@ -159,16 +160,16 @@ def data_diff(answer: dict[str, Any], console: PlainConsole) -> None:
     table = text_table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
     for silo in answer["silos"]:
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *_sides(silo["before"], silo["after"]))
+    differ = sum(each[kind] for each in answer["partitions"] for kind in _CHANGES)
+    some = len(answer["silos"]) < differ
+    if some:
+        console.print(f"{len(answer['silos']):,} of {differ:,} silos that differ:")
     console.print(table)
-    differ = {
-        each["name"]: sum(each[kind] for kind in ("added", "removed", "changed")) for each in answer["partitions"]
-    }
-    if sum(differ.values()) > len(answer["silos"]):
-        console.print(f"the first of {sum(differ.values()):,} silos that differ:")
+    if some:
         for each in answer["partitions"]:
             clients = " → ".join(f"{each[side]['clients']:,}" for side in ("before", "after"))
-            kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in ("added", "removed", "changed"))
-            console.print(f"{each['name']}: {clients} silos: {kinds}")
+            kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in _CHANGES)
+            console.print(f"{each['name']}, in all: {clients} silos; {kinds}")
 
 
 def data_use(answer: dict[str, Any], console: PlainConsole) -> None:

@@ -42,14 +42,14 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(_heading(len({r["seed"] for r in answer["runs"]}), bool(answer["paired"])))
     for p in answer["paired"]:
         console.print(f"  {p['sentence']}")
+    for line in _said_at_the_end(answer):
+        console.print(line)
     if answer["tuning"]:
         console.print(f"settings, chosen on validation rows of seed {answer['tuning'][0]['seed']}:")
     for one in answer["tuning"]:
         console.print(f"  {one['method']}: {tuned_sentence(one)}")
-    for line in _said_at_the_end(answer):
-        console.print(f"  {line}")
     for failure in answer["failed"]:
-        console.print(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
+        console.print(f"{failure['method']} seed {failure['seed']} failed: {failure['error']}")
     console.print()
     console.print(f"data version  {answer['data_version']}")
     console.print(f"figure        {answer['figure']}")

@@ -2,6 +2,7 @@
 
 import ast
 import io
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -559,3 +560,29 @@ def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
     PRINTERS["partition"](made, console)
     said = stream.getvalue().decode()
     assert "0 validation and 0 test rows; common to all 384 test and 270 validation rows" in said
+
+
+def printed(name: str, content: dict[str, Any]) -> list[str]:
+    stream, console = terminal("utf-8")
+    PRINTERS[name](content, console)
+    return stream.getvalue().decode().splitlines()
+
+
+def test_only_what_belongs_to_a_heading_is_indented_in_a_comparison():
+    scored = {"about": "evaluation", "sentence": "scored on 4 of 9 clients.", "methods": [EVIL]}
+    lines = printed("compare", SAMPLES["compare"][0] | {"notes": [scored]})
+    tells = [line for line in lines if scored["sentence"] in line or " failed: " in line]
+    assert len(tells) == 2
+    assert not any(line.startswith(" ") for line in tells)
+    headed = [before for before, line in pairwise(lines) if line.startswith("  ") and not before.startswith("  ")]
+    assert headed
+    assert all(line.endswith(":") for line in headed)
+
+
+def test_how_many_silos_of_how_many_are_described_is_said_above_them():
+    sample = SAMPLES["data_diff"][0]
+    lines = printed("data_diff", sample)
+    assert lines[0] == "1 of 2 silos that differ:"
+    assert lines[-1].endswith(", in all: 1 → 2 silos; 1 added, 0 removed, 1 changed")
+    every = printed("data_diff", sample | {"partitions": [sample["partitions"][0] | {"added": 0}]})
+    assert every == lines[1:-1]
