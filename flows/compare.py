@@ -1,11 +1,11 @@
 """The flow `compare`: several methods on the same seeds and rows, and what their differences are worth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from flows.doors.forms import MethodName, Overrides, Seed
+from flows.doors.forms import MethodNames, MethodOrNone, Overrides, Seeds, Text
 from flows.doors.verb import verb
 from flows.experiment import identity, prefect_page
 from flows.experiment.flow_parameters import admitted
@@ -33,12 +33,12 @@ Results = dict[tuple[str, int], dict[str, Any]]
 
 @verb(run_name="compare")
 def compare(
-    methods: list[MethodName] | None = None,
-    seeds: list[Seed] | None = None,
-    reference: MethodName | None = None,
-    overrides: Overrides | None = None,
+    methods: MethodNames = (),
+    seeds: Seeds = (),
+    reference: MethodOrNone = "",
+    overrides: Overrides = (),
     resume: bool = False,
-    name: str | None = None,
+    name: Text = "",
 ) -> dict[str, Any]:
     """Every method with every seed, then the table, the figure and the paired comparisons, as plain JSON.
 
@@ -46,19 +46,19 @@ def compare(
     settings. A run that fails does not stop the others; its error is under `failed`.
 
     Args:
-        methods: Those that are compared.
-        seeds: Of training; every method trains with each.
-        reference: The method that the others are compared with.
-        overrides: Values over those of params.yaml, each as section.key=value.
+        methods: Those that are compared; params.yaml's if none is chosen.
+        seeds: Of training; every method trains with each. Those of params.yaml if none is given.
+        reference: The method that the others are compared with; params.yaml's if none is chosen.
+        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
         resume: Go on with the comparison that is named, or the newest, which must have asked for the same.
-        name: What a new one is called, in runs/ and in MLflow; with resume, which goes on.
+        name: What a new comparison is called, in runs/ and in MLflow; with resume, the one that goes on.
     """
     overrides = admitted(overrides or [])
     project = Project.open(overrides)
     with project.working("compare"):
         wanted = plan(project, methods, seeds, reference)
-        called = None if name is None or resume else free_name(project, name)
-        name = resumed(project, name) if resume else None
+        called = free_name(project, name) if name and not resume else None
+        name = resumed(project, name or None) if resume else None
         if name is not None:
             _same(wanted, experiment(project, name))
         else:
@@ -68,7 +68,9 @@ def compare(
             return _compared(project, name, wanted, overrides)
 
 
-def plan(project: Project, methods: list[str] | None, seeds: list[int] | None, reference: str | None) -> dict[str, Any]:
+def plan(
+    project: Project, methods: Sequence[str] | None, seeds: Sequence[int] | None, reference: str | None
+) -> dict[str, Any]:
     """What will be run; UserError for what cannot be run, before anything starts."""
     defaults = project.params.comparison
     methods = list(dict.fromkeys(methods or defaults.methods))

@@ -22,12 +22,12 @@ from tasks.running.runner import PrefectRunner, Runner
 
 
 @verb(run_name="diagnose")
-def diagnose(against: str | None = None, overrides: Overrides | None = None) -> dict[str, Any]:
+def diagnose(against: str | None = None, overrides: Overrides = ()) -> dict[str, Any]:
     """Asks every silo, compares all pairs, and writes down what was found.
 
     Args:
         against: Each silo is compared with itself in this version, a git revision or the start of a data version.
-        overrides: Values over those of params.yaml, each as section.key=value.
+        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = Project.open(admitted(overrides or []))
     with project.working("diagnose"), project.workers() as workers:

@@ -13,11 +13,11 @@ from silos.versions import dvc_version
 
 
 @verb(run_name="partition")
-def partition(overrides: Overrides | None = None) -> dict[str, Any]:
-    """Writes data/<name>/ as params.yaml describes it and updates data.dvc; answers with what was made.
+def partition(overrides: Overrides = ()) -> dict[str, Any]:
+    """Writes the folder of data/ that params.yaml describes and updates data.dvc; answers with what was made.
 
     Args:
-        overrides: Values over those of params.yaml, each as section.key=value.
+        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = Project.open(admitted(overrides or []))
     prefect_page.called(f"partition {project.params.data.name}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.doors.forms import Overrides, PaperName, Scale, Seed
+from flows.doors.forms import Overrides, PaperName, Scale, Seeds
 from flows.doors.verb import verb
 from flows.experiment.flow_parameters import admitted, outside
 from flows.experiment.project import Project
@@ -25,18 +25,18 @@ def reproduce(
     paper: PaperName,
     table: str,
     scale: Scale = "cpu",
-    seeds: list[Seed] | None = None,
-    overrides: Overrides | None = None,
+    seeds: Seeds = (),
+    overrides: Overrides = (),
     estimate: bool = False,
 ) -> dict[str, Any]:
     """Published beside ours for every cell of a table; a sweep that was interrupted goes on where it stopped.
 
     Args:
-        paper: Whose table.
+        paper: The page of the paper whose table it is.
         table: One of the paper's tables, as `siloflow reproduce` lists them; of figure 3 it is figure-3.
-        scale: What one machine's processors manage, or the published size.
+        scale: What the processors of one machine manage (cpu), or the published size (paper).
         seeds: Of training; those of the scale if none is given.
-        overrides: Values over those of params.yaml, each as section.key=value.
+        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
         estimate: Only say how long it would take.
     """
     overrides = admitted(overrides or [])

@@ -10,7 +10,7 @@ from typing import Any
 from flows.console import screen
 from flows.console.ctrl_c import heed
 from flows.console.run_news import say_notes, say_result, say_round, say_warnings
-from flows.doors.forms import MethodName, Overrides, Seed
+from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
 from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
@@ -44,32 +44,32 @@ from tasks.running.runner import PrefectRunner
 def run(
     method: MethodName,
     seed: Seed = 0,
-    overrides: Overrides | None = None,
+    overrides: Overrides = (),
     resume: bool = False,
-    experiment: str | None = None,
+    experiment: Text = "",
     cell: str = "",
     derived: bool = False,
 ) -> dict[str, Any]:
     """One run of a method; answers with its result as plain JSON.
 
     Args:
-        method: What trains.
+        method: The method that trains.
         seed: Of training; the partition has its own in params.yaml.
-        overrides: Values over those of params.yaml, each as section.key=value.
+        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
         resume: Go on after the last whole round of the newest such run.
-        experiment: The set of runs that this one belongs to; a new one if none is given.
-        cell: Its place in that set.
+        experiment: The folder in runs/ that the run is put into; a new one if none is named.
+        cell: What the name of the run begins with, where that folder has several runs of the method with the seed.
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
     project = Project.open(admitted(overrides or []), derived=derived)
     page = project.params.page(method, project.root)
     name = run_name(method, seed, cell)
-    if experiment is not None:
+    if experiment:
         plain(experiment, "the experiment")
     with project.working(name):
-        if experiment is None and resume:
+        if not experiment and resume:
             experiment = newest_experiment(project, "run", inside=name)
-        if experiment is None:
+        if not experiment:
             about = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
             experiment = new_experiment(project, "run", about)
         return _within(project, page, method, seed, RunFolder(project.runs / experiment / name), resume)

@@ -140,6 +140,7 @@ def pages(mlflow: int, prefect: int, comparison: dict[str, Any]) -> Iterator[tup
     yield "prefect-compare", f"{at}/runs/flow-run/{compare['id']}", "MLflow"
     yield "prefect-run", f"{at}/runs/flow-run/{single['id']}", "Parent Run"
     yield "prefect-deployment", f"{at}/deployments", "siloflow-compare"
+    yield "prefect-form", f"{at}/deployments/deployment/{compare['deployment_id']}/run", "if none is chosen"
 
 
 class Browser:

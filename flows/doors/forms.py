@@ -1,9 +1,12 @@
-"""Types of the verbs' parameters that say to Prefect's forms what there is to choose from.
+"""Types of the verbs' parameters that say to Prefect's forms what a field takes and what there is to choose from.
 
 They check nothing: a form may be filled by other means, and what is wrong is told by the verb, in its own words.
+
+Each is of one plain type in a form. Where null is a second one, the page shows a switch between types and no field; and it
+refuses null in a field of one type. What is not given is therefore an empty list or an empty text, and None says the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
@@ -12,16 +15,23 @@ from flows.method import names as methods
 from flows.papers.paper_names import names as papers
 from silos import bounds
 
-
-def _one_of(values: list[str]) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "enum": values})
+_SEED = {"type": "integer", "minimum": 0, "maximum": bounds.SEED}
 
 
-MethodName = Annotated[str, _one_of(methods())]
-PaperName = Annotated[str, _one_of(papers())]
-Scale = Annotated[str, _one_of(["cpu", "paper"])]
-Seed = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": bounds.SEED})]
-Overrides = Annotated[
-    list[str] | Mapping[str, Any],
-    WithJsonSchema({"type": "array", "items": {"type": "string"}, "examples": [["training.rounds=20"]]}),
-]
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(values)}
+
+
+def _several(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+MethodName = Annotated[str, WithJsonSchema(_one_of(*methods()))]
+MethodNames = Annotated[Sequence[str] | None, WithJsonSchema(_several(_one_of(*methods())))]
+MethodOrNone = Annotated[str | None, WithJsonSchema(_one_of("", *methods()))]
+PaperName = Annotated[str, WithJsonSchema(_one_of(*papers()))]
+Scale = Annotated[str, WithJsonSchema(_one_of("cpu", "paper"))]
+Seed = Annotated[int, WithJsonSchema(_SEED)]
+Seeds = Annotated[Sequence[int] | None, WithJsonSchema(_several(_SEED))]
+Overrides = Annotated[Sequence[str] | Mapping[str, Any] | None, WithJsonSchema(_several({"type": "string"}))]
+Text = Annotated[str | None, WithJsonSchema({"type": "string"})]

@@ -35,7 +35,7 @@ class Sweep:
     """
 
     def __init__(
-        self, paper: str, table: str, scale: str, seeds: list[int] | None = None, overrides: Sequence[str] = ()
+        self, paper: str, table: str, scale: str, seeds: Sequence[int] | None = None, overrides: Sequence[str] = ()
     ) -> None:
         self.page = table_of(paper, table, scale)
         self.named, self.paper, self.table, self.scale = paper, Path(paper).stem, table, scale

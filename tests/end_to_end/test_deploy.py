@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.utilities.schema_tools.validation import validate
 
 ROOT = Path(__file__).parents[2]
 PREFECT = Path(sys.executable).parent / "prefect"
@@ -76,15 +77,22 @@ def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[
     raise AssertionError({id: run["state"] for id, run in runs.items()})
 
 
+def filled(deployment: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+    """What the page sends: what is filled in, and in all other fields what stands there at the beginning."""
+    fields = deployment["parameter_openapi_schema"]["properties"]
+    return {name: field["default"] for name, field in fields.items() if "default" in field} | parameters
+
+
 def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mistake_in_a_sentence(deployed):
     api, folder = deployed
     there = {d["entrypoint"]: d for d in api("/deployments/filter", {})}
+    by_path = there["flows/compare.py:compare"]  # the one whose parameters Prefect checks
     made, *_ = ended(api, (there["flows.partition.partition"], {}))
     assert made["state"]["type"] == "COMPLETED", made["state"]
     one, compared, wrong, forbidden = ended(
         api,
-        (there["flows.run.run"], {"method": "fedavg", "overrides": ONE_ROUND}),
-        (there["flows/compare.py:compare"], {"methods": ["fedavg"], "seeds": [1], "overrides": ONE_ROUND}),
+        (there["flows.run.run"], filled(there["flows.run.run"], method="fedavg", overrides=ONE_ROUND)),
+        (by_path, filled(by_path, methods=["fedavg"], seeds=[1], overrides=ONE_ROUND)),
         (there["flows.run.run"], {"method": "fedavgg"}),
         (there["flows.run.run"], {"method": "fedavg", "overrides": ["extra_methods.own=own.py"]}),
     )
@@ -106,3 +114,12 @@ def test_a_form_says_what_a_parameter_is_and_what_there_is_to_choose(deployed):
     assert {"fedavg", "uefl"} <= set(forms["run"]["method"]["enum"])
     assert "mcmahan" in forms["reproduce"]["paper"]["enum"]
     assert forms["reproduce"]["scale"]["default"] == "cpu"
+
+
+def test_every_field_of_a_form_can_be_filled_in_and_may_be_left_as_it_is(deployed):
+    """Of several types the page makes a switch without a field; and Prefect checks what is left as what is filled in."""
+    for deployment in deployed[0]("/deployments/filter", {}):
+        form = deployment["parameter_openapi_schema"]
+        assert [name for name, field in form["properties"].items() if not isinstance(field.get("type"), str)] == []
+        needed = {name: form["properties"][name].get("enum", ["any"])[0] for name in form.get("required", ())}
+        assert validate(filled(deployment, **needed), form) == []
