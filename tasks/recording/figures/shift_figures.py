@@ -39,6 +39,7 @@ _VERDICTS = {
     ("feature", "label", "concept"): ("all three", COLOURS[6]),
     ("undetermined",): ("nothing can be said", COLOURS[7]),
 }
+_UNKNOWN = "#cccccc"
 _NAMED = 40  # silos beside each other whose names can be read
 _RANKED = 25  # features
 _LEAST = 10  # rows of a silo in a bin, below which shares of classes are chance
@@ -51,17 +52,19 @@ def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int]) ->
     side = min(max(3.2, 0.15 * min(count, _NAMED) + 2.2), 7)
     figure, axes = new_figure(3 * side + 1, 2 * side + 0.6, 3, 2)
     figure.set_layout_engine("compressed")  # panels are square
+    known = True
     for panel, (name, (title, most)) in zip(axes.flat, _DISTANCES.items(), strict=False):
         values = np.array(matrices[name], float)[np.ix_(matrices["order"], matrices["order"])]
         shown = panel.imshow(values, cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
-        panel.set_facecolor("#cccccc")  # unknown
+        panel.set_facecolor(_UNKNOWN)
+        known &= bool(np.isfinite(values).all())
         set_title(panel, title)
         figure.colorbar(shown, cax=panel.inset_axes((1.03, 0, 0.05, 1)))
-    _draw_verdicts(axes.flat[-1], matrices)
+    _draw_verdicts(axes.flat[-1], matrices, known)
     names = [matrices["names"][at] for at in matrices["order"]]
     for panel in axes.flat:
         _name_silos(panel, names, sizes)
-    style.write_figure(figure, path)
+    style.write_figure(figure, path, crop=True)  # rows of square panels do not fill it
 
 
 def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
@@ -108,7 +111,8 @@ def draw_close_ups(
     style.write_figure(figure, path)
 
 
-def _draw_verdicts(panel: Any, matrices: Mapping[str, Any]) -> None:
+def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], known: bool) -> None:
+    """`known`: every distance of the other panels is, and the legend need not say what grey is there."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -118,6 +122,7 @@ def _draw_verdicts(panel: Any, matrices: Mapping[str, Any]) -> None:
     panel.imshow(table, colours, vmin=-0.5, vmax=len(kinds) - 0.5, interpolation="nearest")
     there = sorted({kind for line in table for kind in line})
     marks = [Patch(facecolor=_VERDICTS[kinds[at]][1], label=_VERDICTS[kinds[at]][0]) for at in there]
+    marks += [] if known else [Patch(facecolor=_UNKNOWN, label="distance unknown")]
     panel.legend(handles=marks, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, handlelength=1)
     set_title(panel, "Verdict: what differs")
 
@@ -164,9 +169,10 @@ def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
             else:
                 panel.plot(range(len(one.values)), share[at, :, of_class], marker="o", **known)
         marks += panel.plot([], [], color=GREY, linestyle=dashes, linewidth=2)
-    set_title(panel, "Share of a label there" if worst else "No label is told by both")
+    set_title(panel, "Share of a label there")
     if not worst:
         panel.set_axis_off()
+        panel.text(0.5, 0.5, "No label is told by both", ha="center", color=GREY, transform=panel.transAxes)
         return
     panel.set_ylim(0, 1.08 * max(0.01, np.nan_to_num(share[:, :, worst]).max(initial=0)))
     set_legend(panel, marks, [classes[at] for at in worst], fontsize=9)

@@ -98,9 +98,9 @@ def as_written(figure: Any) -> None:
         text.set_parse_math(False)
 
 
-def write_figure(figure: Any, path: Path) -> None:
-    """As PNG, whole or not at all; no text in it is a formula."""
+def write_figure(figure: Any, path: Path, crop: bool = False) -> None:
+    """As PNG, whole or not at all; no text in it is a formula. `crop`: without the white around what is drawn."""
     as_written(figure)
     content = io.BytesIO()
-    figure.savefig(content, format="png", metadata={"Software": None})
+    figure.savefig(content, format="png", metadata={"Software": None}, bbox_inches="tight" if crop else None)
     write_bytes(path, content.getvalue())

@@ -33,7 +33,9 @@ def texts(monkeypatch: pytest.MonkeyPatch, draw, *asked) -> list[str]:
     """All text of the picture, and that it is drawn without a warning."""
     drawn = []
     write = style.write_figure
-    monkeypatch.setattr(style, "write_figure", lambda figure, path: (drawn.append(figure), write(figure, path)))
+    monkeypatch.setattr(
+        style, "write_figure", lambda figure, *to, **how: (drawn.append(figure), write(figure, *to, **how))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw(*asked)
@@ -72,8 +74,19 @@ def test_as_many_silos_as_there_are_fit_into_a_picture_and_names_while_they_can_
 
 
 def test_distances_that_are_unknown_are_drawn_as_such(tmp_path, monkeypatch):
-    texts(monkeypatch, draw_pairs, tmp_path / "pairs.png", matrices(EVIL, known=False), [1, 1, 1])
-    assert (tmp_path / "pairs.png").stat().st_size > 1000
+    for known in (False, True):
+        shown = texts(monkeypatch, draw_pairs, tmp_path / "pairs.png", matrices(EVIL, known=known), [1, 1, 1])
+        assert ("distance unknown" in shown) != known
+
+
+@pytest.mark.parametrize("count", [2, 12, 41])
+def test_no_white_is_left_around_pairs(count, tmp_path, monkeypatch):
+    path = tmp_path / "pairs.png"
+    texts(monkeypatch, draw_pairs, path, matrices([f"c{at}" for at in range(count)]), [count])
+    drawn = brightness(path).mean(-1) < 0.99
+    for lines in (drawn.any(0), drawn.any(1)):
+        assert lines[:20].any()
+        assert lines[-20:].any()
 
 
 def test_features_are_ranked_under_their_names_and_the_rest_is_counted(tmp_path, monkeypatch):
