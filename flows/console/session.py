@@ -157,8 +157,12 @@ class Session:
         self._last = now
 
     def _say_timings(self) -> None:
+        page = sys.modules.get("flows.experiment.prefect_page")
         for name, seconds in self._marks:
             self._errors.print(f"{seconds:7.2f} s  {name}")
+            if name == "work" and page is not None and page.so_far.lines:
+                logged = page.so_far
+                self._errors.print(f"{logged.seconds:7.2f} s  of that for {logged.lines} lines of Prefect's logs")
         self._errors.print(f"{time.perf_counter() - self._start:7.2f} s  in all, after Python's own start")
 
     def _explain(self, error: BaseException | None) -> None:

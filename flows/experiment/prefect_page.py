@@ -1,6 +1,8 @@
 """What Prefect's page shows of a flow run besides its tasks: its name, lines of its log, texts."""
 
 import logging
+import time
+from dataclasses import dataclass
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
@@ -16,6 +18,17 @@ _log.propagate = False
 _log.addHandler(APILogHandler())
 
 
+@dataclass
+class Logged:
+    """How many lines of logs this process made, and seconds that its work waited for them; they go out in the background."""
+
+    lines: int = 0
+    seconds: float = 0.0
+
+
+so_far = Logged()
+
+
 def called(name: str) -> str:
     """Gives the flow run this name, which says what it does, and answers it."""
     if flow_run.id:
@@ -27,7 +40,10 @@ def called(name: str) -> str:
 def logged(line: str) -> None:
     """A line in the flow run's log; sent in the background, some seconds' lines together."""
     if flow_run.id:
+        begun = time.perf_counter()
         _log.info("%s", line)
+        so_far.lines += 1
+        so_far.seconds += time.perf_counter() - begun
 
 
 def link(name: str | None = None) -> dict[str, str]:

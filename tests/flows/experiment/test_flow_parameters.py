@@ -202,7 +202,7 @@ def test_a_name_that_is_a_path_is_refused_with_a_sentence(project, monkeypatch, 
         "method": lambda: read(project, [f"extra_methods={json.dumps({name: 'evil.py'})}"]),
         "data": lambda: read(project, [f"data.name={json.dumps(name)}"]),
         "cell": lambda: run.fn("fedavg", experiment="e", cell=name or "/"),
-        "experiment": lambda: run.fn("fedavg", experiment=name),
+        "experiment": lambda: run.fn("fedavg", experiment=name or "/"),  # an empty one is a new one
         "table": lambda: table_of("own.yaml", name, "cpu"),
     }
     before = set(project.parent.rglob("*"))
