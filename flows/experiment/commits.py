@@ -26,11 +26,12 @@ class Commits:
     bytes, so that a round's state, record and memory may change. An error of the disk is raised by the call that waits.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, counted: Kept) -> None:
+        """`counted`: of the round that a resumed run goes on after, or of its start."""
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, "commit")
         self._begun: _Begun | None = None
-        self._counted: Kept | None = None
+        self._counted = counted
         self._seconds = 0.0  # of the last one
 
     def __enter__(self) -> Self:
@@ -51,7 +52,7 @@ class Commits:
         """
         files = self._folder.files(record, state, memory)
         self.settle()
-        self._begun = _Begun(self._writer.submit(self._write, files), Kept(state.private, best), counts)
+        self._begun = _Begun(self._writer.submit(self._write, files), Kept.of(state, best), counts)
         if self._seconds <= SHARE * record["seconds"]["round"]:
             self.settle()
 
@@ -66,7 +67,7 @@ class Commits:
     @property
     def kept(self) -> list[Kept]:
         """What must stay on disk: of the last round that counts, and of the one that is being written."""
-        return [kept for kept in (self._counted, self._begun and self._begun.kept) if kept is not None]
+        return [self._counted, *([self._begun.kept] if self._begun else [])]
 
     def _write(self, files: Files) -> float:
         began = time.perf_counter()

@@ -2,10 +2,10 @@
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from flows.params_file import differences
 from models.assessment.quantities import Quantity
@@ -48,11 +48,16 @@ Files = Sequence[tuple[Path, bytes]]
 class Kept(NamedTuple):
     """What a round needs of the files that rounds before it left.
 
-    private: a reference by client, by section; best: the number of the best round so far, 0 if no state of one is kept.
+    private: references by section; best: the number of the best round so far, 0 if no state of one is kept.
     """
 
-    private: Mapping[str, Mapping[str, str]]
+    private: Mapping[str, Collection[str]]
     best: int = 0
+
+    @classmethod
+    def of(cls, state: State, best: int = 0) -> Self:
+        """As the state is now: a method may change it in place."""
+        return cls({section: frozenset(refs.values()) for section, refs in state.private.items()}, best)
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,9 @@ class RunFolder:
         sections = {section for each in keep for section in each.private}
         if not sections:
             return
-        bests = [found.state.private for found in (load_state(self._best(n)) for n in numbers if n) if found]
+        bests = [Kept.of(found.state) for found in (load_state(self._best(n)) for n in numbers if n) if found]
         for section in sections:
-            refs = [part.get(section, {}) for part in (*(each.private for each in keep), *bests)]
-            private.keep(section, {ref for part in refs for ref in part.values()})
+            private.keep(section, {ref for each in (*keep, *bests) for ref in each.private.get(section, ())})
 
     def _best(self, number: int) -> Path:
         return self.path / f"best-{number:06d}.safetensors"

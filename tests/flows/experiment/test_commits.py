@@ -12,6 +12,7 @@ from models.state import State
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state
 
+NOTHING = Kept({})
 SHORT, LONG = 1e-9, 1e9  # seconds of a round, beside which a commit is long, and short
 
 
@@ -39,7 +40,7 @@ def gate(monkeypatch) -> threading.Event:
 
 def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_before_it_is_there(tmp_path, gate):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder) as commits:
+    with Commits(folder, NOTHING) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
         assert told == [1]  # how long it takes is not known before
         gate.clear()
@@ -54,7 +55,7 @@ def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_befo
 
 def test_beside_a_long_round_it_is_waited_for(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder) as commits:
+    with Commits(folder, NOTHING) as commits:
         for number in (1, 2, 3):
             commits.put(record(number, LONG), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[-1] == number == load_state(folder.checkpoint).round
@@ -62,7 +63,7 @@ def test_beside_a_long_round_it_is_waited_for(tmp_path):
 
 def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder) as commits:
+    with Commits(folder, NOTHING) as commits:
         for number in range(1, 20):
             commits.put(record(number), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[:-1] == list(range(1, number))[: len(told) - 1]
@@ -75,7 +76,7 @@ def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_pat
 
 def test_what_changes_after_it_was_put_is_written_as_it_was(tmp_path, gate):
     folder, weights, memory = RunFolder(tmp_path / "run"), torch.ones(3), {"seen": ["lyon"]}
-    with Commits(folder) as commits:
+    with Commits(folder, NOTHING) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: None)
         gate.clear()
         commits.put(record(2), State({"weights": {"w": weights}}), memory, 0, lambda: None)
@@ -96,7 +97,7 @@ def test_an_error_of_the_disk_is_raised_by_who_waits_and_the_round_before_stays(
         return rename(old, new)
 
     monkeypatch.setattr(Path, "replace", full)
-    with Commits(folder) as commits:
+    with Commits(folder, NOTHING) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
         commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
         with pytest.raises(OSError, match="the disk is full"):
@@ -109,7 +110,7 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
     folder, told = RunFolder(tmp_path / "run"), []
 
     def fail() -> None:
-        with Commits(folder) as commits:
+        with Commits(folder, NOTHING) as commits:
             commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
             gate.clear()
             commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
@@ -133,7 +134,7 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
             path.name for path in folder.path.glob("best-*")
         )
 
-    with Commits(folder) as commits:
+    with Commits(folder, NOTHING) as commits:
         for number in (1, 2):
             held = state(number, keeps(number))
             folder.save_best(held, number)
@@ -158,6 +159,44 @@ def test_private_state_of_the_best_round_stays_with_it(tmp_path):
     best = store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()})
     folder.save_best(state(1, best), 1)
     last = store.save("weights", ["lyon"], {"w": torch.zeros(1, 3).numpy()})
-    folder.forget(store, [Kept({"weights": last}, 1)])
+    folder.forget(store, [Kept({"weights": last.values()}, 1)])
     assert store.load("weights", best, "lyon")["w"].tolist() == [1, 1, 1]
     assert store.load("weights", last, "lyon")["w"].tolist() == [0, 0, 0]
+
+
+def test_what_a_counted_round_names_stays_where_a_method_changes_its_references_in_place(tmp_path, gate):
+    folder, store, refs = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private")), {}
+    held = State({}, private={"weights": refs})
+    with Commits(folder, NOTHING) as commits:
+        for number in (1, 2):
+            held.private["weights"].update(store.save("weights", ["lyon"], {"w": torch.full((1, 3), number).numpy()}))
+            if number == 2:
+                gate.clear()
+            commits.put(record(number), held, {}, 0, lambda: None)
+            folder.forget(store, commits.kept)
+        counted = load_state(folder.checkpoint)
+        assert counted.round == 1
+        assert store.load("weights", counted.state.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
+        gate.set()
+
+
+def test_a_run_that_is_resumed_with_no_round_left_keeps_what_its_last_round_needs(tmp_path):
+    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+    held = state(3, store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()}))
+    folder.save_best(held, 2)
+    with Commits(folder, Kept.of(held, 2)) as commits:
+        commits.settle()
+        folder.forget(store, commits.kept)
+    assert [path.name for path in folder.path.glob("best-*")] == ["best-000002.safetensors"]
+    assert store.load("weights", held.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
+
+
+def test_a_run_killed_after_its_last_round_counts_still_reports_its_best_round(play_run, folder):
+    settings = ["evaluation.report=best", "training.optimiser.learning_rate=3.0"]
+    whole = play_run("ditto", "threads", 1, *settings)
+    assert whole["reported_round"] < whole["rounds"]
+    (folder / whole["folder"] / "result.json").unlink()
+    again = play_run("ditto", "threads", 1, *settings, resume=True)
+    assert again["resumed_from_round"] == whole["rounds"]
+    told = ("reported_round", "weights_sha256", "metrics")
+    assert [again[key] for key in told] == [whole[key] for key in told]
