@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -40,8 +40,19 @@ class Commits:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What was begun is written, whatever happened; nobody is told of it, where something did."""
+        """What was begun is written, whatever happened; nobody is told of it, where something did.
+
+        A second interrupt is raised after that: who goes on with the run must not meet a round that is still being written.
+        """
+        again: BaseException | None = None
+        while self._begun is not None and not self._begun.written.done():
+            try:
+                wait([self._begun.written])  # Python 3.11 takes a thread for ended whose join was interrupted
+            except BaseException as interrupt:
+                again = interrupt
         self._writer.shutdown(wait=True)
+        if again is not None:
+            raise again
 
     def put(
         self, record: dict[str, Any], state: State, memory: Mapping[str, Any], best: int, counts: Callable[[], None]

@@ -1,5 +1,7 @@
 """Commits beside training: what is on disk, who is told, and what is kept, at every moment."""
 
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -120,6 +122,27 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
     with pytest.raises(ValueError, match="the next round"):
         fail()
     assert told == [1]
+    assert load_state(folder.checkpoint).round == 2
+
+
+def test_a_second_interrupt_does_not_leave_a_round_that_is_still_being_written(tmp_path, gate):
+    folder = RunFolder(tmp_path / "run")
+
+    def interrupted() -> None:
+        with Commits(folder, NOTHING) as commits:
+            commits.put(record(1), state(1), {}, 0, lambda: None)
+            gate.clear()
+            commits.put(record(2), state(2), {}, 0, lambda: None)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.6, gate.set).start()
+            raise KeyboardInterrupt
+
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        signal.signal(signal.SIGINT, heard)
     assert load_state(folder.checkpoint).round == 2
 
 
