@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import yaml
 
-from flows.bench.peers import check_peers, interpreter
+from flows.bench.peers import check_peers, program
 from flows.bench.workloads import THREADS, Workload, chosen_workloads
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
@@ -123,10 +123,9 @@ def _siloflow(root: Path, asked: Sequence[str], seed: int) -> dict[str, Any]:
 
 
 def _other(root: Path, workload: Workload, kind: str, threads: str) -> dict[str, Any]:
-    module = f"flows.bench.contestants.{kind}"
     described = {**workload.params(), "clients": workload.clients, "threads": int(threads)}
     described["training"]["rounds"] = min(workload.rounds, _ROUNDS_OF_OTHERS)
-    command = [interpreter(kind), "-m", module, str(root / "data" / workload.name.lower()), json.dumps(described)]
+    command = [*program(kind), str(root / "data" / workload.name.lower()), json.dumps(described)]
     answer, peak = child(command, root)
     return {**answer, "peak_bytes": peak}
 

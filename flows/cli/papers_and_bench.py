@@ -50,7 +50,7 @@ def reproduce(
 def bench(
     workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5, and W7; all if none is named.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
-    peer: Annotated[list[str] | None, typer.Option(help="flower, if it is installed.")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="flower, pfl or fedlab, if it is installed.")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Measure this project's engine, and propose its settings.")
     ] = False,

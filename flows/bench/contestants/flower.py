@@ -10,9 +10,6 @@ import os
 import sys
 import tempfile
 import time
-from functools import cache
-from itertools import pairwise
-from typing import Any
 
 os.environ.update(  # read at import
     FLWR_TELEMETRY_ENABLED="0",
@@ -28,9 +25,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from torch import Tensor, nn
 
-from flows.bench.contestants.plain import local_epoch, network, open_rows
+from flows.bench.contestants.frameworks import answer, opened
+from flows.bench.contestants.plain import local_epoch
 
 client_app = ClientApp()
 
@@ -40,7 +37,7 @@ def train(message: Message, context: Context) -> Message:
     """One client's local epoch from the server's weights."""
     torch.set_num_threads(1)
     config = message.content["config"]
-    clients, blank, training = _opened(config["folder"], config["asked"])
+    clients, blank, training = opened(config["folder"], config["asked"])
     x, y = clients[int(context.node_config["partition-id"])]
     model = copy.deepcopy(blank)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -50,14 +47,14 @@ def train(message: Message, context: Context) -> Message:
 
 
 def main() -> None:
-    """Prints {"rounds": [seconds, ...]}; the first round warms up and is left out."""
+    """Prints what `answer` says."""
     folder, described = sys.argv[1:3]
     asked = json.loads(described)
     server_app, marks = ServerApp(), list[float]()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
-        marks.extend(_marks(grid, folder, asked))
+        marks.extend(_marks(grid, folder, described))
 
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as scratch:
         os.environ["FLWR_HOME"] = scratch
@@ -71,13 +68,18 @@ def main() -> None:
             },
         )
         ray.shutdown()
-    print(json.dumps({"rounds": [b - a for a, b in pairwise(marks)][1:]}))
+    clients, network, _ = opened(folder, described)
+    answer(marks, network, clients)
 
 
-def _marks(grid: Grid, folder: str, asked: dict[str, Any]) -> list[float]:
-    """The server's clock before the first round and after each; RuntimeError where a client's answer is missing."""
-    torch.manual_seed(0)
+def _marks(grid: Grid, folder: str, described: str) -> list[float]:
+    """The server's clock before the first round and after each; RuntimeError where a client's answer is missing.
+
+    The network that was opened is left with the server's weights.
+    """
+    asked = json.loads(described)
     clients, rounds = asked["clients"], asked["training"]["rounds"]
+    network = opened(folder, described).network
     marks: list[float] = []
 
     def mark(number: int, arrays: ArrayRecord) -> None:
@@ -89,10 +91,9 @@ def _marks(grid: Grid, folder: str, asked: dict[str, Any]) -> list[float]:
         min_available_nodes=clients,
         train_metrics_aggr_fn=lambda answers, _: MetricRecord({"answers": len(answers)}),
     )
-    described = json.dumps(asked)
     result = strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord(_opened(folder, described)[1].state_dict()),
+        initial_arrays=ArrayRecord(network.state_dict()),
         num_rounds=rounds,
         train_config=ConfigRecord({"folder": folder, "asked": described}),
         evaluate_fn=mark,
@@ -100,15 +101,8 @@ def _marks(grid: Grid, folder: str, asked: dict[str, Any]) -> list[float]:
     answers = [int(result.train_metrics_clientapp.get(n, {}).get("answers", 0)) for n in range(1, rounds + 1)]
     if answers != [clients] * rounds:  # Flower averages what it has, and goes on
         raise RuntimeError(f"of {clients} clients {answers} answered, round by round")
+    network.load_state_dict(result.arrays.to_torch_state_dict())
     return marks
-
-
-@cache
-def _opened(folder: str, described: str) -> tuple[list[tuple[Tensor, Tensor]], nn.Module, dict[str, Any]]:
-    """The rows of all clients, a network to copy, and how to train; once a process."""
-    asked = json.loads(described)
-    clients = open_rows(folder, "train")
-    return clients, network(asked["model"], clients[0][0].shape[1:], asked), asked["training"]
 
 
 if __name__ == "__main__":

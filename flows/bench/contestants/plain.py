@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from silos.cohort import Silos, make_stacks, open_stack
 
 
 def main() -> None:
-    """Prints {"rounds": [seconds, ...]}; the first round warms up and is left out."""
+    """Prints {"rounds": [seconds, ...], "loss": the server's at the end}; the first round warms up and is left out."""
     folder, asked = sys.argv[1], json.loads(sys.argv[2])
     torch.manual_seed(0)
     torch.set_num_threads(asked["threads"])
@@ -28,7 +29,7 @@ def main() -> None:
         if every < rounds and number % every == 0:
             _evaluate(server, tests)
         seconds.append(time.perf_counter() - start)
-    print(json.dumps({"rounds": seconds[1:]}))
+    print(json.dumps({"rounds": seconds[1:], "loss": mean_loss(server, clients)}))
 
 
 def open_rows(folder: str, split: str) -> list[tuple[Tensor, Tensor]]:
@@ -58,13 +59,33 @@ def network(model: dict[str, Any], shape: tuple[int, ...], asked: dict[str, Any]
 
 def local_epoch(model: nn.Module, x: Tensor, y: Tensor, training: dict[str, Any]) -> None:
     """One pass over a client's rows in a fresh order, in place."""
-    optimiser = _optimiser(model, training["optimiser"])
+    steps = optimiser(model.parameters(), training["optimiser"])
     order = torch.randperm(len(y))
     for at in range(0, len(y), training["batch"]):
         index = order[at : at + training["batch"]]
-        optimiser.zero_grad()
-        _loss(model(x[index]), y[index]).backward()
-        optimiser.step()
+        steps.zero_grad()
+        loss(model(x[index]), y[index]).backward()
+        steps.step()
+
+
+def loss(out: Tensor, y: Tensor) -> Tensor:
+    """The mean over a batch: squared error of numbers, cross-entropy of classes."""
+    if y.is_floating_point():
+        return nn.functional.mse_loss(out.squeeze(1), y)
+    return nn.functional.cross_entropy(out, y)
+
+
+def optimiser(parameters: Iterable[Tensor], options: dict[str, Any]) -> torch.optim.Optimizer:
+    """A client's own, new in every round."""
+    if options["kind"] == "sgd":
+        return torch.optim.SGD(parameters, options["learning_rate"])
+    return torch.optim.AdamW(parameters, options["learning_rate"], weight_decay=options["weight_decay"])
+
+
+@torch.no_grad()
+def mean_loss(server: nn.Module, clients: list[tuple[Tensor, Tensor]]) -> float:
+    """Over the rows of all clients."""
+    return sum(float(loss(server(x), y)) * len(y) for x, y in clients) / sum(len(y) for _, y in clients)
 
 
 def _round(server: nn.Module, clients: list[tuple[Tensor, Tensor]], training: dict[str, Any]) -> None:
@@ -79,22 +100,10 @@ def _round(server: nn.Module, clients: list[tuple[Tensor, Tensor]], training: di
     server.load_state_dict(mean)
 
 
-def _loss(out: Tensor, y: Tensor) -> Tensor:
-    if y.is_floating_point():
-        return nn.functional.mse_loss(out.squeeze(1), y)
-    return nn.functional.cross_entropy(out, y)
-
-
 @torch.no_grad()
 def _evaluate(server: nn.Module, tests: list[tuple[Tensor, Tensor]]) -> list[float]:
     """Each client's share of right answers."""
     return [float((server(x).argmax(1) == y).float().mean()) for x, y in tests]
-
-
-def _optimiser(model: nn.Module, options: dict[str, Any]) -> torch.optim.Optimizer:
-    if options["kind"] == "sgd":
-        return torch.optim.SGD(model.parameters(), options["learning_rate"])
-    return torch.optim.AdamW(model.parameters(), options["learning_rate"], weight_decay=options["weight_decay"])
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ from flows.console.printing.literal_text import PlainConsole, text_table
 
 
 def bench(answer: dict[str, Any], console: PlainConsole) -> None:
-    """A row a workload: seconds a round, and how often the plain loop's round is as long."""
+    """A row a workload: seconds a round, and how often the plain loop's round is as long; below it what others take."""
     by_hand = {f"{kind} {threads}" for kind in ("plain", "authors", "bayes") for threads in (1, 2)}
-    seconds = answer["workloads"][0]["seconds_per_round"]
-    peers = [name for name in seconds if name not in by_hand and name != "siloflow"]
-    table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak", *peers)
+    table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak")
     for line in answer["workloads"]:
         seconds = line["seconds_per_round"]
         table.add_row(
@@ -23,7 +21,6 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
             f"{line['local_train_ratio']:.1f}",
             f"{line['orchestration_share']:.1%}",
             f"{line['peak_bytes']['siloflow'] / 2**20:.0f} MiB",
-            *(f"{seconds[name]:.3f} s" if name in seconds else "-" for name in peers),
         )
     console.print(table)
     for line in answer["workloads"]:
@@ -34,6 +31,10 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
             f"    {billions:.1f} GFLOP a round, {limits['share_of_products']:.0%} of what large products reach here "
             f"({most:.0f} GFLOP/s; copies {copies:.0f} GB/s)"
         )
+        seconds = line["seconds_per_round"]
+        for name in [n for n in seconds if n not in by_hand and n != "siloflow"]:
+            times = seconds[name] / seconds["siloflow"]
+            console.print(f"    {name} takes {seconds[name]:.3f} s a round, {times:.2f} times as long as siloflow")
         for name, ratios in line["times"].items():
             each = " ".join(f"{r:.2f}" for r in ratios)
             console.print(f"    siloflow's round is {median(ratios):.2f} times that of {name}; each turn {each}")

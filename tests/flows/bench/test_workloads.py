@@ -1,9 +1,6 @@
 """The bench on workloads so small that only its mechanics show; its figures decide no test."""
 
-import os
 import shutil
-import sys
-import venv
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,6 @@ import torch
 
 from flows.bench import codebook_cost, contest, diagnose_cost, population_cost, regroup_cost
 from flows.bench.contestants import authors, bayes, plain
-from flows.bench.peers import PYTHON, interpreter
 from flows.bench.tuning import tune
 from flows.bench.workloads import WORKLOADS, Workload, chosen_workloads
 from flows.experiment.project import Project
@@ -184,41 +180,6 @@ def test_workloads_are_chosen_by_name():
         chosen_workloads(["W9"])
 
 
-def test_an_unknown_peer_is_refused_before_anything_is_run():
-    said: list[str] = []
-    with pytest.raises(UserError, match=r"^there is no peer 'plain'; there is flower\.$"):
-        contest.bench(["W3"], 1, ["plain"], said.append)
-    assert said == []
-
-
-def test_a_peer_that_is_not_installed_is_refused_with_the_command_that_installs_it(tmp_path, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setenv(PYTHON, _bare_python(tmp_path))
-    install = r"flower/bin/pip install 'flwr\[simulation\]' torch==\d+\.\d+\.\d+ numpy pydantic safetensors && export "
-    with pytest.raises(UserError, match=rf"^flower needs flwr, ray, torch, .* not installed for /.*{install}{PYTHON}="):
-        contest.bench(["W3"], 1, ["flower"], said.append)
-    monkeypatch.setenv(PYTHON, str(tmp_path / "none"))
-    with pytest.raises(UserError, match=rf"^{PYTHON} is '/.*none', which is no interpreter; make one with .*{install}"):
-        contest.bench(["W3"], 1, ["flower"], said.append)
-    assert said == []
-
-
-def test_flower_alone_runs_with_the_interpreter_that_the_environment_names(monkeypatch):
-    monkeypatch.setenv(PYTHON, "/elsewhere/python")
-    assert (interpreter("flower"), interpreter("plain")) == ("/elsewhere/python", sys.executable)
-    monkeypatch.delenv(PYTHON)
-    assert interpreter("flower") == sys.executable
-
-
-@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no environment with Flower")
-def test_flower_does_the_rounds_and_leaves_the_first_out(tmp_path):
-    contest.check_peers(["flower"])
-    contest._prepare(tmp_path, TINY)
-    rounds = contest._other(tmp_path, TINY, "flower", "1")["rounds"]
-    assert len(rounds) == TINY.rounds - 1
-    assert min(rounds) > 0
-
-
 def test_the_workloads_are_those_of_the_docs():
     page = (Path(__file__).parents[3] / "docs" / "speed.md").read_text(encoding="utf-8")
     for workload in WORKLOADS.values():
@@ -276,11 +237,6 @@ def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):
     assert min(line["milliseconds"].values()) > 0
 
 
-def test_peers_take_part_where_the_method_is_fedavg():
-    assert WORKLOADS["W1"].contestants(["flower"]) == ["plain 1", "plain 2", "siloflow", "flower"]
-    assert WORKLOADS["W5"].contestants(["flower"]) == ["authors 1", "authors 2", "siloflow"]
-
-
 def test_the_authors_way_does_the_rounds(root):
     small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
     found = contest._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
@@ -314,9 +270,3 @@ def test_tuning_measures_each_form_and_proposes_a_block_that_params_accept(proje
     assert chosen[0]["milliseconds"] <= 1.05 * best["milliseconds"]
     block = [f"engine.{key}={value}" for key, value in found["engine"].items()]
     assert Project.open(block, project).params.engine.stack == found["engine"]["stack"]
-
-
-def _bare_python(folder: Path) -> str:
-    """An environment with nothing installed in it."""
-    venv.create(folder / "bare", with_pip=False)
-    return str(folder / "bare" / "bin" / "python")
