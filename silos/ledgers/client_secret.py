@@ -26,9 +26,12 @@ class Secret:
 
     @classmethod
     def open(cls, path: Path) -> "Secret":
-        """The secret in that file, made there, for its owner's eyes, if there is none; UserError if it is damaged."""
+        """The secret in that file, made there, for its owner's eyes, if there is none; UserError if it is damaged.
+
+        A new one's name is not safe from a power cut before its folder is synced, which is to be before it is of use.
+        """
         if not path.exists():
-            with writing(path) as file:
+            with writing(path, folder_too=False) as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.write(secrets.token_bytes(_BYTES))
         key = path.read_bytes()

@@ -4,9 +4,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from silos.ledgers.client_secret import Secret
 from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
 from silos.ledgers.privacy_budget import RHO, Unit, check_budget
 from silos.ledgers.refusals import Kind, asked_once, too_near
-from silos.machine.files import write_bytes
+from silos.machine.files import sync_folder, write_bytes
 from silos.machine.locks import in_turn
 
 Draw = Callable[[str], np.random.Generator]
@@ -93,7 +95,7 @@ class Ledger:
         rho, question = float(rho), kind.named(question)
         if not 0 <= rho < math.inf:
             raise ValueError(f"rho is {rho}, and must be a number from 0 on")
-        with in_turn(self._place / "lock"):
+        with self._turn():
             secret, entries = self._open()
             for entry in entries:
                 if (entry.version, entry.question, entry.rho) == (version, question, rho):
@@ -112,6 +114,13 @@ class Ledger:
             self._write(secret, [*entries, new])
             return self._load(answer)
 
+    def known(self, version: str, question: str, kind: Kind) -> Standing | None:
+        """What `standing` answered of this version before; None where it was never asked.
+
+        Nobody takes turns for it, and it makes no ledger: a ledger is replaced as a whole, and what it names stays.
+        """
+        return self._stands(self._open()[1], version, kind.named(question)) if self._book.exists() else None
+
     def standing(
         self, version: str, question: str, compute: Callable[[], Mapping[str, np.ndarray]], told: Told, kind: Kind
     ) -> Standing:
@@ -122,11 +131,11 @@ class Ledger:
         same, whatever was told meanwhile.
         """
         question = kind.named(question)
-        with in_turn(self._place / "lock"):
+        with self._turn():
             secret, entries = self._open()
-            for entry in entries:
-                if (entry.version, entry.question, entry.rho) == (version, question, 0.0):
-                    return Standing(self._load(entry.answer) if entry.answer else None, entry.earlier)
+            known = self._stands(entries, version, question)
+            if known:
+                return known
             check(told)
             near = self._near(entries, told)
             same = [entry for entry in near if entry.question == question]
@@ -143,7 +152,7 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All that was told, in its order."""
-        with in_turn(self._place / "lock"):
+        with self._turn():
             return self._open()[1]
 
     def row_hashes(self, x: np.ndarray, label: str) -> np.ndarray:
@@ -151,17 +160,21 @@ class Ledger:
 
         A class keeps its name in all versions, also where it is pooled.
         """
-        with in_turn(self._place / "lock"):
+        with self._turn():
             return self._open()[0].row_hashes(x, label)
 
-    @property
+    @cached_property
     def _place(self) -> Path:
         # no run and no data set is called with a dot before: nobody who cleans up after runs comes here
         readable = re.sub(r"[^A-Za-z0-9_-]+", "-", self.client)[:60]
-        place = Path(self.folder) / ".ledgers" / f"{readable}-{hashlib.sha256(self.client.encode()).hexdigest()[:16]}"
-        place.mkdir(parents=True, exist_ok=True)
-        place.chmod(0o700)
-        return place
+        return Path(self.folder) / ".ledgers" / f"{readable}-{hashlib.sha256(self.client.encode()).hexdigest()[:16]}"
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._place.chmod(0o700)
+        with in_turn(self._place / "lock"):
+            yield
 
     @property
     def _book(self) -> Path:
@@ -183,7 +196,14 @@ class Ledger:
             )
         return secret, [Entry(**entry) for entry in json.loads(content)]
 
+    def _stands(self, entries: list[Entry], version: str, question: str) -> Standing | None:
+        for entry in entries:
+            if (entry.version, entry.question, entry.rho) == (version, question, 0.0):
+                return Standing(self._load(entry.answer) if entry.answer else None, entry.earlier)
+        return None
+
     def _write(self, secret: Secret, entries: list[Entry]) -> None:
+        sync_folder(self._place)  # secret, answer and rows have their names before the ledger that needs them
         content = json.dumps([asdict(entry) for entry in entries], indent=1).encode()
         write_bytes(self._book, secret.seal(content).encode() + b"\n" + content)
         for left in self._place.glob(".*.tmp"):  # a killed process's: nobody else is here
@@ -205,7 +225,7 @@ class Ledger:
 
         data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
         digest = hashlib.sha256(data).hexdigest()
-        write_bytes(self._place / f"{digest}.safetensors", data)
+        write_bytes(self._place / f"{digest}.safetensors", data, folder_too=False)
         return digest
 
     def _load(self, digest: str) -> Answer:

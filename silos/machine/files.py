@@ -17,15 +17,18 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, folder_too: bool = True) -> None:
     """The content, as `writing` has it."""
-    with writing(path) as file:
+    with writing(path, folder_too) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """Temporary file, fsync, rename, fsync of the folder: whole or not at all, also after a power cut."""
+def writing(path: Path, folder_too: bool = True) -> Iterator[BinaryIO]:
+    """Temporary file, fsync, rename, fsync of the folder: whole or not at all, also after a power cut.
+
+    Without the last, which `sync_folder` may do for several files, it is there only for as long as there is power.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     try:
@@ -40,11 +43,17 @@ def writing(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    if folder_too:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Returns once a power cut leaves the names of the folder's files as they are."""
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def leftovers(folder: Path) -> tuple[Path, Path]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,19 @@ class Mine:
 
     def __init__(self, silos: Silos, client: str, x: Tensor, y: Tensor) -> None:
         self.client, self._names = client, silos.manifest.classes
-        self.x, self.y = x.double().numpy(), y.numpy()
-        self.same = different(x) if len(y) else np.zeros(0, np.int64)
+        self._as_opened = x
+        self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         masks = [open_missing(Path(silos.folder), entry, "train") for entry in silos.entries(client)]
         if any(mask is not None for mask in masks):
             flat = self.x.reshape(len(self.x), -1)
             flat[np.concatenate([mask for mask in masks if mask is not None])] = np.nan
 
-    @property
+    @cached_property
+    def same(self) -> np.ndarray:
+        """Which of its different rows each is: (rows,) numbers from 0, as `different` has them."""
+        return different(self._as_opened) if len(self.y) else np.zeros(0, np.int64)
+
+    @cached_property
     def version(self) -> str:
         """Of these rows: another client's change is none of this one."""
         return hashlib.blake2b(self.x.tobytes() + self.y.tobytes(), digest_size=16).hexdigest()

@@ -3,16 +3,20 @@
 import hashlib
 import json
 import math
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models.model import Model
 from models.shift.told.question import Question
 from models.shift.told.summaries import Layout, too_few
 from silos.cohort import Cohort
 from silos.ledgers.differencing import EVERY, OTHER
-from silos.ledgers.ledger import Ledger
+from silos.ledgers.ledger import Ledger, Standing
 from silos.ledgers.refusals import Kind
 from silos.private import PrivateStore
 from silos.schema import schema_of
@@ -24,6 +28,11 @@ from tasks.running.step import step
 
 INPUTS, TARGETS = Kind("mean and scale of inputs"), Kind("mean and scale of targets")
 
+_Told = list[tuple[np.ndarray, str]]
+"""Of inputs and targets, as far as they are wanted: moments (columns, 3), and the version in the way, if one is."""
+
+_AT_ONCE = 16  # clients, whose files a disk syncs in about the time that one's take
+
 
 @step
 def tell_moments(
@@ -34,18 +43,28 @@ def tell_moments(
     `private` is where clients remember what they told in all runs: one whose rows are nearly those that it told of before
     tells what it told then, or nothing.
     """
-    messages, question = [], _question(cohort.silos.manifest)
-    for stack in cohort.stacks:
-        rows, told, earlier = open_rows(cohort.silos, stack, "train", "cpu"), [], dict[str, str]()
-        for client, x, y, count in zip(stack.clients, rows.x, rows.y, rows.counts.tolist(), strict=False):
-            mine = Mine(cohort.silos, client, x[:count], y[:count])
-            parts = _told(Ledger(private.folder, client), mine, question, inputs, targets)
-            told.append(np.concatenate([numbers for numbers, _ in parts]))
-            for version in filter(None, (version for _, version in parts)):
-                earlier[client] = version
-        numbers = torch.from_numpy(np.stack(told))
-        messages.append(ScaleMoments(stack.clients, numbers[..., 0].long(), numbers[..., 1], numbers[..., 2], earlier))
+    question, messages = _question(cohort.silos.manifest), list[ScaleMoments]()
+    asked: deque[tuple[tuple[str, ...], Iterator[_Told]]] = deque()
+
+    def told_by(client: str, x: Tensor, y: Tensor) -> _Told:
+        return _told(Ledger(private.folder, client), Mine(cohort.silos, client, x, y), question, inputs, targets)
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for stack in cohort.stacks:
+            rows = open_rows(cohort.silos, stack, "train", "cpu")
+            mine = [(x[:n], y[:n]) for x, y, n in zip(rows.x, rows.y, rows.counts.tolist(), strict=True)]
+            asked.append((stack.clients, threads.map(told_by, stack.clients, *zip(*mine, strict=True))))
+            while sum(len(clients) for clients, _ in asked) > _AT_ONCE:  # no more rows in memory than are asked about
+                messages.append(_message(*asked.popleft()))
+        messages += [_message(*each) for each in asked]
     return messages
+
+
+def _message(clients: tuple[str, ...], answers: Iterator[_Told]) -> ScaleMoments:
+    told = [*answers]
+    numbers = torch.from_numpy(np.stack([np.concatenate([part for part, _ in parts]) for parts in told]))
+    earlier = {client: way for client, parts in zip(clients, told, strict=True) for _, way in parts if way}
+    return ScaleMoments(clients, numbers[..., 0].long(), numbers[..., 1], numbers[..., 2], earlier)
 
 
 def _question(manifest: Manifest) -> Question:
@@ -58,16 +77,27 @@ def _question(manifest: Manifest) -> Question:
     return Question(schema.id, layout, counts=False, targets=targets)
 
 
-def _told(ledger: Ledger, mine: Mine, question: Question, inputs: bool, targets: bool) -> list[tuple[np.ndarray, str]]:
-    """Of inputs and targets, as far as they are wanted: moments (columns, 3), and the version in the way."""
+def _told(ledger: Ledger, mine: Mine, question: Question, inputs: bool, targets: bool) -> _Told:
     width = len(question.layout.names)
-    x = np.c_[mine.features(question)[:, :width], mine.y.astype(np.float64)]
-    there = _there(mine, question, x)
-    wanted = [(INPUTS, slice(width))] * inputs + [(TARGETS, slice(width, None))] * targets
-    if not there.any():
-        return [(np.zeros((x[:, of].shape[1], 3)), "") for _, of in wanted]
-    hashes = mine.hashes(ledger, question)
-    return [_standing(ledger, mine, question, kind, x[:, of], there[:, of], hashes) for kind, of in wanted]
+    wanted = [(INPUTS, question.layout.names, slice(width))] * inputs + [(TARGETS, ("",), slice(width, None))] * targets
+    known = [ledger.known(mine.version, _asked(names), kind) for kind, names, _ in wanted]
+    standing = [one for one in known if one]
+    if len(standing) < len(wanted):
+        x = np.c_[mine.features(question)[:, :width], mine.y.astype(np.float64)]
+        there = _there(mine, question, x)
+        if not there.any():
+            return [(np.zeros((len(names), 3)), "") for _, names, _ in wanted]
+        hashes = mine.hashes(ledger, question)
+        standing = [_standing(ledger, mine, kind, names, x[:, of], there[:, of], hashes) for kind, names, of in wanted]
+    none = [np.zeros((len(names), 3)) for _, names, _ in wanted]
+    return [
+        (zeros if one.answer is None else one.answer["moments"], one.earlier)
+        for one, zeros in zip(standing, none, strict=True)
+    ]
+
+
+def _asked(names: tuple[str, ...]) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
 
 
 def _there(mine: Mine, question: Question, x: np.ndarray) -> np.ndarray:
@@ -85,23 +115,26 @@ def _there(mine: Mine, question: Question, x: np.ndarray) -> np.ndarray:
 
 
 def _standing(
-    ledger: Ledger, mine: Mine, question: Question, kind: Kind, x: np.ndarray, there: np.ndarray, hashes: np.ndarray
-) -> tuple[np.ndarray, str]:
-    """x: (rows, columns) of one kind. Those that miss values stand for rows of their own."""
+    ledger: Ledger,
+    mine: Mine,
+    kind: Kind,
+    names: tuple[str, ...],
+    x: np.ndarray,
+    there: np.ndarray,
+    hashes: np.ndarray,
+) -> Standing:
+    """x: (rows, columns) of one kind, with their names. Those that miss values stand for rows of their own."""
     whole = there.any(1)
-    names = question.layout.names if kind is INPUTS else ("",)
     told = {EVERY: {OTHER: hashes[whole]}}
     for at in np.flatnonzero(np.isnan(x).any(0)).tolist():
         told[names[at]] = {OTHER: hashes[there[:, at]]} if there[:, at].any() else {}
-    standing = ledger.standing(
+    return ledger.standing(
         mine.version,
-        hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16],
+        _asked(names),
         lambda: {"moments": np.array([_moments(x[there[:, at], at]) for at in range(x.shape[1])])},
         told,
         kind,
     )
-    none = np.zeros((x.shape[1], 3))
-    return (none if standing.answer is None else standing.answer["moments"]), standing.earlier
 
 
 def _moments(values: np.ndarray) -> tuple[float, float, float]:

@@ -1,6 +1,7 @@
 """A client answers a question once, within its budget, and not where the difference to what it told would be a few rows."""
 
 import math
+import os
 import pickle
 import re
 import tempfile
@@ -261,6 +262,19 @@ def test_a_ledger_that_is_missing_starts_anew_with_the_same_noise(ledger):
     files(ledger)["ledger.json"].unlink()
     assert ledger.entries() == []
     assert same(ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.3), first)
+
+
+def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_before_it_is_told(ledger, monkeypatch):
+    """Else a power cut leaves a ledger that names a file that is not there, or somebody who heard what was never told."""
+    did, sync, rename = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (did.append(Path(f"/proc/self/fd/{file}").resolve()), sync(file)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (did.append(Path(new).name), rename(old, new)))
+    ledger.answer("v1", "means", plain, told=told(ledger, *range(40)))
+    place = files(ledger)["ledger.json"].parent
+    names = [at for at, what in enumerate(did) if isinstance(what, str)]
+    assert [did[at - 1].suffix for at in names] == [".tmp"] * 4, "each is synced, then named"
+    assert did[names[-1]] == "ledger.json"
+    assert [at for at, what in enumerate(did) if what == place] == [names[-2] + 1, len(did) - 1]
 
 
 def test_no_clean_up_after_runs_comes_to_the_ledger(ledger, tmp_path):

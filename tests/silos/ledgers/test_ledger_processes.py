@@ -89,9 +89,12 @@ def test_processes_that_ask_the_same_at_once_hear_the_same_which_is_computed_onc
     assert (tmp_path / "computed").read_text() == "once\n"
 
 
-@pytest.mark.parametrize(("cost", "moments"), [(COST, 6), (0.0, 8)])
+@pytest.mark.parametrize(("cost", "moments"), [(COST, 5), (0.0, 6)])
 def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost, moments, ask, tmp_path):
-    """Secret, answer, rows where there is no noise, ledger: each is synced before it has its name and after."""
+    """Secret, answer, rows where there is no noise, and ledger are synced before they have their names.
+
+    The folder is, before the ledger has its name and after.
+    """
     folders = []
     for moment in range(1, moments + 2):
         killed = ask("a", kill_at=moment, cost=cost)

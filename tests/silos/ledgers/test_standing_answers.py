@@ -7,6 +7,7 @@ from silos.errors import RefusalError
 from silos.ledgers.differencing import EVERY
 from silos.ledgers.ledger import Ledger, Standing
 from silos.ledgers.refusals import Kind
+from silos.machine.locks import in_turn
 
 MEANS, SPREADS = Kind("means"), Kind("spreads")
 rows_at = np.random.default_rng(0).normal(size=(200, 3))
@@ -63,3 +64,17 @@ def test_what_stands_in_for_an_answer_is_in_the_way_of_others_as_what_it_was_tol
     ):
         ledger.answer("v49", "counts", lambda _: {}, told=stands_for(ledger, 49))
     ledger.answer("v50", "counts", lambda _: {}, told=stands_for(ledger, 50))  # 45 rows were never told of
+
+
+def test_what_was_answered_is_known_without_a_turn_and_nobody_gets_a_ledger_by_being_looked_up(ledger, tmp_path):
+    assert ledger.known("v40", "all", MEANS) is None
+    assert not [*tmp_path.iterdir()]
+    ask(ledger, 40)
+    (lock,) = tmp_path.rglob("lock")
+    with in_turn(lock):  # which somebody else has
+        assert ledger.known("v40", "all", MEANS).answer["sums"].tobytes() == sums(40)
+        assert [ledger.known(*other) for other in (("v40", "all", SPREADS), ("v41", "all", MEANS))] == [None, None]
+    ask(ledger, 45)
+    assert ledger.known("v45", "all", MEANS).earlier == "v40"
+    ask(ledger, 46, SPREADS)
+    assert ledger.known("v46", "all", SPREADS) == Standing(None, "v40")
