@@ -38,7 +38,7 @@ def notes_of_scores(project: Project) -> list[Note]:
 def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: PrivateStore) -> list[Note]:
     """Of inputs and targets that are far from unit scale and not scaled: federated clients say yes or no.
 
-    Of very many, some all over their list are asked.
+    Of more than _MOST_ASKED so many are asked, all over their list.
     """
     params, manifest = project.params, problem.silos.manifest
     asked = {
@@ -47,8 +47,7 @@ def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: P
     }
     if not any(asked.values()):
         return []
-    everybody = problem.silos.clients
-    round = Round(0, problem, everybody[:: -(-len(everybody) // _MOST_ASKED)], (), runner, private)
+    round = Round(0, problem, _spread(problem.silos.clients, _MOST_ASKED), (), runner, private)
     told: list[FarFromUnit] = round.each(tell_far, Model(problem.network, {}, clients=round.clients))
     far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
     return [
@@ -91,6 +90,12 @@ def of_all(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(of))}
         for (about, sentence), of in methods.items()
     ]
+
+
+def _spread(clients: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """All of them, or so many at evenly spaced places."""
+    count = min(most, len(clients))
+    return tuple(clients[at * len(clients) // count] for at in range(count))
 
 
 def _far(about: str, far: int, clients: int) -> str:
