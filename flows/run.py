@@ -119,7 +119,7 @@ class _Run:
         try:
             delivery.round_done(begun.round)
             asked = notes_of_rows(self.project, problem, self.runner, private)
-            notes = [*notes_of_scores(self.project), *agreement.notes, *asked]
+            notes = [*notes_of_scores(self.project, self.page), *agreement.notes, *asked]
             say_notes(notes)
             state, last = self._loop(problem, private, begun, delivery, agreement)
             return self._conclude(problem, private, state, last, begun.round, delivery, notes)

@@ -6,10 +6,13 @@ from typing import Any
 from flows.experiment.calls.scored import validation_rows
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
+from flows.method import Method
 from flows.round import Problem, Round
 from models.assessment.quantities import Quantity
 from models.model import Model
+from silos.cohort import Silos
 from silos.private import PrivateStore
+from silos.stored.client_table import ROLES
 from tasks.messages import LEAST_ROWS, FarFromUnit
 from tasks.running.runner import Runner
 from tasks.scaling.tell_far import LARGE, SMALL, tell_far
@@ -24,10 +27,10 @@ _LEAST_ROUNDS = 3  # of which it is said that the loss did not fall
 _LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
 
 
-def notes_of_scores(project: Project) -> list[Note]:
-    """Of how many clients speak for all in what is scored, where not everybody is, and where no best round can be told."""
-    some, everybody = len(project.scored.clients), len(project.silos.clients)
-    said = [] if some == everybody else [f"scored on {some:,} of {everybody:,} clients (evaluation.clients)."]
+def notes_of_scores(project: Project, page: Method) -> list[Note]:
+    """Of how many clients with a model speak for all in what is scored, and where no best round can be told."""
+    some = _some_of(*map(page.silos_with_a_model, (project.scored, project.silos)))
+    said = [f"scored on {some} (evaluation.clients)."] if some else []
     if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
         said.append(
             "evaluation.report is best, and nobody who is scored has validation rows: the last round is reported."
@@ -90,6 +93,18 @@ def of_all(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(of))}
         for (about, sentence), of in methods.items()
     ]
+
+
+def _some_of(scored: Silos, everybody: Silos) -> str:
+    """How many are scored of all, by role where there are several; empty where everybody is."""
+    if len(scored.clients) == len(everybody.clients):
+        return ""
+    counts = {role: [int(silos.of_role(role).sum()) for silos in (scored, everybody)] for role in ROLES}
+    said = {role: f"{some:,} of {all_:,}" for role, (some, all_) in counts.items() if all_}
+    if len(said) == 1:
+        return f"{next(iter(said.values()))} clients"
+    *first, last = (f"{count} {role}" for role, count in said.items())
+    return f"{', '.join(first)} and {last} clients"
 
 
 def _spread(clients: tuple[str, ...], most: int) -> tuple[str, ...]:

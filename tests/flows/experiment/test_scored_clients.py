@@ -6,6 +6,7 @@ import pytest
 
 from flows.experiment.project import Project
 from flows.experiment.run_folder import RunFolder
+from flows.experiment.scaling.run_notes import notes_of_scores
 
 SOME = ("evaluation.clients=2",)
 
@@ -47,6 +48,25 @@ def test_fresh_and_unseen_clients_are_drawn_apart_and_more_than_there_are_is_all
     two, hundred = (Project.open([f"evaluation.clients={n}", fresh], folder, derived=True).scored for n in (2, 100))
     assert sorted(two.role(client) for client in two.clients) == ["federated", "federated", "fresh", "fresh"]
     assert hundred.clients == everybody.clients
+
+
+def test_how_many_are_scored_is_said_of_each_role_that_has_a_model(folder):
+    """Fresh and unseen clients never train: one number of them together with the others would be nobody's share."""
+
+    def said(scored, *roles, method="fedavg"):
+        scheme = ["{kind: equal, clients: 9}", "{kind: rotation, angles: [0, 60, 120]}", *roles]
+        settings = [f"evaluation.clients={scored}", f"data.scheme=[{', '.join(scheme)}]"]
+        opened = Project.open(settings, folder, derived=True)
+        return [note["sentence"] for note in notes_of_scores(opened, opened.params.page(method, folder))]
+
+    fresh, unseen = "{kind: fresh, per_domain: 1}", "{kind: hold_out, domains: [rot120]}"
+    assert said(2) == ["scored on 2 of 9 clients (evaluation.clients)."]
+    assert said(2, unseen) == ["scored on 2 of 6 federated and 2 of 3 unseen clients (evaluation.clients)."]
+    assert said(3, unseen, fresh) == [
+        "scored on 3 of 4 federated, 2 of 2 fresh and 3 of 3 unseen clients (evaluation.clients)."
+    ]
+    assert said(4, unseen, fresh) == []
+    assert said(3, unseen, fresh, method="local_only") == ["scored on 3 of 4 clients (evaluation.clients)."]
 
 
 def test_the_journal_has_rows_of_those_of_whom_there_is_something(play_run, folder):
