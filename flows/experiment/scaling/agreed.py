@@ -55,25 +55,27 @@ def agreed(project: Project, problem: Problem, folder: RunFolder, runner: Runner
 def as_agreed(project: Project) -> Agreed:
     """What a run of today's params and data agrees on: as the newest such run has it, without a client being asked.
 
-    Where none has it, the clients are asked, as a run asks them.
+    Where none has it, the clients are asked, as a run asks them; a note says if a run was there that cannot be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
         return Agreed(AS_THEY_ARE, 0, 0)
     asked = _asked(project.silos.version, project.params.model_dump(mode="json"))
+    unlike: list[str] = []
     held = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for folder in (RunFolder(path.parent) for path in held):
         with suppress(UserError):  # of a damaged file; another run's may be whole
             of_run = read_json(folder.path / "run.json", ANEW, ("data_version", "params"))
             swept = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
             known = _kept(folder)
-            if (
-                known
-                and of_run
-                and swept == project.derived
-                and _asked(of_run["data_version"], of_run["params"]) == asked
-            ):
-                return known
-    return agree(project.params, project.problem(0), PlainRunner(), project.ledgers)
+            if not (known and of_run and swept == project.derived):
+                continue
+            try:
+                if _asked(of_run["data_version"], of_run["params"]) == asked:
+                    return known
+            except (KeyError, TypeError, AttributeError):  # params of another version
+                unlike.append(str(folder.path.relative_to(project.runs.parent)))
+    found = agree(project.params, project.problem(0), PlainRunner(), project.ledgers)
+    return replace(found, notes=(*found.notes, _note_of_unlike(unlike))) if unlike else found
 
 
 def _asked(version: str, params: dict[str, Any]) -> list[Any]:
@@ -156,6 +158,15 @@ def _all_told(whole: Scale, params: Params, silos: Silos, notes: Sequence[Note])
         f"a value of {names[missing[0]]}, of which it could tell mean and scale; drop that feature, or set it to none."
         + _because(notes)
     )
+
+
+def _note_of_unlike(runs: Sequence[str]) -> Note:
+    more = f" (and {len(runs) - 1} more likewise)" if len(runs) > 1 else ""
+    sentence = (
+        f"{runs[0]} has params of another version of siloflow, so that nobody can tell whether its clients agreed on the "
+        f"same mean and scale{more}: the clients were asked; for a model of that run, run its method anew"
+    )
+    return {"about": "inputs", "sentence": sentence}
 
 
 def _because(notes: Sequence[Note]) -> str:

@@ -159,6 +159,36 @@ def test_statistics_open_no_other_clients_rows_where_a_run_has_agreed_and_else_a
     assert {*opened} == {"south"}
 
 
+CHANGES = {
+    "no join": lambda params: params["clients"].pop("join"),
+    "no model": lambda params: params.pop("model"),
+    "a list": lambda params: params.update(clients=["north", "south"]),
+    "a word": lambda params: params["clients"].update(join={"north": "later"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_of_another_version_is_named_and_left_aside(change, folder, ran, raw):
+    name = "aside_" + change.replace(" ", "_")
+    save(folder / f"{name}.npz", *raw["classification"])
+    asked = [*settings(name, "classification"), BOTH[0], *STATS]
+    run = ran("conditional", asked, name)
+    project = Project.open(asked, folder, derived=True)
+    usual = client_statistics(project, "south", "conditional")
+    place = folder / run["folder"] / "run.json"
+    known = json.loads(place.read_text())
+    other = json.loads(place.read_text())
+    CHANGES[change](other["params"])
+    write_json(place, other)
+    try:
+        found = client_statistics(project, "south", "conditional")
+    finally:
+        write_json(place, known)
+    assert found["statistics"] == usual["statistics"]
+    (note,) = [note for note in found["notes"] if note not in usual["notes"]]
+    assert note.startswith(f"{run['folder']} has params of another version of siloflow, so that nobody can tell")
+
+
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, ran, raw):
