@@ -53,8 +53,9 @@ def _model(page: Method, runner: Runner, project: Project, seed: int, folder: Ru
     if result is None:
         return None
     best = project.params.evaluation.report == "best"
-    loaded = folder.load_best(result["rounds"], project.quantity) if best else load_state(folder.checkpoint)
-    if loaded is None:
+    loaded = folder.load_best(result["rounds"], project.quantity) if best else None
+    loaded = loaded or load_state(folder.checkpoint)  # nobody could tell the best round, which the run has said
+    if loaded is None or loaded.round != result["reported_round"]:
         return None
     project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner, result["reported_round"])

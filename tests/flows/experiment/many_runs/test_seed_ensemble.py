@@ -1,5 +1,7 @@
 """The members of an ensemble are the models that their runs report."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -13,8 +15,13 @@ from tasks.running.runner import PlainRunner
 ROUNDS, BEST = 3, 2
 
 
-@pytest.mark.parametrize(("report", "reported"), [("best", BEST), ("last", ROUNDS)])
-def test_a_member_is_the_model_that_its_run_reports_and_no_other(report, reported, project):
+@pytest.fixture
+def member(project):
+    """The folder of a run that reports a round, with these scores on validation rows; and what it is as a member."""
+    return partial(_member, project)
+
+
+def _member(project, report, reported, validation):
     opened = Project.open([f"evaluation.report={report}"], project, derived=True)
     page = opened.params.page("fedavg", opened.root)
     start = page.init(opened.problem(0))
@@ -25,10 +32,29 @@ def test_a_member_is_the_model_that_its_run_reports_and_no_other(report, reporte
 
     folder = RunFolder(opened.runs / "compare-x" / "fedavg-seed0")
     for number in range(1, ROUNDS + 1):
-        score = {"validation/accuracy/mean": 0.9 if number == BEST else 0.1, "accuracy/mean": number / 10}
-        folder.commit(folder.files({"round": number, "metrics": score}, state(number)))
-    folder.save_best(state(BEST), BEST)
+        score = {"validation/accuracy/mean": validation[number - 1]} if validation else {}
+        record = {"round": number, "metrics": {**score, "accuracy/mean": number / 10}}
+        folder.commit(folder.files(record, state(number)))
+    if validation:
+        folder.save_best(state(BEST), BEST)
     write_json(folder.result, {"rounds": ROUNDS, "reported_round": reported, "mlflow_run_id": None})
-    model, round = _model(page, PlainRunner(), opened, 0, folder)
+    return folder, lambda: _model(page, PlainRunner(), opened, 0, folder)
+
+
+@pytest.mark.parametrize(
+    ("report", "reported", "validation"),
+    [("best", BEST, (0.1, 0.9, 0.1)), ("last", ROUNDS, (0.1, 0.9, 0.1)), ("best", ROUNDS, ())],
+)
+def test_a_member_is_the_model_that_its_run_reports_and_no_other(report, reported, validation, member):
+    """Also of a run that reports its last round, as nobody could tell the best."""
+    _, opened = member(report, reported, validation)
+    model, round = opened()
     assert round.number == reported
     assert {float(number) for w in model.shared.values() for number in w.unique()} == {float(reported)}
+
+
+def test_a_run_whose_reported_round_is_not_on_disk_any_more_is_no_member(member):
+    folder, opened = member("best", BEST, (0.1, 0.9, 0.1))
+    (best,) = folder.path.glob("best-*")
+    best.unlink()
+    assert opened() is None
