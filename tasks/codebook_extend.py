@@ -42,11 +42,11 @@ def codebook_extend(
     New words are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). What was there stays
     bit for bit.
     """
-    find, done = {"kmeans": _clustered, "random": _drawn}[fill], []
+    find, done, extended = {"kmeans": _clustered, "random": _drawn}[fill], [], frozenset(extend)
     for stack in cohort.stacks:
         books = Books.opened(cohort, stack, model, private, room, training.engine, device)
         for one in model.network.singles:
-            mine = [client for client in stack.clients if client in extend]
+            mine = [client for client in stack.clients if client in extended]
             for client, fresh in find(books, one, mine, words, (seed, round)).items():
                 books.append(one, client, fresh)
         done += books.stored(private)
@@ -70,12 +70,12 @@ def codebook_replace(
 
     Of its last own words, if it has any or is one of `extend`; else of its copy of the shared ones.
     """
-    done = []
+    done, extended = [], frozenset(extend)
     for stack in cohort.stacks:
         books = Books.opened(cohort, stack, model, private, room, training.engine, device)
         for one in model.network.singles:
             for client, fresh in _clustered(books, one, stack.clients, words, (seed, round)).items():
-                if client in extend or books.held(one, client):
+                if client in extended or books.held(one, client):
                     books.replace_own(one, client, fresh)
                 else:
                     books.replace_shared(one, client, fresh)

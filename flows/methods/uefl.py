@@ -170,10 +170,10 @@ class UEFL(Method):
 
     def _more(self, state: State, round: Round, extended: Sequence[str]) -> State:
         """The state in which these clients have more words, of an ensemble in every member."""
-        problem, held = round.problem, state.numbers["words"]
-        most = max(held.get(one.prefix + c, 0) for one in problem.network.singles for c in extended)
+        held = state.numbers["words"]
+        most = max(held.get(one.prefix + c, 0) for one in round.problem.network.singles for c in extended)
         room = max(state.numbers["room"], most + self.words)
-        model = self.model(state, problem)
+        model = self._model(state, round.problem, staged.storing(state, round, extended))
         return staged.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)
 
     def _common_book(self, state: State, round: Round) -> State:

@@ -97,7 +97,8 @@ class UEFLAuthors(Method):
         return self._extended(state, round, codebook_replace, uncertain)
 
     def _extended(self, state: State, round: Round, task: ClientStep, clients: Sequence[str]) -> State:
-        model, room = self.model(state, round.problem), max(state.numbers["room"], self.words)
+        model = self._model(state, round.problem, staged.storing(state, round, clients))
+        room = max(state.numbers["room"], self.words)
         return staged.extend(state, round, task, model, clients, self.words, room)
 
     def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:

@@ -68,8 +68,8 @@ def train(state: State, round: Round, model: Model, news: tuple[str, ...] = ()) 
     """Everybody trains, weights are averaged, and what is a client's own stays with it; the report begins with the news."""
     updates = round.train(local_train, model)
     state = state.with_tensors(weights=round.once(aggregate, updates, model.shared))
-    for update in updates:
-        state = state.with_private(SECTION, update.private[SECTION])
+    refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
+    state = state.with_private(SECTION, refs)
     return state, replace(Report.of(updates), said=news)
 
 
@@ -93,6 +93,12 @@ class Check:
         return sorted((client for client, e in entropy.items() if e > self.limit), key=lambda c: (-entropy[c], c))
 
 
+def storing(state: State, round: Round, extended: Collection[str] = ()) -> tuple[str, ...]:
+    """Who has stored words, and those who are to have more, in listing order: all are stored with the same room."""
+    silos = round.problem.silos
+    return tuple(sorted((c for c in {*state.private[SECTION], *extended} if c in silos), key=silos.index))
+
+
 def extend(
     state: State,
     round: Round,
@@ -103,33 +109,41 @@ def extend(
     room: int,
     **options: Any,
 ) -> State:
-    """The state in which these clients have more words, which the task finds, of an ensemble in every member."""
-    problem, counts = round.problem, dict(state.numbers["words"])
-    there = [client for client in problem.silos.clients if client in {*state.private[SECTION], *extended}]
+    """The state in which these clients have more words, which the task finds, of an ensemble in every member.
+
+    model: of those `storing` words.
+    """
+    problem, counts, refs = round.problem, dict(state.numbers["words"]), dict[str, str]()
     options |= {"training": problem.training, "seed": problem.seed, "round": round.number}
     options |= {"extend": tuple(extended), "words": words, "room": room}
-    for message in round.each(task, model, silos=problem.silos.select(there), **options):
-        state = state.with_private(SECTION, message.refs)
+    for message in round.each(task, model, silos=problem.silos.select(model.clients), **options):
+        refs |= message.refs
         counts |= message.held
-    return state.with_numbers(room=room, words={client: count for client, count in counts.items() if count})
+    return state.with_private(SECTION, refs).with_numbers(
+        room=room, words={client: count for client, count in counts.items() if count}
+    )
 
 
 def conclude(
     state: State, round: Round, report: Report, check: Check, extended: Sequence[str], words: int, until: Until
 ) -> tuple[State, Report]:
-    """The next stage if somebody was extended, else the end; and what the round reports of the check."""
+    """The next stage if somebody was extended, else the end; and what the round reports of the check.
+
+    How many words of its own a client has is reported of those that take part, and of all together.
+    """
     problem, stage, uncertain = round.problem, state.numbers["stage"], check.uncertain
     numbers = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
     numbers |= {"clients/extended": len(extended)}
     numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.doubts.items()}
     rows = {f"check_{name}": of for name, of in check.doubts.items()}
-    rows["extended"] = {client: float(client in extended) for client in check.doubts["entropy"]}
+    more = {*extended}
+    rows["extended"] = {client: float(client in more) for client in check.doubts["entropy"]}
     state = state.with_numbers(limit=check.limit)
     if extended:
         each = " in each member" if len(problem.network.singles) > 1 else ""
         what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
-        counts = own_words(problem.network, problem.silos.clients, state.numbers["words"])
-        rows["words"] = {client: words + count for client, count in counts.items()}
+        counts = own_words(problem.network, storing(state, round), state.numbers["words"])
+        rows["words"] = {client: words + counts[client] for client in round.clients if client in counts}
         numbers["words/own"] = sum(counts.values())
         state = state.with_numbers(stage=stage + 1, since=0)
     else:
