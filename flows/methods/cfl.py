@@ -5,13 +5,14 @@ if ||D|| < e1 and max_i ||D_i|| > e2:  C becomes c1 and c2, which minimise  max_
 """
 
 import math
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Method, Report
-from flows.methods.shared.groups import Tree, model_of_groups, together
+from flows.methods.shared.groups import Tree, members, model_of_groups, together
 from flows.round import Problem, Round
 from models.grouping.rules import Linkage
 from models.model import Model
@@ -51,8 +52,7 @@ class CFL(Method):
         """One cluster, the root of the tree, with FedAvg's start."""
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
         nowhere = {name: torch.zeros_like(w) for name, w in learned(problem.network, start).items()}
-        everybody = dict.fromkeys(problem.silos.clients, 0)
-        numbers = {"parent": [None], "cluster": everybody, "first": None}
+        numbers: dict[str, Any] = {"parent": [None], "cluster": {}, "first": None}
         return State({"weights": together([start]), "toward": together([nowhere])}, numbers)
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
@@ -61,8 +61,8 @@ class CFL(Method):
         updates: list[Update] = []
         norms: dict[str, float] = {}
         steps: list[float] = []
-        for node in sorted(set(tree.cluster.values())):
-            clients = [client for client in round.clients if tree.cluster[client] == node]
+        called = {client: tree.of_client(client) for client in round.clients}
+        for node, clients in enumerate(members(round.clients, called, len(tree.parent))):
             if not clients:
                 continue
             current = tree.weights[node]
@@ -74,8 +74,8 @@ class CFL(Method):
             longest = max(length.values())
             first = longest if first is None else first
             tree.weights[node] = average
-            whole = sum(held == node for held in tree.cluster.values()) == len(clients)
-            if whole and len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first):
+            may = len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first)
+            if may and tree.size(node, len(round.problem.silos.clients)) == len(clients):
                 parts = round.once(bipartition, sent, learns, self.linkage)
                 if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
                     tree.split(node, current, average, parts.clients, parts.toward)
@@ -83,8 +83,8 @@ class CFL(Method):
             norms |= length
             steps.append(step)
         report = Report.of(updates)
-        clusters = {c: float(tree.cluster[c]) for c in round.clients}
-        numbers = {"clusters": float(len(set(tree.cluster.values()))), "update/mean": max(steps)}
+        clusters = {c: float(tree.of_client(c)) for c in round.clients}
+        numbers = {"clusters": float(tree.clusters), "update/mean": max(steps)}
         numbers |= {**report.numbers, "update/longest": max(norms.values())}
         return tree.state(first=first), Report(numbers, {**report.rows, "cluster": clusters, "update": norms})
 
@@ -96,7 +96,7 @@ class CFL(Method):
     def scored_model(self, state: State, round: Round) -> Model:
         """A fresh client goes down the tree: it trains from the parent's weights and takes the part that it is like."""
         tree = Tree.of(state)
-        cluster = {client: tree.cluster.get(client, 0) for client in round.clients}
+        cluster = {client: tree.of_client(client) for client in round.clients}
         for node in range(len(tree.parent)):  # parents come before their children
             children = [child for child, parent in enumerate(tree.parent) if parent == node]
             fresh = [c for c in round.clients if c not in tree.cluster and cluster[c] == node]

@@ -63,7 +63,7 @@ class Tree:
     weights: list[Weights]
     toward: list[Weights]  # mean direction of the clients' updates at the split that made the node
     parent: list[int | None]
-    cluster: dict[str, int]
+    cluster: Mapping[str, int]  # of each client, once its first cluster, the root, was split
 
     @classmethod
     def of(cls, state: State) -> "Tree":
@@ -72,7 +72,20 @@ class Tree:
         weights, toward = (
             [of_group(state.tensors[section], node) for node in range(len(parent))] for section in ("weights", "toward")
         )
-        return cls(weights, toward, list(parent), dict(cluster))
+        return cls(weights, toward, list(parent), cluster)
+
+    def of_client(self, client: str) -> int:
+        """The node that the client is in: one without children, or the root of one that never was in any."""
+        return self.cluster.get(client, 0)
+
+    @property
+    def clusters(self) -> int:
+        """How many nodes have clients: those without children."""
+        return len(self.parent) - len({*self.parent} - {None})
+
+    def size(self, node: int, everybody: int) -> int:
+        """How many of all clients are in a cluster: looks at every client where the root is split."""
+        return everybody if node == 0 else sum(held == node for held in self.cluster.values())
 
     def split(
         self,
@@ -85,7 +98,7 @@ class Tree:
         """Both children go on from the cluster's new weights."""
         self.weights[node] = before
         for names, direction in zip(clients, toward, strict=True):
-            self.cluster |= dict.fromkeys(names, len(self.parent))
+            self.cluster = {**self.cluster, **dict.fromkeys(names, len(self.parent))}
             self.weights.append(after)
             self.toward.append(direction)
             self.parent.append(node)

@@ -10,6 +10,7 @@ import torch
 
 from flows.methods.cfl import CFL
 from flows.methods.fedavg import FedAvg
+from flows.methods.shared.groups import Tree
 from models.model import Model
 from models.networks.images.residual import Residual
 from models.training.optimisers import SGD
@@ -24,8 +25,8 @@ ALWAYS = {"mean_below": 1e9, "longest_above": 0.0}
 
 def clusters(played) -> list[set[str]]:
     held: dict[int, set[str]] = {}
-    for client, node in played.state.numbers["cluster"].items():
-        held.setdefault(node, set()).add(client)
+    for client in played.problem.silos.clients:
+        held.setdefault(Tree.of(played.state).of_client(client), set()).add(client)
     return sorted(held.values(), key=min)
 
 
@@ -198,6 +199,35 @@ def test_a_cluster_splits_only_in_a_round_in_which_all_of_it_takes_part(quadrati
     page = CFL(**ALWAYS)
     played = play(page, quadratic(OPPOSED), [1, 2, 3], absent={1: ["a"], 2: ["e"]})
     assert [r.numbers["clusters"] for r in played.reports] == [1, 1, 2]
+
+
+class LookedUpOnly(dict):
+    """Says who is asked for, and cannot be gone through."""
+
+    def values(self):
+        pytest.fail("all clients are gone through")
+
+    __iter__ = keys = items = values
+
+
+def test_a_round_looks_at_those_that_are_called_and_a_root_that_is_whole_names_nobody(quadratic, play):
+    problem = quadratic(OPPOSED)
+    few = play(CFL(**ALWAYS), problem, [1, 2], absent={1: ["a", "b", "c"], 2: ["e"]})
+    assert few.state.numbers["cluster"] == {}
+    split = play(CFL(**ALWAYS), problem, [1])
+    known = LookedUpOnly(split.state.numbers["cluster"])
+    state = split.state.with_numbers(cluster=known)
+    again = play(CFL(mean_below=0), problem, [2], state=state, absent={2: ["a", "b", "e"]})
+    assert again.reports[0].numbers["clusters"] == 2
+    assert again.reports[0].rows["cluster"] == {c: float(dict.__getitem__(known, c)) for c in ("c", "d", "f")}
+
+
+def test_the_state_of_an_earlier_version_which_names_everybody_goes_on_alike(quadratic, play):
+    problem, page = quadratic(OPPOSED), CFL(mean_below=0.01, longest_above=0.05)
+    begun = page.init(problem)
+    earlier = begun.with_numbers(cluster=dict.fromkeys(problem.silos.clients, 0))
+    one, other = (play(page, problem, [1, 2, 3], state=state) for state in (begun, earlier))
+    assert one.state.sha256() == other.state.sha256()
 
 
 def test_the_first_rounds_can_be_left_to_fedavg(quadratic, play):
