@@ -44,7 +44,10 @@ class Improving(Drawing):
         return [*again, *least(rest, clients, wanted - len(again))]
 
     def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
-        """Who improved in this round, and what every client told last; UserError if nobody ever told anything."""
+        """Who improved in this round, and what each client told last that may be called again: one number, and no history.
+
+        UserError if nobody ever told anything.
+        """
         told = round.validation or {}
         if not told and not memory:
             raise UserError(
@@ -56,6 +59,8 @@ class Improving(Drawing):
         improved = [c for c, (given, after) in pairs.items() if after < last.get(c, given)]
         if self.improvement == "last_seen":
             last = {**last, **{c: after for c, (_, after) in pairs.items() if math.isfinite(after)}}
+            gone = {c for c, when in self.leave.items() if when <= round.number + 1}
+            last = {c: loss for c, loss in last.items() if c not in gone} if gone else last
         return {"round": round.number, "improved": improved, "last": last}
 
     def warnings(self, problem: Problem) -> Sequence[str]:

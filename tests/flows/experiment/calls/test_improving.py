@@ -147,6 +147,23 @@ def test_what_a_client_told_last_may_be_many_rounds_old(problem, make_round):
     assert sampler.remember(memory, heard(make_round, problem, 5, told), Report())["improved"] == ["c01"]
 
 
+def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(problem, make_round):
+    """Whoever else is called again is held against what it told last: of each one number is kept, however often it told."""
+    sampler, memory = Improving(0.5, leave={"c00": 3, "c01": 4}), {}
+    kept = []
+    for number in (1, 2, 3):
+        there = [c for c in NAMES if sampler.leave.get(c, 9) > number]
+        pairs = dict.fromkeys(there[:4], (2.0, 1.0 / number))
+        memory = sampler.remember(memory, heard(make_round, problem, number, pairs, there), Report())
+        kept.append(memory["last"])
+    assert [[*last] for last in kept] == [
+        ["c00", "c01", "c02", "c03"],
+        ["c01", "c02", "c03"],
+        ["c02", "c03", "c04"],
+    ]
+    assert [last["c02"] for last in kept] == [1.0, 1 / 2, 1 / 3]
+
+
 def test_a_client_that_did_not_take_part_never_counts_as_improved(problem, make_round):
     """Some pages also train others in a round, who join or are tried."""
     pairs = dict.fromkeys(NAMES, (2.0, 1.0))
