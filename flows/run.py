@@ -20,7 +20,7 @@ from flows.experiment.flow_parameters import admitted
 from flows.experiment.identity import identity_of
 from flows.experiment.mlflow_run import finish, ticket
 from flows.experiment.project import Project, new_experiment, newest_experiment
-from flows.experiment.run_folder import RunFolder, run_name
+from flows.experiment.run_folder import Kept, RunFolder, run_name
 from flows.experiment.scaling.agreed import Agreed, agreed
 from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
@@ -141,7 +141,7 @@ class _Run:
         say_warnings(self.folder.name, sampler.warnings(problem))
         best = self.folder.best_round(number, quantity) if keep_best else (-math.inf, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
-        with Commits(self.folder) as commits:
+        with Commits(self.folder, Kept(state.private, best[1])) as commits:
             while number < params.training.rounds and not state.finished and not reached:
                 heed()
                 began, number = time.perf_counter(), number + 1

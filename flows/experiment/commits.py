@@ -24,13 +24,15 @@ class Commits:
 
     Of a round that does not count yet nobody is told, and nothing is deleted that an earlier one needs. What is written are
     bytes, so that a round's state, record and memory may change. An error of the disk is raised by the call that waits.
+
+    `last`: what the round needs that counts already; a run that goes on may have no other to come.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, last: Kept) -> None:
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, "commit")
         self._begun: _Begun | None = None
-        self._counted: Kept | None = None
+        self._counted = last
         self._seconds = 0.0  # of the last one
 
     def __enter__(self) -> Self:
@@ -66,7 +68,7 @@ class Commits:
     @property
     def kept(self) -> list[Kept]:
         """What must stay on disk: of the last round that counts, and of the one that is being written."""
-        return [kept for kept in (self._counted, self._begun and self._begun.kept) if kept is not None]
+        return [self._counted, *([self._begun.kept] if self._begun else [])]
 
     def _write(self, files: Files) -> float:
         began = time.perf_counter()

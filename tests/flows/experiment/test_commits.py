@@ -39,7 +39,7 @@ def gate(monkeypatch) -> threading.Event:
 
 def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_before_it_is_there(tmp_path, gate):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder) as commits:
+    with Commits(folder, Kept({})) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
         assert told == [1]  # how long it takes is not known before
         gate.clear()
@@ -54,7 +54,7 @@ def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_befo
 
 def test_beside_a_long_round_it_is_waited_for(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder) as commits:
+    with Commits(folder, Kept({})) as commits:
         for number in (1, 2, 3):
             commits.put(record(number, LONG), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[-1] == number == load_state(folder.checkpoint).round
@@ -62,7 +62,7 @@ def test_beside_a_long_round_it_is_waited_for(tmp_path):
 
 def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder) as commits:
+    with Commits(folder, Kept({})) as commits:
         for number in range(1, 20):
             commits.put(record(number), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[:-1] == list(range(1, number))[: len(told) - 1]
@@ -75,7 +75,7 @@ def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_pat
 
 def test_what_changes_after_it_was_put_is_written_as_it_was(tmp_path, gate):
     folder, weights, memory = RunFolder(tmp_path / "run"), torch.ones(3), {"seen": ["lyon"]}
-    with Commits(folder) as commits:
+    with Commits(folder, Kept({})) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: None)
         gate.clear()
         commits.put(record(2), State({"weights": {"w": weights}}), memory, 0, lambda: None)
@@ -96,7 +96,7 @@ def test_an_error_of_the_disk_is_raised_by_who_waits_and_the_round_before_stays(
         return rename(old, new)
 
     monkeypatch.setattr(Path, "replace", full)
-    with Commits(folder) as commits:
+    with Commits(folder, Kept({})) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
         commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
         with pytest.raises(OSError, match="the disk is full"):
@@ -109,7 +109,7 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
     folder, told = RunFolder(tmp_path / "run"), []
 
     def fail() -> None:
-        with Commits(folder) as commits:
+        with Commits(folder, Kept({})) as commits:
             commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
             gate.clear()
             commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
@@ -133,7 +133,7 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
             path.name for path in folder.path.glob("best-*")
         )
 
-    with Commits(folder) as commits:
+    with Commits(folder, Kept({})) as commits:
         for number in (1, 2):
             held = state(number, keeps(number))
             folder.save_best(held, number)
@@ -151,6 +151,17 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
         commits.settle()
         folder.forget(store, commits.kept)
     assert there() == (1, ["best-000002.safetensors"])
+
+
+def test_where_no_round_is_left_what_counts_already_keeps_what_it_needs(tmp_path):
+    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+    refs = store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()})
+    folder.save_best(state(1, refs), 1)
+    with Commits(folder, Kept({"weights": refs}, 1)) as commits:
+        commits.settle()
+        folder.forget(store, commits.kept)
+    assert [path.name for path in folder.path.glob("best-*")] == ["best-000001.safetensors"]
+    assert store.load("weights", refs, "lyon")["w"].tolist() == [1, 1, 1]
 
 
 def test_private_state_of_the_best_round_stays_with_it(tmp_path):
