@@ -345,6 +345,18 @@ def counted(folder: Path, method: str) -> int:
     return found[1]
 
 
+def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_run, folder):
+    """As one that MLflow was away from, or that was killed after its last round: no round is left to be played."""
+    settings = ["evaluation.report=best", "training.optimiser.learning_rate=16"]
+    whole = play_run("fedavg", "threads", 1, *settings)
+    assert whole["reported_round"] < whole["rounds"] == 3, "or it says nothing"
+    (folder / whole["folder"] / "result.json").unlink()
+    again = play_run("fedavg", "threads", 1, *settings, resume=True)
+    for same in ("folder", "rounds", "reported_round", "weights_sha256"):
+        assert again[same] == whole[same]
+    assert again["resumed_from_round"] == 3
+
+
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
     check("dask")
     monkeypatch.setattr("tasks.running.workers._installed", lambda _: False)
