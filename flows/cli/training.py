@@ -97,7 +97,8 @@ def schedule(
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
         remember(project.root, session.server_url())
-        serve(when, session.server_url(), {"methods": methods, "seeds": numbers}, overrides or [])
+        # no null: what stands in the fields of a form must be of their types
+        serve(when, session.server_url(), {"methods": methods or [], "seeds": numbers or []}, overrides or [])
 
 
 def ui(

@@ -32,6 +32,7 @@ _Told = list[tuple[np.ndarray, str]]
 """Of inputs and targets, as far as they are wanted: moments (columns, 3), and the version in the way, if one is."""
 
 _AT_ONCE = 16  # clients, whose files a disk syncs in about the time that one's take
+_BESIDE = 1 << 26  # bytes of other clients' rows that are worked on beside the largest's; there are some copies of them
 
 
 @step
@@ -43,21 +44,28 @@ def tell_moments(
     `private` is where clients remember what they told in all runs: one whose rows are nearly those that it told of before
     tells what it told then, or nothing.
     """
-    question, messages = _question(cohort.silos.manifest), list[ScaleMoments]()
+    question, messages, at_once = _question(cohort.silos.manifest), list[ScaleMoments](), _at_once(cohort)
     asked: deque[tuple[tuple[str, ...], Iterator[_Told]]] = deque()
 
     def told_by(client: str, x: Tensor, y: Tensor) -> _Told:
         return _told(Ledger(private.folder, client), Mine(cohort.silos, client, x, y), question, inputs, targets)
 
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ThreadPoolExecutor(at_once) as threads:
         for stack in cohort.stacks:
             rows = open_rows(cohort.silos, stack, "train", "cpu")
             mine = [(x[:n], y[:n]) for x, y, n in zip(rows.x, rows.y, rows.counts.tolist(), strict=True)]
             asked.append((stack.clients, threads.map(told_by, stack.clients, *zip(*mine, strict=True))))
-            while sum(len(clients) for clients, _ in asked) > _AT_ONCE:  # no more rows in memory than are asked about
+            while sum(len(clients) for clients, _ in asked) > at_once:  # no more rows in memory than are asked about
                 messages.append(_message(*asked.popleft()))
         messages += [_message(*each) for each in asked]
     return messages
+
+
+def _at_once(cohort: Cohort) -> int:
+    """How many clients are asked at once: fewer where they have many rows, which take memory and no wait for a disk."""
+    silos, width = cohort.silos, math.prod(cohort.silos.manifest.shape) * 8
+    largest = np.sort(silos.select(cohort.clients).rows_array("train"))[::-1][:_AT_ONCE].astype(np.int64)
+    return 1 + int((np.cumsum(largest[1:] * width) <= _BESIDE).sum())
 
 
 def _message(clients: tuple[str, ...], answers: Iterator[_Told]) -> ScaleMoments:

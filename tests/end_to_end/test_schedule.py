@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.utilities.schema_tools.validation import validate
 
 NEVER_SOON = "0 0 29 2 *"
 EVIL = """
@@ -34,7 +35,7 @@ def schedule(partitioned: Any, tmp_path: Path) -> Any:
         (folder.path / f"{name}.py").write_text(EVIL.replace("been-here", f"{name}-was-here"))
     fixed = ("--set", "extra_methods.own=own.py", "--set", "training.rounds=3")
     with (tmp_path / "screen.txt").open("w+") as screen:
-        process = folder.start("schedule", NEVER_SOON, "fedavg", "--seeds", "0", *fixed, out=screen)
+        process = folder.start("schedule", NEVER_SOON, "fedavg", *fixed, out=screen)
         end = time.monotonic() + 120
         while "ctrl-C" not in (said := Path(screen.name).read_text()) and time.monotonic() < end:
             assert process.poll() is None, process.stderr.read()
@@ -66,10 +67,11 @@ def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_b
         found = ask(f"{api}/deployments/filter", {})
         time.sleep(0.2)
     (deployment,) = found
-    assert deployment["parameters"] == {"methods": ["fedavg"], "seeds": [0]}
+    assert deployment["parameters"] == {"methods": ["fedavg"], "seeds": []}
+    assert validate(deployment["parameters"], deployment["parameter_openapi_schema"]) == [], "as the form checks it"
     rounds = ["training.rounds=1", "training.epochs=1"]
     asked = {
-        "own": {"methods": ["own"], "reference": "own", "overrides": rounds},
+        "own": {"methods": ["own"], "seeds": [0], "reference": "own", "overrides": rounds},
         "evil": {"methods": ["evil"], "reference": "evil", "overrides": [*rounds, "extra_methods.evil=evil.py"]},
     }
     url = f"{api}/deployments/{deployment['id']}/create_flow_run"
