@@ -316,7 +316,9 @@ def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(met
         told.append((number, counted(folder, method)))
         hear(delivery, number)
 
-    write_json(folder / "runs" / "killed" / "experiment.json", {"kind": "run", "name": "killed"})
+    write_json(
+        folder / "runs" / "killed" / "experiment.json", {"kind": "run", "name": "killed", "started": "20000101-000000"}
+    )
     for change in changes:
         monkeypatch.setattr(Path, change, look(change))
     monkeypatch.setattr(Delivery, "round_done", is_told)
