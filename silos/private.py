@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -114,14 +115,16 @@ _WAY_OUT = "start the run anew, or bring back the folder from a copy."
 
 # files whose contents were found to agree with their name, with their size, times and inode: checked once a process
 _sound: dict[str, tuple[int, ...]] = {}
+_lock = Lock()
 _MOST = 4096  # of them; another process may delete what this one knows
 
 
 def _remember(path: Path) -> None:
-    _sound.pop(str(path), None)
-    _sound[str(path)] = _stamp(path)
-    while len(_sound) > _MOST:
-        _sound.pop(next(iter(_sound)), None)
+    with _lock:  # threads of several workers: none may look for the oldest while another adds one
+        _sound.pop(str(path), None)
+        _sound[str(path)] = _stamp(path)
+        while len(_sound) > _MOST:
+            _sound.pop(next(iter(_sound)), None)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -162,7 +162,8 @@ def _summary(measured: dict[str, list[dict[str, Any]]], workload: Workload) -> d
 def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     """What the machine can do with as many threads, and what share of it the products of a round are.
 
-    Counted are products of matrices and convolutions in training, as `siloflow cost` has them.
+    Counted are products of matrices and convolutions in training, as `siloflow cost` has them; and how long they take alone,
+    each as one client's batch calls it.
     """
     project = Project.open([], root)
     problem = project.problem(0)
@@ -172,9 +173,16 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     manifest = problem.silos.manifest
     x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
     counted = network_cost(model.network, weights, of_one(model.context), x, y, problem.training.objective)
-    flop = 2 * counted.both * workload.clients * workload.rows
+    rows = workload.clients * workload.rows
+    flop = 2 * counted.both * rows
     found, _ = child([sys.executable, "-m", "flows.bench.contestants.limits", str(THREADS)], root)
-    return {**found, "flop_of_a_round": flop, "share_of_products": flop / seconds / found["flop_per_second"]}
+    alone, _ = child([sys.executable, "-m", "flows.bench.kernels", workload.method, str(THREADS)], root)
+    return {
+        **found,
+        "flop_of_a_round": flop,
+        "share_of_products": flop / seconds / found["flop_per_second"],
+        "kernel_seconds": alone["kernel_seconds_of_a_row"] * rows,
+    }
 
 
 def _ratios(

@@ -152,6 +152,13 @@ class RunFolder:
         """The state of the best of the rounds up to `last`, and its number."""
         return load_state(self._best(self.best_round(last, quantity)[1]))
 
+    def the_best(self, last: int, quantity: Quantity) -> Checkpoint:
+        """The same of a run that has one; UserError if the file is not there."""
+        best = self.load_best(last, quantity)
+        if best is None:
+            raise UserError(f"{self._best(self.best_round(last, quantity)[1])} is missing; {ANEW}.")
+        return best
+
     def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:
         """The best score on validation rows up to round `last` and its number, the first of equals; (-inf, 0) if none."""
         scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]

@@ -31,6 +31,9 @@ def bench(answer: dict[str, Any], console: PlainConsole) -> None:
             f"    {billions:.1f} GFLOP a round, {limits['share_of_products']:.0%} of what large products reach here "
             f"({most:.0f} GFLOP/s; copies {copies:.0f} GB/s)"
         )
+        console.print(
+            f"    its products and convolutions alone, a batch at a time: {limits['kernel_seconds']:.3f} s a round"
+        )
         seconds = line["seconds_per_round"]
         for name in [n for n in seconds if n not in by_hand and n != "siloflow"]:
             times = seconds[name] / seconds["siloflow"]

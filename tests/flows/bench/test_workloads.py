@@ -242,6 +242,7 @@ def test_the_authors_way_does_the_rounds(root):
     found = contest._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
     assert found["better_plain"] == "authors 1"
     assert {"local_train", "uncertainty_check", "codebook_extend"} <= found["task_shares"].keys()
+    assert 0 < found["limits"]["kernel_seconds"] < found["seconds_per_round"]["authors 1"]
 
 
 def test_rounds_of_gaussian_weights_are_told_beside_fedavgs_and_the_loops_by_hand(root):

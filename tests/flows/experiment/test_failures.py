@@ -357,6 +357,11 @@ def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_
     for same in ("folder", "rounds", "reported_round", "weights_sha256"):
         assert again[same] == whole[same]
     assert again["resumed_from_round"] == 3
+    (folder / whole["folder"] / "result.json").unlink()
+    (best,) = (folder / whole["folder"]).glob("best-*")
+    best.unlink()
+    with pytest.raises(UserError, match=r"best-.* is missing; bring it back from a copy"):
+        play_run("fedavg", "threads", 1, *settings, resume=True)
 
 
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):

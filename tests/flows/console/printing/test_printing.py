@@ -213,6 +213,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                         "flop_per_second": 1e11,
                         "bytes_per_second": 1e10,
                         "share_of_products": 0.5,
+                        "kernel_seconds": 0.5,
                     },
                 }
             ],
