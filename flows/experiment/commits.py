@@ -12,7 +12,7 @@ from models.state import State
 SHARE = 0.5
 """Of a round's seconds: a commit that takes more does not hold up the next round.
 
-One that takes less is waited for: beside it a round of 10 ms takes 2 ms longer, since both want Python's lock.
+One that takes less is waited for: beside it a short round takes longer, since both want Python's lock.
 """
 
 
