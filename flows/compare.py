@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.doors.forms import MethodNames, MethodOrNone, Overrides, Seeds, Text
 from flows.doors.verb import verb
-from flows.experiment import identity, prefect_page
+from flows.experiment import prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.free_name import free_name
 from flows.experiment.many_runs import comparison_in_mlflow
@@ -17,8 +17,9 @@ from flows.experiment.many_runs.planned_runs import say_plan
 from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
+from flows.experiment.one_run import identity
+from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
-from flows.experiment.run_folder import RunFolder, run_name
 from flows.experiment.scaling.run_notes import of_all
 from flows.method import start
 from flows.past.found import find

@@ -12,15 +12,15 @@ from flows.console.ctrl_c import heed
 from flows.console.run_news import say_notes, say_result, say_round, say_warnings
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
-from flows.experiment import records
 from flows.experiment.calls.sampling import Called, called
-from flows.experiment.commits import Commits
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
-from flows.experiment.identity import identity_of
-from flows.experiment.mlflow_run import finish, ticket
+from flows.experiment.one_run import records
+from flows.experiment.one_run.commits import Commits
+from flows.experiment.one_run.identity import identity_of
+from flows.experiment.one_run.mlflow_run import finish, ticket
+from flows.experiment.one_run.run_folder import Kept, RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
-from flows.experiment.run_folder import Kept, RunFolder, run_name
 from flows.experiment.scaling.agreed import Agreed, agreed
 from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn

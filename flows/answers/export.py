@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flows.experiment.finished_run import FinishedRun, finished_run
+from flows.experiment.one_run.finished_run import FinishedRun, finished_run
 from flows.experiment.project import Project
 from models.exported_model import ExportedModel
 from models.raw_rows import RawRows

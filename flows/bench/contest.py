@@ -25,8 +25,8 @@ import yaml
 
 from flows.bench.peers import check_peers, program
 from flows.bench.workloads import THREADS, Workload, chosen_workloads
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.method import start
 from flows.partition import make
 from models.assessment.network_cost import network_cost

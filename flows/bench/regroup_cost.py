@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from flows.bench.contest import PAUSE, command, scratch
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.partition import make
 from tasks.grouping.overlap import overlap
 from tasks.messages import RightRows

@@ -135,9 +135,9 @@ def _ready(project: Any) -> None:
 
 
 def _check_run(project: Any, method: str, seed: int) -> None:
-    from flows.experiment.identity import check_resume
+    from flows.experiment.one_run.identity import check_resume
+    from flows.experiment.one_run.run_folder import run_name
     from flows.experiment.project import newest_experiment
-    from flows.experiment.run_folder import run_name
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 

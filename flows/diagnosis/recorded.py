@@ -9,7 +9,7 @@ from typing import Any
 from flows.console import screen
 from flows.diagnosis.words.findings_page import page
 from flows.experiment import prefect_page
-from flows.experiment.mlflow_run import dataset, git_commit
+from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project, new_experiment
 from flows.params_file import flat
 from models.shift.guarded import TYPES

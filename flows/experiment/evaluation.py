@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from flows.experiment.many_runs.paired_runs import by_own_law
+from flows.experiment.one_run.records import by_client_of, means_of, metrics_of
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.records import by_client_of, means_of, metrics_of
-from flows.experiment.run_folder import RunFolder
 from flows.method import Method
 from flows.round import Round, Tally
 from models.model import Model

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.experiment.run_folder import RunFolder
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.round import Round
 from models.assessment.quantities import Quantity
 from models.model import Model

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from flows.console import screen
-from flows.experiment.run_folder import RunFolder
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.papers.cells import by_class, paired_rows, together
 from flows.papers.sweep import Sweep
 from flows.papers.trials import tried

@@ -21,8 +21,8 @@ from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
 
 if TYPE_CHECKING:
+    from flows.experiment.one_run.run_folder import RunFolder
     from flows.experiment.project import Project
-    from flows.experiment.run_folder import RunFolder
 
 _LOSS = "validation_loss"
 
@@ -190,7 +190,7 @@ class Sweep:
 
     def folder(self, cell: str, seed: int, choice: str | None) -> "RunFolder":
         """A run's."""
-        from flows.experiment.run_folder import RunFolder, run_name
+        from flows.experiment.one_run.run_folder import RunFolder, run_name
 
         name = run_name(self.page.method_of(cell), seed, self.place(cell, choice))
         return RunFolder(self.root / "runs" / self.experiment / name)

@@ -33,7 +33,7 @@ def again(project: Project, name: str) -> tuple[dict[str, Any], str]:
 
 
 def _of_run(project: Project, name: str) -> dict[str, Any]:
-    from flows.experiment.finished_run import find_run  # and torch with it
+    from flows.experiment.one_run.finished_run import find_run  # and torch with it
 
     folder = find_run(project, name)
     done = folder.finished()

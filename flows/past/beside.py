@@ -6,8 +6,8 @@ from typing import Any
 
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.params_file import differences
 from flows.past.again import again
 from models.assessment.quantities import QUANTITIES, Quantity

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiment.finished_run import find_run
+from flows.experiment.one_run.finished_run import find_run
 from flows.experiment.project import Project
 from flows.papers.published_tables import table_of
 from silos.errors import UserError

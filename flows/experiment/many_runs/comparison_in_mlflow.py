@@ -6,7 +6,7 @@ from typing import Any
 from flows.console import screen
 from flows.console.printing.run_printing import headline, spread, tuned_sentence
 from flows.experiment import prefect_page
-from flows.experiment.mlflow_run import dataset, git_commit
+from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.delivery import Delivery

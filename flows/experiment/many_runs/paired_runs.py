@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.round import on_cohorts
 from models.assessment.paired_difference import Difference, Stratum, difference
 from models.assessment.quantities import Quantity

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from flows.console import screen
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 
 
 def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from flows.experiment.evaluation import scored_model
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.experiment.scaling.agreed import scaled_as
 from flows.method import Method
 from flows.round import Round

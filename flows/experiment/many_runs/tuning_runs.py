@@ -15,8 +15,8 @@ from flows.experiment.calls.scored import validation_rows
 from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Score, Tuned, grid_of, tuned, validation_score
+from flows.experiment.one_run.run_folder import run_name
 from flows.experiment.project import Project
-from flows.experiment.run_folder import run_name
 from flows.experiment.user_method import MethodError
 from flows.method import find, start
 from flows.round import Problem

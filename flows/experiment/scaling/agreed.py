@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project, experiment
-from flows.experiment.run_folder import RunFolder
 from flows.experiment.scaling.run_notes import Note, note_of_earlier
 from flows.params import Params
 from flows.round import Problem, Round, Tally

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flows.experiment.calls.scored import validation_rows
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.method import Method
 from flows.round import Problem, Round
 from models.assessment.quantities import Quantity

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flows.answers.export import export
-from flows.experiment.finished_run import find_run
+from flows.experiment.one_run.finished_run import find_run
 from flows.experiment.project import Project
 from models.exported_model import ExportedModel
 from models.networks.dense import MLP

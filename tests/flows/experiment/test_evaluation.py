@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.experiment.records import metrics_of
+from flows.experiment.one_run.records import metrics_of
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams

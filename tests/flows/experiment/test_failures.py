@@ -12,9 +12,9 @@ import pytest
 
 from flows.cli import app
 from flows.compare import compare
-from flows.experiment.identity import check_resume
+from flows.experiment.one_run.identity import check_resume
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.experiment.user_method import MethodError
 from models.assessment.quantities import QUANTITIES
 from silos.errors import UserError

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from flows.compare import compare
 from flows.experiment import flow_parameters
-from flows.experiment.run_folder import run_name
+from flows.experiment.one_run.run_folder import run_name
 from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import table_of

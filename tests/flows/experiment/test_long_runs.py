@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.experiment.run_folder import RunFolder
+from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
 from tasks.recording.result_tables import write_client_table
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from flows.experiment.identity import check_resume, identity_of
+from flows.experiment.one_run.identity import check_resume, identity_of
+from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder, run_name
 from models.networks.images.pretrained import ours
 from models.streams import server_stream
 from silos.errors import UserError

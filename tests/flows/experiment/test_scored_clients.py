@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from flows.experiment.scaling.run_notes import notes_of_scores
 
 SOME = ("evaluation.clients=2",)

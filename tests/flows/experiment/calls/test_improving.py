@@ -10,7 +10,7 @@ from scipy import stats
 
 from flows.experiment.calls.improving import Improving
 from flows.experiment.calls.sampling import Uniform
-from flows.experiment.run_folder import RunFolder
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.method import Report
 from flows.methods.fedavg import FedAvg
 from silos.errors import UserError

@@ -10,7 +10,7 @@ from scipy import stats
 
 from flows.experiment.calls.improving import Improving
 from flows.experiment.calls.sampling import BySize, Called, Drawing, Sampler, Uniform, called
-from flows.experiment.run_folder import RunFolder
+from flows.experiment.one_run.run_folder import RunFolder
 from models.state import State
 from silos.errors import UserError
 from tasks.recording.checkpoint import Journal, load_state, save_state

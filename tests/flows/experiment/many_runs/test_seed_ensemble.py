@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from flows.experiment.many_runs.seed_ensemble import _model
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder
 from models.state import State
 from tasks.recording.json_files import write_json
 from tasks.running.runner import PlainRunner

@@ -9,7 +9,7 @@ import torch
 
 from flows.answers.export import export
 from flows.answers.stats import client_statistics
-from flows.experiment.finished_run import finished_run
+from flows.experiment.one_run.finished_run import finished_run
 from flows.experiment.project import Project
 from silos import cohort
 from silos.errors import UserError

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.experiment.records import round_record, seconds_of
+from flows.experiment.one_run.records import round_record, seconds_of
 from flows.method import Report, find
 from models.assessment.quantities import QUANTITIES
 

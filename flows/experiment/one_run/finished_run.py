@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from flows.console.complaints import nearest
 from flows.experiment.evaluation import scored_model
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project, experiment
-from flows.experiment.run_folder import RunFolder
 from flows.experiment.scaling.agreed import scaled_as
 from flows.params import Params
 from flows.round import Round

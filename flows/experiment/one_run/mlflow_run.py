@@ -12,8 +12,8 @@ import torch
 
 from flows.console import screen
 from flows.experiment import prefect_page
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project, experiment
-from flows.experiment.run_folder import RunFolder
 from flows.method import Method
 from flows.params_file import flat
 from flows.round import Problem

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from flows.experiment.run_folder import Files, Kept, RunFolder
+from flows.experiment.one_run.run_folder import Files, Kept, RunFolder
 from models.state import State
 
 SHARE = 0.5

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.run_folder import RunFolder
+from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
 from models.state import State
 from tasks.recording.checkpoint import load_state

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.commits import Commits
-from flows.experiment.run_folder import Kept, RunFolder
+from flows.experiment.one_run.commits import Commits
+from flows.experiment.one_run.run_folder import Kept, RunFolder
 from models.state import State
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project
-from flows.experiment.run_folder import RunFolder, run_name
 from flows.method import Method
 from flows.round import Problem
 from models.training.engine_choice import even
