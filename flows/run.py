@@ -192,8 +192,8 @@ class _Run:
         """The reported model is scored once more, each client keeping its outcomes, and everything is written down."""
         project, quantity, silos = self.project, self.project.quantity, self.project.silos
         rounds, reported = self.folder.rounds(last), last
-        if project.params.evaluation.report == "best" and self.folder.best_round(last, quantity)[1]:
-            state, reported, _ = self.folder.the_best(last, quantity)
+        if project.params.evaluation.report == "best":
+            state, reported, _ = self.folder.the_best(last, quantity) or Checkpoint(state, last, {})
         round = self._round(problem, private, reported, Called(problem.silos.clients), "result")
         model = self._model(state, round)
         metrics, doubts = last_scores(project, self._scored(model), round, self.folder)

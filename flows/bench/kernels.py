@@ -1,7 +1,7 @@
 """What the products and convolutions of a round take alone: one batch's, recorded as torch calls them, and called again.
 
-One client after another, its tensors in the cache, a thread a core: what surrounds them in training comes on top, so that no
-round can be faster by other means than other kernels.
+One client after another, its tensors in the cache, a thread a core: what surrounds them in training comes on top. A round
+that takes less calls other kernels, such as products of several clients at once.
 """
 
 import json
@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from flows.experiment.project import Project
-from flows.method import start
+from flows.method import Method, start
+from flows.round import Problem
 from models.model import of_one
 from models.streams import client_streams
 
@@ -29,8 +30,9 @@ _TURNS = 4
 def main() -> None:
     """Prints {"kernel_seconds_of_a_row": ...} with so many threads, of the project in the current folder."""
     threads = int(sys.argv[2])
-    problem = Project.open([], Path.cwd()).problem(0)
-    calls, batch = _calls(problem, sys.argv[1]), problem.training.batch
+    project = Project.open([], Path.cwd())
+    problem, page = project.problem(0), project.params.page(sys.argv[1], project.root)
+    calls, batch = _calls(problem, page), problem.training.batch
     seconds = min(_turn(calls, threads) for _ in range(_TURNS))
     print(json.dumps({"kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))
 
@@ -46,9 +48,8 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _calls(problem: Any, method: str) -> list[tuple[Callable, tuple, dict[str, Any]]]:
+def _calls(problem: Problem, page: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
     """Of one batch of one client, forward and back."""
-    page = Project.open([], Path.cwd()).params.page(method, Path.cwd())
     model = page.model(start(page, problem), problem)
     weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **of_one(model.personal)}.items()}
     manifest, batch = problem.silos.manifest, problem.training.batch

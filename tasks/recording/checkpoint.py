@@ -93,10 +93,6 @@ class Journal:
         """Where the record of a round is written, over what a killed process may have left; and its content."""
         return self._path(record["round"]), compact(record)
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Writes it."""
-        write_bytes(*self.file(record))
-
     def read(self, round: int) -> dict[str, Any]:
         """One round's record; UserError if it is not there whole."""
         path = self._path(round)

@@ -152,11 +152,12 @@ class RunFolder:
         """The state of the best of the rounds up to `last`, and its number."""
         return load_state(self._best(self.best_round(last, quantity)[1]))
 
-    def the_best(self, last: int, quantity: Quantity) -> Checkpoint:
-        """The same of a run that has one; UserError if the file is not there."""
-        best = self.load_best(last, quantity)
-        if best is None:
-            raise UserError(f"{self._best(self.best_round(last, quantity)[1])} is missing; {ANEW}.")
+    def the_best(self, last: int, quantity: Quantity) -> Checkpoint | None:
+        """The same, None only where no round was the best; UserError if the file is not there."""
+        number = self.best_round(last, quantity)[1]
+        best = load_state(self._best(number)) if number else None
+        if number and best is None:
+            raise UserError(f"{self._best(number)} is missing; {ANEW}.")
         return best
 
     def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:

@@ -10,6 +10,7 @@ import pytest
 
 from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
+from silos.machine.files import write_bytes
 from tasks.recording.result_tables import write_client_table
 
 ACCURACY = QUANTITIES["classification"]
@@ -25,7 +26,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         clients["c0003"]["test/accuracy"] = 0.5
         metrics = {"accuracy/mean": number / 100, "validation/accuracy/mean": 1 - abs(number - 7) / 100}
         about = {"round": number, "time_ms": number, "metrics": metrics, "seconds": {"round": 1.0}}
-        folder.journal.write({**about, "clients": clients, "dropped": [f"c{at:04d}" for at in range(0, CLIENTS, 2)]})
+        write_bytes(
+            *folder.journal.file(
+                {**about, "clients": clients, "dropped": [f"c{at:04d}" for at in range(0, CLIENTS, 2)]}
+            )
+        )
     return folder
 
 

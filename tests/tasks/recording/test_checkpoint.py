@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from models.state import State
 from silos.errors import UserError
+from silos.machine.files import write_bytes
 from tasks.recording.checkpoint import Journal, load_state, save_state
 
 NAMES = st.text(string.ascii_letters + string.digits + "._-é ", min_size=1, max_size=8)
@@ -149,9 +150,9 @@ def test_one_flipped_bit_of_a_weight_is_noticed(tmp_path):
 
 def test_a_journal_gives_back_its_rounds_and_replaces_what_a_dead_process_left(tmp_path):
     journal = Journal(tmp_path / "journal")
-    journal.write({"round": 1, "metrics": {"accuracy/mean": 0.25}})
-    journal.write({"round": 2, "metrics": {"accuracy/mean": 0.5}})
-    journal.write({"round": 2, "metrics": {"accuracy/mean": 0.75}})
+    write_bytes(*journal.file({"round": 1, "metrics": {"accuracy/mean": 0.25}}))
+    write_bytes(*journal.file({"round": 2, "metrics": {"accuracy/mean": 0.5}}))
+    write_bytes(*journal.file({"round": 2, "metrics": {"accuracy/mean": 0.75}}))
     assert [r["metrics"]["accuracy/mean"] for r in journal.each(2)] == [0.25, 0.75]
     assert json.loads((tmp_path / "journal" / "000002.json").read_text())["round"] == 2
     with pytest.raises(UserError, match=r"000003\.json is missing"):
@@ -162,7 +163,7 @@ def test_a_journal_gives_back_its_rounds_and_replaces_what_a_dead_process_left(t
 def test_a_damaged_round_of_the_journal_is_told_in_a_sentence(tmp_path, damage):
     journal = Journal(tmp_path)
     for number in (1, 2, 3):
-        journal.write({"round": number, "metrics": {"accuracy/mean": 0.25}})
+        write_bytes(*journal.file({"round": number, "metrics": {"accuracy/mean": 0.25}}))
     path = tmp_path / "000002.json"
     whole = path.read_text()
     cut = {"half": whole[: len(whole) // 2], "another": (tmp_path / "000003.json").read_text()}

@@ -8,6 +8,7 @@ import torch
 from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
 from models.state import State
+from silos.machine.files import write_bytes
 from tasks.recording.checkpoint import load_state
 
 ACCURACY = QUANTITIES["classification"]
@@ -70,6 +71,6 @@ def test_the_best_round_is_the_first_of_the_best_on_validation_rows_up_to_the_la
     folder = RunFolder(tmp_path / "run")
     scores = [(0.5, 0.9), (None, 1.0), (0.7, 0.1), (0.7, 0.8), (float("nan"), 0.9), (0.9, 0.2)]
     for number, (validation, test) in enumerate(scores, 1):
-        folder.journal.write(record(number, validation, test))
+        write_bytes(*folder.journal.file(record(number, validation, test)))
     assert [folder.best_round(last, ACCURACY)[1] for last in range(7)] == [0, 1, 1, 3, 3, 3, 6]
     assert folder.best_round(5, ACCURACY)[0] == 0.7
