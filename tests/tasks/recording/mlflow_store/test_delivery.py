@@ -16,6 +16,7 @@ import pytest
 from models.networks.dense import MLP
 from models.networks.registry import to_json
 from models.streams import server_stream
+from silos.machine.files import write_bytes
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json
 from tasks.recording.mlflow_store import delivery as module
@@ -58,7 +59,7 @@ def play(tmp_path: Path) -> Callable[[Delivery, range], None]:
                 "metrics": metrics,
                 "memory": {"resident": number},
             }
-            Journal(tmp_path / "journal").write(record)
+            write_bytes(*Journal(tmp_path / "journal").file(record))
             delivery.round_done(number)
         assert time.monotonic() - start < AT_ONCE
 
