@@ -8,28 +8,30 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from silos.errors import UserError, shown
 from silos.machine.locks import in_turn
 from tasks.recording.json_files import read_json, write_json
 
-BUSY = 0.25  # of a core each: so much others may take before it is said that they did
+BUSY = 0.25  # of each core: so much others may take before it is said that they did
 
 _QUOTE = re.compile(r"\{(?P<name>[^{}:]+): (?P<what>[^{}]+?)(?: \.(?P<decimals>\d))?(?P<missing>\?)?\}")
-_UNITS: Mapping[str, float] = {"percent": 0.01, "ms": 0.001, "MiB": 2**20}
+_UNITS: Mapping[str, float] = {"percent": 0.01, "ms": 0.001, "hours": 3600, "MiB": 2**20}
 _WORDS = {*_UNITS, "each"}
 
 
 class BenchRecords:
-    """Of this folder; `load` is how many processes waited for the machine's cores before the benchmark began."""
+    """Of this folder; `busy` is how many cores others used before the benchmark began."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, busy: float = 0.0) -> None:
         self._file, self._lock = root / "docs" / "results" / "bench.json", root / "runs" / "bench.results.lock"
-        self.load = os.getloadavg()[0]
+        self._busy = busy
 
     def keep(self, name: str, command: str, measured: Mapping[str, Any]) -> None:
         """In the place of what was measured under this name before."""
         versions = {one: installed(one) for one in ("torch", "numpy")} | {"python": platform.python_version()}
-        record = {"command": command, "machine": machine(self.load), "load_before": round(self.load, 2)}
+        record = {"command": command, "machine": machine(self._busy), "busy_before": round(self._busy, 2)}
         with in_turn(self._lock):
             write_json(self._file, {**self.all(), name: {**record, "versions": versions, "measured": dict(measured)}})
 
@@ -41,8 +43,9 @@ class BenchRecords:
 class BenchQuotes:
     """Fills `{W2: ratio}` in from what was measured.
 
-    What is asked for is a key, keys within keys with / between, `command` or `machine`; `each` before it is for a list,
-    `percent`, `ms` or `MiB` for another unit; at the end ` .2` says how many decimals, and `?` that it may be missing.
+    What is asked for is a key, with / before a key or a place within it, `command` or `machine`; `each` before it is for a
+    list, `percent`, `ms`, `hours` or `MiB` for another unit; at the end ` .2` says how many decimals, and `?` that it may be
+    missing.
     """
 
     def __init__(self, records: Mapping[str, Any]) -> None:
@@ -64,7 +67,7 @@ class BenchQuotes:
         before, path = (word, rest) if word in _WORDS else ("", found["what"])
         value: Any = record["measured"]
         for key in path.split("/"):
-            value = value.get(key) if isinstance(value, dict) else None
+            value = _within(value, key)
         if value is None:
             if found["missing"]:
                 return ""
@@ -73,11 +76,26 @@ class BenchQuotes:
         return ", ".join(map(number, value)) if before == "each" else number(value)
 
 
-def machine(load: float) -> str:
+def busy_cores() -> float:
+    """How many of the machine's cores are at work during the next second, in which this process only waits.
+
+    The load average would still tell of the benchmark before this one.
+    """
+    return psutil.cpu_percent(interval=1.0) / 100 * (os.cpu_count() or 1)
+
+
+def _within(value: Any, key: str) -> Any:
+    """What a mapping has under this key, or a list at this place; None if it has not."""
+    if isinstance(value, list) and key.isdecimal():
+        return value[int(key)] if int(key) < len(value) else None
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def machine(busy: float) -> str:
     """`2 cores, Intel Xeon, 8 GiB; others used it` without a name by which it could be found."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    used = "others used it" if load > BUSY * cores else "nobody else used it"
+    used = "others used it" if busy > BUSY * cores else "nobody else used it"
     return f"{cores} cores, {_processor()}, {memory:.0f} GiB; {used}"
 
 

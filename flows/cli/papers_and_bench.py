@@ -140,9 +140,9 @@ def _recorded(sweep: Any) -> Any:
 
 def _keeper(root: Path, wanted: bool) -> Any:
     """Keeps what a benchmark measured, if that is wanted, and answers it; how busy the machine is, is seen before."""
-    from flows.bench.bench_records import BenchRecords
+    from flows.bench.bench_records import BenchRecords, busy_cores
 
-    records = BenchRecords(root)
+    records = BenchRecords(root, busy_cores() if wanted else 0.0)
 
     def keep(name: str, measured: Any, options: str = "") -> Any:
         if wanted:

@@ -1,7 +1,10 @@
 """What benchmarks measured is kept with what it takes to read it, and tables are filled in from there."""
 
 import json
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from typer.testing import CliRunner
 
 from flows import cli
 from flows.bench import codebook_cost
-from flows.bench.bench_records import BenchQuotes, BenchRecords, machine
+from flows.bench.bench_records import BUSY, BenchQuotes, BenchRecords, busy_cores, machine
 from flows.papers.writing.doc_tables import renewed
 from silos.errors import UserError
 
@@ -21,6 +24,7 @@ MEASURED = {
     "peak": {"ours": 3 * 2**20},
     "pairs": 499500,
     "better": "plain 1",
+    "server": [{"clients": 100}, {"clients": 1000}],
 }
 RECORDS = {"W2": {"command": "siloflow bench W2", "machine": "2 cores, X, 8 GiB; others used it", "measured": MEASURED}}
 
@@ -36,13 +40,24 @@ def test_what_is_measured_again_takes_the_place_of_what_was_and_no_others(tmp_pa
     assert kept["W1"]["versions"].keys() == {"torch", "numpy", "python"}
 
 
-@pytest.mark.parametrize(("load", "said"), [(0.0, "nobody else used it"), (1000.0, "others used it")])
-def test_a_machine_is_told_in_words_by_which_nobody_finds_it(load, said):
-    told = machine(load)
+@pytest.mark.parametrize(("busy", "said"), [(0.0, "nobody else used it"), (1000.0, "others used it")])
+def test_a_machine_is_told_in_words_by_which_nobody_finds_it(busy, said):
+    told = machine(busy)
     assert told.endswith(f" GiB; {said}")
     assert " cores, " in told
     assert platform.node() not in told
     assert "/" not in told
+
+
+def test_a_core_that_somebody_uses_is_seen():
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as other:
+        try:
+            other.stdout.readline()  # it has started
+            assert busy_cores() > BUSY * os.cpu_count()
+        finally:
+            other.kill()
 
 
 def test_the_records_of_the_project_name_no_machine():
@@ -58,6 +73,7 @@ def test_the_records_of_the_project_name_no_machine():
         ("{W2: seconds/plain 1} s, {W2: ms seconds/ours} ms", "0.125 s, 67.5 ms"),
         ("{W2: percent share .0} %, {W2: MiB peak/ours .0} MiB", "72 %, 3 MiB"),
         ("{W2: pairs} {W2: better} {W2: seconds/plain 2?}", "499,500 plain 1 "),
+        ("{W2: server/0/clients} {W2: server/1/clients} {W2: server/2/clients?}", "100 1,000 "),
         ("{W2: command}: {W2: machine}", "siloflow bench W2: 2 cores, X, 8 GiB; others used it"),
     ],
 )
@@ -67,7 +83,12 @@ def test_a_quote_is_what_was_measured_in_the_unit_that_is_asked_for(text, said):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{W9: ratio}", "'W9' is not recorded; there are W2"), ("{W2: ratios}", "bench: W2 has no 'ratios'")],
+    [
+        ("{W9: ratio}", "'W9' is not recorded; there are W2"),
+        ("{W2: ratios}", "bench: W2 has no 'ratios'"),
+        ("{W2: server/2/clients}", "bench: W2 has no 'server/2/clients'"),
+        ("{W2: ratio_by_turn/first}", "bench: W2 has no 'ratio_by_turn/first'"),
+    ],
 )
 def test_what_was_not_measured_is_refused(text, said):
     with pytest.raises(UserError, match=said):
