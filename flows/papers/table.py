@@ -92,7 +92,7 @@ def _also(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
     """cell to published and ours of another metric: mean and standard deviation over seeds."""
     by_cell = {}
     for cell, page_cell in sweep.page.cells.items():
-        there = [v for record in sweep.records(cell) if (v := record["also"].get(name)) is not None]
+        there = [v for record in sweep.records(cell) if (v := record.get("also", {}).get(name)) is not None]
         by_cell[cell] = {"published": page_cell.beside.get(name), **_mean_and_sd(there)}
     return by_cell
 

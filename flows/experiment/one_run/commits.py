@@ -54,6 +54,9 @@ class Commits:
             except BaseException as interrupt:
                 again = interrupt
         self._writer.shutdown(wait=True)
+        late = self._begun.written.exception() if self._begun else None
+        if error is not None and late not in (None, error):
+            error.add_note(f"The round before could not be written: {late!r}")
         if again is not None:
             raise again
 

@@ -125,6 +125,31 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
     assert load_state(folder.checkpoint).round == 2
 
 
+def test_a_run_that_fails_while_the_disk_does_too_says_both(tmp_path, gate, monkeypatch):
+    folder, rename = RunFolder(tmp_path / "run"), Path.replace
+
+    def full(old: Path, new: Path) -> Path:
+        renamed = rename(old, new)
+        if new.name == "000002.json":
+            raise OSError(28, "the disk is full")
+        return renamed
+
+    monkeypatch.setattr(Path, "replace", full)
+
+    def fail() -> None:
+        with Commits(folder, NOTHING) as commits:
+            commits.put(record(1), state(1), {}, 0, lambda: None)
+            gate.clear()
+            commits.put(record(2), state(2), {}, 0, lambda: None)
+            gate.set()
+            raise ValueError("the next round")
+
+    with pytest.raises(ValueError, match="the next round") as said:
+        fail()
+    assert said.value.__notes__ == ["The round before could not be written: OSError(28, 'the disk is full')"]
+    assert load_state(folder.checkpoint).round == 1
+
+
 def test_a_second_interrupt_does_not_leave_a_round_that_is_still_being_written(tmp_path, gate):
     folder = RunFolder(tmp_path / "run")
 
