@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from silos.errors import UserError
-from silos.machine.files import write_bytes
+from silos.machine.files import unfinished, write_bytes
 from silos.names import is_plain
 
 _STALE = 3600.0  # seconds after which an unfinished file is a dead process's
@@ -73,7 +73,7 @@ class PrivateStore:
             if path.stem not in stems:
                 path.unlink(missing_ok=True)
                 _sound.pop(str(path), None)
-        for path in folder.glob(".*.tmp"):
+        for path in unfinished(folder):
             # a younger one is another worker's, still being written
             if path.stat().st_mtime < time.time() - _STALE:
                 path.unlink(missing_ok=True)

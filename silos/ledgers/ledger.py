@@ -18,7 +18,7 @@ from silos.ledgers.client_secret import Secret
 from silos.ledgers.differencing import LEAST_ROWS, Told, check, packed, smallest_difference, unpacked
 from silos.ledgers.privacy_budget import RHO, Unit, check_budget
 from silos.ledgers.refusals import Kind, asked_once, too_near
-from silos.machine.files import sync_folder, write_bytes
+from silos.machine.files import sync_folder, unfinished, write_bytes
 from silos.machine.locks import in_turn
 
 Draw = Callable[[str], np.random.Generator]
@@ -206,7 +206,7 @@ class Ledger:
         sync_folder(self._place)  # secret, answer and rows have their names before the ledger that needs them
         content = json.dumps([asdict(entry) for entry in entries], indent=1).encode()
         write_bytes(self._book, secret.seal(content).encode() + b"\n" + content)
-        for left in self._place.glob(".*.tmp"):  # a killed process's: nobody else is here
+        for left in unfinished(self._place):  # a killed process's: nobody else is here
             left.unlink()
 
     def _differs(self, version: str, entries: list[Entry], told: Told, kind: Kind) -> None:

@@ -47,6 +47,11 @@ def writing(path: Path, folder_too: bool = True) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """What a killed process had begun to write in this folder; and what is being written there, if anybody writes."""
+    return list(folder.glob(".*.tmp"))
+
+
 def sync_folder(folder: Path) -> None:
     """Returns once a power cut leaves the names of the folder's files as they are."""
     opened = os.open(folder, os.O_RDONLY)

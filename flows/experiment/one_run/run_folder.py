@@ -12,7 +12,7 @@ from models.assessment.quantities import Quantity
 from models.state import State
 from silos import bounds
 from silos.errors import UserError, shown
-from silos.machine.files import write_bytes
+from silos.machine.files import unfinished, write_bytes
 from silos.names import plain
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
@@ -116,7 +116,12 @@ class RunFolder:
         return Journal(self.path / "journal")
 
     def identify(self, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
-        """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings."""
+        """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings.
+
+        What a killed process had begun to write, and never named, is deleted: the folder is the caller's alone.
+        """
+        for left in (*unfinished(self.path), *unfinished(self.journal.folder)):
+            left.unlink()
         known = self.check(asked) if resume else None
         if known is None:
             known = {**asked, "tag": secrets.token_hex(8)}

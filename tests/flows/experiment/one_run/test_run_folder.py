@@ -1,5 +1,6 @@
 """A run's folder at every moment at which a kill may leave it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ def record(number: int, validation: float | None = None, test: float = 0.5) -> d
     return {"round": number, "metrics": metrics}
 
 
+def raises(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
 def reached(folder: RunFolder) -> tuple[int, int]:
     """The last round of the journal, and that of the checkpoint."""
     rounds = [int(path.stem) for path in folder.path.glob("journal/*.json")]
@@ -43,6 +51,24 @@ def test_between_any_two_writes_the_journal_is_at_the_checkpoint_or_one_round_be
     for number in (1, 2, 3):
         folder.commit(folder.files(record(number), state(number)))
     assert seen == [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]
+
+
+def test_who_goes_on_with_a_run_deletes_what_a_killed_process_had_begun_to_write(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    folder.identify({"method": "fedavg"}, resume=False)
+    folder.commit(folder.files(record(1), state(1)))
+    whole = sorted(path for path in folder.path.rglob("*") if path.is_file())
+
+    with monkeypatch.context() as patch:  # as a kill does, which runs no handler
+        patch.setattr(Path, "replace", raises(OSError(28, "the disk is full")))
+        patch.setattr(Path, "unlink", lambda *_: None)
+        for at in (0, 1):
+            with pytest.raises(OSError, match="the disk is full"):
+                write_bytes(*folder.files(record(2), state(2))[at])
+    assert len(list(folder.path.rglob(".*.tmp"))) == 2
+    folder.identify({"method": "fedavg"}, resume=True)
+    assert sorted(path for path in folder.path.rglob("*") if path.is_file()) == whole
+    assert reached(folder) == (1, 1)
 
 
 @pytest.mark.parametrize(("at", "left"), [(1, (1, 1)), (2, (2, 1))])
