@@ -47,9 +47,12 @@ def writing(path: Path, folder_too: bool = True) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """What a killed process had begun to write in this folder; and what is being written there, if anybody writes."""
-    return list(folder.glob(".*.tmp"))
+def unfinished(folder: Path) -> dict[Path, str]:
+    """What a killed process had begun to write in this folder, and the name that it was to have.
+
+    What is being written there now looks the same: the caller knows whose it may be.
+    """
+    return {path: path.name[1:].rsplit(".", 3)[0] for path in folder.glob(".*.tmp")}
 
 
 def sync_folder(folder: Path) -> None:

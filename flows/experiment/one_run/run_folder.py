@@ -118,10 +118,12 @@ class RunFolder:
     def identify(self, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
         """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings.
 
-        What a killed process had begun to write, and never named, is deleted: the folder is the caller's alone.
+        What a killed process had begun to write of the run's own files is deleted: these are the caller's alone to write.
+        A model that is being exported into the folder is not.
         """
-        for left in (*unfinished(self.path), *unfinished(self.journal.folder)):
-            left.unlink()
+        own = [path for path, name in unfinished(self.path).items() if self.is_own(name)]
+        for left in (*own, *unfinished(self.journal.folder)):
+            left.unlink(missing_ok=True)  # MLflow's mark may be written by the thread of a run that has failed
         known = self.check(asked) if resume else None
         if known is None:
             known = {**asked, "tag": secrets.token_hex(8)}

@@ -9,7 +9,7 @@ import torch
 from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
 from models.state import State
-from silos.machine.files import write_bytes
+from silos.machine.files import write_bytes, writing
 from tasks.recording.checkpoint import load_state
 
 ACCURACY = QUANTITIES["classification"]
@@ -69,6 +69,15 @@ def test_who_goes_on_with_a_run_deletes_what_a_killed_process_had_begun_to_write
     folder.identify({"method": "fedavg"}, resume=True)
     assert sorted(path for path in folder.path.rglob("*") if path.is_file()) == whole
     assert reached(folder) == (1, 1)
+
+
+def test_who_goes_on_with_a_run_leaves_what_others_are_writing_in_its_folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.identify({"method": "fedavg"}, resume=False)
+    with writing(folder.path / "model.onnx") as file:  # as `siloflow export` does, which holds no lock of the run
+        file.write(b"a model")
+        folder.identify({"method": "fedavg"}, resume=True)
+    assert (folder.path / "model.onnx").read_bytes() == b"a model"
 
 
 @pytest.mark.parametrize(("at", "left"), [(1, (1, 1)), (2, (2, 1))])
