@@ -11,7 +11,7 @@ _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than t
 
 
 def say_warnings(name: str, sentences: Sequence[str]) -> None:
-    """A run is about to begin, or to go on."""
+    """Of a run that is about to begin or to go on, or that ends with an error."""
     for sentence in sentences:
         screen.current().say(f"{name}: {sentence}")
         prefect_page.logged(f"{name}: {sentence}")

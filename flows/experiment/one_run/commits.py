@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from flows.console.run_news import say_warnings
 from flows.experiment.one_run.run_folder import Files, Kept, RunFolder
 from models.state import State
 
@@ -56,7 +57,9 @@ class Commits:
         self._writer.shutdown(wait=True)
         late = self._begun.written.exception() if self._begun else None
         if error is not None and late not in (None, error):
-            error.add_note(f"The round before could not be written: {late!r}")
+            sentence = f"the round before could not be written: {late!r}"
+            error.add_note(sentence)
+            say_warnings(self._folder.name, [sentence])  # an error that is told in a sentence is told without its notes
         if again is not None:
             raise again
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.console import screen
 from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.run_folder import Kept, RunFolder
 from models.state import State
@@ -126,7 +127,8 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
 
 
 def test_a_run_that_fails_while_the_disk_does_too_says_both(tmp_path, gate, monkeypatch):
-    folder, rename = RunFolder(tmp_path / "run"), Path.replace
+    folder, rename, shown = RunFolder(tmp_path / "run"), Path.replace, []
+    monkeypatch.setattr(screen.current(), "say", shown.append, raising=False)
 
     def full(old: Path, new: Path) -> Path:
         renamed = rename(old, new)
@@ -146,7 +148,8 @@ def test_a_run_that_fails_while_the_disk_does_too_says_both(tmp_path, gate, monk
 
     with pytest.raises(ValueError, match="the next round") as said:
         fail()
-    assert said.value.__notes__ == ["The round before could not be written: OSError(28, 'the disk is full')"]
+    assert said.value.__notes__ == ["the round before could not be written: OSError(28, 'the disk is full')"]
+    assert shown == [f"run: {said.value.__notes__[0]}"]
     assert load_state(folder.checkpoint).round == 1
 
 
