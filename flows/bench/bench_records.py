@@ -72,6 +72,9 @@ class BenchQuotes:
             if found["missing"]:
                 return ""
             raise UserError(f"bench: {found['name']} has no {shown(repr(path))}.")
+        if isinstance(value, dict) or isinstance(value, list) != (before == "each"):
+            wanted = "no list" if before == "each" else "no single figure"
+            raise UserError(f"bench: {shown(repr(path))} of {found['name']} is {wanted}.")
         number = _number(int(found["decimals"]) if found["decimals"] else None, _UNITS.get(before, 1))
         return ", ".join(map(number, value)) if before == "each" else number(value)
 

@@ -39,16 +39,22 @@ _SIGNAL = 40  # of 256, what a label's picture adds to a pixel
 _TRAINING = ("local_train", "visit")  # the task in which clients train
 
 
-def bench(names: Sequence[str], repeats: int, peers: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
-    """Every workload with its contestants, as plain JSON; `say` hears what is being run."""
+def bench(
+    names: Sequence[str],
+    repeats: int,
+    peers: Sequence[str],
+    say: Callable[[str], None],
+    done: Callable[[dict[str, Any]], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Every workload with its contestants, as plain JSON; `say` hears what is being run, `done` of each at its end."""
     chosen = chosen_workloads(names)
     check_peers(peers)
+    records = []
     with scratch() as root:
-        return {
-            "cores": os.cpu_count(),
-            "repeats": repeats,
-            "workloads": [_contest(root, w, w.contestants(peers), repeats, say) for w in chosen],
-        }
+        for workload in chosen:
+            records.append(_contest(root, workload, workload.contestants(peers), repeats, say))
+            done(records[-1])
+    return {"cores": os.cpu_count(), "repeats": repeats, "workloads": records}
 
 
 def _contest(

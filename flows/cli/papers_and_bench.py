@@ -94,10 +94,10 @@ def bench(
         else:
             from flows.bench.contest import bench as contest
 
-            measured = contest(workloads or [], repeats, peer or [], session.say)
             asked = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
-            for workload in measured["workloads"]:
-                keep(workload["workload"], workload, asked)
+            measured = contest(
+                workloads or [], repeats, peer or [], session.say, lambda one: keep(one["workload"], one, asked)
+            )
             session.answer(measured, "bench")
 
 
@@ -139,9 +139,14 @@ def _recorded(sweep: Any) -> Any:
 
 
 def _keeper(root: Path, wanted: bool) -> Any:
-    """Keeps what a benchmark measured, if that is wanted, and answers it; how busy the machine is, is seen before."""
+    """Keeps what a benchmark measured, if that is wanted, and answers it.
+
+    How busy the machine is, and whether the records are whole, is seen before.
+    """
     from flows.bench.bench_records import BenchRecords, busy_cores
 
+    if wanted:
+        BenchRecords(root).all()
     records = BenchRecords(root, busy_cores() if wanted else 0.0)
 
     def keep(name: str, measured: Any, options: str = "") -> Any:

@@ -1,7 +1,6 @@
 """What benchmarks measured is kept with what it takes to read it, and tables are filled in from there."""
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -11,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows import cli
-from flows.bench import codebook_cost
-from flows.bench.bench_records import BUSY, BenchQuotes, BenchRecords, busy_cores, machine
+from flows.bench import codebook_cost, contest
+from flows.bench.bench_records import BenchQuotes, BenchRecords, busy_cores, machine
+from flows.bench.workloads import Workload
 from flows.papers.writing.doc_tables import renewed
 from silos.errors import UserError
 
@@ -55,7 +55,7 @@ def test_a_core_that_somebody_uses_is_seen():
     ) as other:
         try:
             other.stdout.readline()  # it has started
-            assert busy_cores() > BUSY * os.cpu_count()
+            assert busy_cores() > 0.5  # of the one, however many there are
         finally:
             other.kill()
 
@@ -88,6 +88,9 @@ def test_a_quote_is_what_was_measured_in_the_unit_that_is_asked_for(text, said):
         ("{W2: ratios}", "bench: W2 has no 'ratios'"),
         ("{W2: server/2/clients}", "bench: W2 has no 'server/2/clients'"),
         ("{W2: ratio_by_turn/first}", "bench: W2 has no 'ratio_by_turn/first'"),
+        ("{W2: ratio_by_turn}", "bench: 'ratio_by_turn' of W2 is no single figure"),
+        ("{W2: server/0}", "bench: 'server/0' of W2 is no single figure"),
+        ("{W2: each ratio}", "bench: 'ratio' of W2 is no list"),
     ],
 )
 def test_what_was_not_measured_is_refused(text, said):
@@ -116,3 +119,30 @@ def test_a_benchmark_is_recorded_where_that_is_asked_for(tmp_path, monkeypatch, 
         record = BenchRecords(tmp_path).all()["codebook"]
         assert record["command"] == "siloflow bench --codebook --repeats 1"
         assert record["measured"] == answer
+
+
+def test_records_that_are_damaged_are_told_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    BenchRecords(tmp_path).keep("W1", "siloflow bench W1", MEASURED)
+    file = tmp_path / "docs" / "results" / "bench.json"
+    file.write_text(file.read_text()[:-9])
+    monkeypatch.setattr(codebook_cost, "_ENCODERS", None)  # which a benchmark would stumble over
+    answer = CliRunner().invoke(cli.app, ["bench", "--codebook", "--record"])
+    assert answer.exit_code == 2
+    assert "bench.json is damaged" in " ".join(answer.stderr.split())
+
+
+def test_workloads_are_recorded_one_by_one_so_that_an_interrupt_loses_only_the_one_it_meets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contest, "_contest", measured_or_stopped)
+    answer = CliRunner().invoke(cli.app, ["bench", "W1", "W2", "--repeats", "1", "--record"])
+    assert answer.exit_code == 130
+    assert {name: kept["command"] for name, kept in BenchRecords(tmp_path).all().items()} == {
+        "W1": "siloflow bench W1 --repeats 1"
+    }
+
+
+def measured_or_stopped(root: Path, workload: Workload, *_: object) -> dict[str, object]:
+    if workload.name == "W2":
+        raise KeyboardInterrupt
+    return {"workload": workload.name, **MEASURED}
