@@ -44,8 +44,8 @@ class BenchQuotes:
     """Fills `{W2: ratio}` in from what was measured.
 
     What is asked for is a key, with / before a key or a place within it, `command` or `machine`; `each` before it is for a
-    list, `percent`, `ms`, `hours` or `MiB` for another unit; at the end ` .2` says how many decimals, and `?` that it may be
-    missing.
+    list, `percent`, `ms`, `hours` or `MiB` for another unit, or both; at the end ` .2` says how many decimals, and `?` that
+    it may be missing.
     """
 
     def __init__(self, records: Mapping[str, Any]) -> None:
@@ -63,8 +63,11 @@ class BenchQuotes:
             )
         if found["what"] in ("command", "machine"):
             return str(record[found["what"]])
-        word, _, rest = found["what"].partition(" ")
-        before, path = (word, rest) if word in _WORDS else ("", found["what"])
+        words, path = [], found["what"]
+        while path.partition(" ")[0] in _WORDS:
+            word, _, path = path.partition(" ")
+            words.append(word)
+        each = "each" in words
         value: Any = record["measured"]
         for key in path.split("/"):
             value = _within(value, key)
@@ -72,11 +75,12 @@ class BenchQuotes:
             if found["missing"]:
                 return ""
             raise UserError(f"bench: {found['name']} has no {shown(repr(path))}.")
-        if isinstance(value, dict) or isinstance(value, list) != (before == "each"):
-            wanted = "no list" if before == "each" else "no single figure"
+        if isinstance(value, dict) or isinstance(value, list) != each:
+            wanted = "no list" if each else "no single figure"
             raise UserError(f"bench: {shown(repr(path))} of {found['name']} is {wanted}.")
-        number = _number(int(found["decimals"]) if found["decimals"] else None, _UNITS.get(before, 1))
-        return ", ".join(map(number, value)) if before == "each" else number(value)
+        unit = next((_UNITS[word] for word in words if word in _UNITS), 1)
+        number = _number(int(found["decimals"]) if found["decimals"] else None, unit)
+        return ", ".join(map(number, value)) if each else number(value)
 
 
 def busy_cores() -> float:

@@ -72,6 +72,7 @@ def test_the_records_of_the_project_name_no_machine():
         ("{W2: ratio} ({W2: each ratio_by_turn .1})", "2.50 (2.2, 2.8)"),
         ("{W2: seconds/plain 1} s, {W2: ms seconds/ours} ms", "0.125 s, 67.5 ms"),
         ("{W2: percent share .0} %, {W2: MiB peak/ours .0} MiB", "72 %, 3 MiB"),
+        ("{W2: each percent ratio_by_turn .0} %", "225, 275 %"),
         ("{W2: pairs} {W2: better} {W2: seconds/plain 2?}", "499,500 plain 1 "),
         ("{W2: server/0/clients} {W2: server/1/clients} {W2: server/2/clients?}", "100 1,000 "),
         ("{W2: command}: {W2: machine}", "siloflow bench W2: 2 cores, X, 8 GiB; others used it"),
