@@ -145,9 +145,9 @@ def _keeper(root: Path, wanted: bool) -> Any:
     """
     from flows.bench.bench_records import BenchRecords, busy_cores
 
-    if wanted:
-        BenchRecords(root).all()
     records = BenchRecords(root, busy_cores() if wanted else 0.0)
+    if wanted:
+        records.all()
 
     def keep(name: str, measured: Any, options: str = "") -> Any:
         if wanted:

@@ -74,8 +74,7 @@ def error_of_page(error: BaseException, method: str, file: str, module: str) -> 
         return MethodError(str(error)) if raised_in == path else None
     line = line_of(error, path)
     notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.running.step)
-    inside = [note for note in notes if note.startswith("in ")]
-    where = f" {inside[0]}" if inside else f" ({Path(file).name}, line {line})" if line else ""
+    where = f" {notes[0]}" if notes else f" ({Path(file).name}, line {line})" if line else ""
     return MethodError(
         f"{method} failed: {type(error).__name__}: {error}{where}; "
         f"mend {file}, and --resume goes on after the last whole round."

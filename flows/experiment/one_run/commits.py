@@ -57,9 +57,7 @@ class Commits:
         self._writer.shutdown(wait=True)
         late = self._begun.written.exception() if self._begun else None
         if error is not None and late not in (None, error):
-            sentence = f"the round before could not be written: {late!r}"
-            error.add_note(sentence)
-            say_warnings(self._folder.name, [sentence])  # an error that is told in a sentence is told without its notes
+            say_warnings(self._folder.name, [f"the round before could not be written: {late!r}"])
         if again is not None:
             raise again
 

@@ -11,11 +11,10 @@ from flows.experiment.user_method import error_of_page, load
     ("notes", "where"),
     [
         ([], " (mine.py, line 2)"),
-        (["the round before could not be written: OSError()"], " (mine.py, line 2)"),
-        (["in train of client a (mine.py, line 2)", "the round before"], " in train of client a (mine.py, line 2)"),
+        (["in train of client a (mine.py, line 2)", "more"], " in train of client a (mine.py, line 2)"),
     ],
 )
-def test_the_line_is_named_whatever_else_is_noted_beside_the_error(notes, where, tmp_path, monkeypatch):
+def test_the_line_is_named_and_inside_a_step_what_the_step_says(notes, where, tmp_path, monkeypatch):
     path = tmp_path / "mine.py"
     path.write_text("def fail():\n    return 1 / 0\n")
     page = load("mine", path)

@@ -1,6 +1,5 @@
 """A run's folder at every moment at which a kill may leave it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ def state(number: int) -> State:
 def record(number: int, validation: float | None = None, test: float = 0.5) -> dict:
     metrics = {"accuracy/mean": test} | ({} if validation is None else {"validation/accuracy/mean": validation})
     return {"round": number, "metrics": metrics}
-
-
-def raises(error: Exception) -> Callable[..., None]:
-    def fail(*_: object) -> None:
-        raise error
-
-    return fail
 
 
 def reached(folder: RunFolder) -> tuple[int, int]:
@@ -59,8 +51,11 @@ def test_who_goes_on_with_a_run_deletes_what_a_killed_process_had_begun_to_write
     folder.commit(folder.files(record(1), state(1)))
     whole = sorted(path for path in folder.path.rglob("*") if path.is_file())
 
+    def full(*_: Path) -> None:
+        raise OSError(28, "the disk is full")
+
     with monkeypatch.context() as patch:  # as a kill does, which runs no handler
-        patch.setattr(Path, "replace", raises(OSError(28, "the disk is full")))
+        patch.setattr(Path, "replace", full)
         patch.setattr(Path, "unlink", lambda *_: None)
         for at in (0, 1):
             with pytest.raises(OSError, match="the disk is full"):
