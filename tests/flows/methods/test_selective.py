@@ -60,13 +60,15 @@ def test_threshold_0_is_fedavg_to_the_bit_where_optimisers_are_kept(kept, play):
 
 @pytest.mark.parametrize("absent", [[1, 2, 3, 4], [2, 3, 4]])
 @pytest.mark.parametrize("optimisers", ["reset", "kept"])
-def test_a_late_client_trains_alone_as_if_it_had_been_there(optimisers, absent, request, play):
+@pytest.mark.parametrize("late", ["a", "d"])
+def test_a_late_client_trains_alone_as_if_it_had_been_there(late, optimisers, absent, request, play):
+    """Client a has several batches, whose order depends on the random stream; client d has one."""
     problem = request.getfixturevalue("kept" if optimisers == "kept" else "problem")
     page = Selective(local_rounds=3, start="mean").model_copy(update={"threshold": 1.1})
-    ours = play(page, problem, range(1, 7), absent={number: ["d"] for number in absent}, stack=1)
+    ours = play(page, problem, range(1, 7), absent={number: [late] for number in absent}, stack=1)
     theirs = play(LocalOnly(), problem, [1, 2, 3], stack=1)
-    mine = ours.private.load(LOCAL, ours.state.private[LOCAL], "d")
-    other = theirs.private.load("weights", theirs.state.private["weights"], "d")
+    mine = ours.private.load(LOCAL, ours.state.private[LOCAL], late)
+    other = theirs.private.load("weights", theirs.state.private["weights"], late)
     assert all((mine[name] == other[name]).all() for name in other)
 
 
@@ -314,6 +316,27 @@ def test_a_group_may_be_away_when_groups_are_made_anew_and_optimisers_are_kept(l
     page = Selective(local_rounds=1, regroup_every=1, threshold=0.6)
     played = play(page, problem, [1, 2, 3], absent={2: ["r1", "r2"]})
     assert groups(played.state) == TRUTH
+
+
+def test_a_group_without_participants_keeps_its_weights_when_groups_are_made_again(laws, play):
+    page, problem = Selective(local_rounds=1, regroup_every=1, threshold=0.6), laws()
+    first = play(page, problem, [1, 2])
+    assert groups(first.state) == TRUTH
+    second = play(page, problem, [3], state=first.state, private=first.private, absent={3: ["r1", "r2"]})
+    assert groups(second.state) == TRUTH
+    for name, w in weights_of(first, "r1").items():
+        assert torch.equal(weights_of(second, "r1")[name], w)
+    assert any(not torch.equal(weights_of(second, "l1")[name], w) for name, w in weights_of(first, "l1").items())
+
+
+def test_the_threshold_found_in_the_first_grouping_is_kept_in_later_ones(laws, play):
+    """Later groupings train no trial: they take the steps that a fixed threshold takes."""
+    options = {"local_rounds": 1, "regroup_every": 1, "overlap": "dot"}
+    found = play(Selective(threshold="accuracy", trial_rounds=1, **options), laws(), [1, 2, 3])
+    fixed = play(Selective(threshold=0.1, **options), laws(), [1, 2, 3])
+    steps = [[sum(round.tally.steps.values()) for round in played.rounds] for played in (found, fixed)]
+    assert steps[0][0] > steps[1][0]
+    assert steps[0][1:] == steps[1][1:]
 
 
 @pytest.mark.parametrize("assign", ["complete", "greedy", "first_member"])

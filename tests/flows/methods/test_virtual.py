@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from flows.method import Report
 from flows.methods.shared.sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
@@ -155,3 +156,22 @@ def test_networks_without_a_variational_form_are_refused_by_name(problem):
         Virtual().init(normalising)
     with pytest.raises(UserError, match=r"method.virtual.columns needs model.kind mlp, and it is deep_ensemble"):
         Virtual(columns="within").init(replace(problem, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+
+
+@pytest.mark.parametrize("visits", ["parallel", "sequential"])
+def test_a_round_of_two_refinements_reports_its_last_visits(visits, problem, play, monkeypatch):
+    turns = []
+
+    def recorded(page, *ask):
+        turns.append(found := VISIT(page, *ask))
+        return found
+
+    VISIT = Virtual._visit
+    monkeypatch.setattr(Virtual, "_visit", recorded)
+    played = play(Virtual(refinements=2, visits=visits), problem, [1])
+    last = [message for messages in turns[len(turns) // 2 :] for message in messages]
+    expected = Report.of(last)
+    assert played.reports[0].numbers["loss/train"] == expected.numbers["loss/train"]
+    assert played.reports[0].rows["train_loss"] == expected.rows["train_loss"]
+    every = Report.of([message for messages in turns for message in messages])
+    assert every.numbers["loss/train"] != expected.numbers["loss/train"]

@@ -42,6 +42,22 @@ def test_one_seed_is_the_stratified_t_interval():
     assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
 
 
+def test_with_variances_of_their_own_a_client_with_one_row_gets_the_common_variance():
+    """By hand: unequal clients, each with its own variance, and the pooled one for the client with a single row."""
+    d = draw(np.random.default_rng(5), [5, 30, 1, 12], 1)
+    used = [x[0] for x in d]
+    spread = [float(((x - x.mean()) ** 2).sum()) for x in used]
+    together = sum(spread) / sum(len(x) - 1 for x in used)
+    parts = [(s / (len(x) - 1) if len(x) > 1 else together) / len(x) for s, x in zip(spread, used, strict=True)]
+    parts = [part / len(d) ** 2 for part in parts]
+    variance = sum(parts)
+    freedom = variance**2 / sum(part**2 / max(len(x) - 1, 1) for part, x in zip(parts, used, strict=True))
+    mean, half = np.mean([x.mean() for x in used]), stats.t.ppf(0.975, freedom) * variance**0.5
+    found = difference(strata(d), alike=False)
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, max(mean - half, -1), min(mean + half, 1)))
+    assert parts[2] > max(parts[0], parts[1], parts[3]), "the client with one row dominates the interval"
+
+
 def test_one_client_is_the_two_way_layout_by_mean_squares():
     """(MS_rows + MS_seeds - MS_both) / (seeds rows), by sums over the table itself."""
     rng = np.random.default_rng(2)

@@ -132,6 +132,7 @@ def test_a_newcomer_joins_the_group_that_it_is_least_unlike():
     groups = [[0, 1], [2], [3, 4]]
     likeness = np.array([0.9, 0.5, 0.7, 0.8, 0.7])
     assert joined(likeness, groups, 0.6) == 1, "of equals the first"
+    assert joined(likeness, groups, 0.7) == 1, "the threshold itself is enough"
     assert joined(likeness, groups, 0.75) is None
     assert joined(np.zeros(0), [], 0.0) is None
 

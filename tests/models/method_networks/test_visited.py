@@ -1,13 +1,15 @@
 """A visit of VIRTUAL: where the client's problem has a closed form the federation is exact; what is sent is what changed."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus
-from models.method_networks.tilted import Tilted
-from models.method_networks.variational import is_gaussian
+from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus, raw_of
+from models.method_networks.own_columns import Columns
+from models.method_networks.tilted import RAW, Tilted
+from models.method_networks.variational import is_gaussian, without
 from models.method_networks.visited import Visiting, visited
 from models.networks.dense import MLP
 from models.streams import client_streams, server_stream
@@ -267,3 +269,68 @@ def test_sites_of_a_nonnegative_visit_are_positive_however_small(make_rows):
     for name in (W, "dense1.weight"):
         assert (found.step[name + PRECISION] > 0).all()
         assert found.step[name + PRECISION].min() < 1
+
+
+def test_the_divergence_counts_by_each_clients_own_rows_whoever_else_is_in_the_stack(make_rows):
+    """With a heavy divergence the weight of a nat, kl_weight / rows, decides how far a client moves."""
+    heavy = replace(USUAL, kl_weight=1.0)
+    known, stack = first_visit(rows=make_rows([12, 3, 6]), how=heavy)
+    for at, count in enumerate((12, 3, 6)):
+        alone = visit(
+            NETWORK,
+            known,
+            stacked(says_nothing(known), 1),
+            make_rows([count], numbers=[at], width=12),
+            heavy,
+            LEARNING,
+            start_of(NETWORK),
+            names=NAMES[at:],
+        )
+        for name, w in alone.posterior.items():
+            torch.testing.assert_close(stack.posterior[name][at], w[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(stack.nats[at], alone.nats[0], rtol=1e-4, atol=0)
+
+
+def test_steps_are_ranked_in_units_of_the_servers_deviation(make_rows):
+    """The server is sure of some weights and unsure of others: the largest pulls are not the largest moves."""
+    known = federation(NETWORK, 1.0)
+    draw = torch.Generator().manual_seed(1)
+    for name in [n for n in known if n.endswith(PRECISION)]:
+        known[name] = 10 ** (3 * torch.rand(known[name].shape, generator=draw, dtype=torch.float64))
+    ask = partial(visit, NETWORK, known, stacked(says_nothing(known), 2), make_rows([9, 6]))
+    whole, some = (ask(replace(USUAL, upload=upload), LEARNING) for upload in (1.0, 0.25))
+    names = [n.removesuffix(PULL) for n in known if n.endswith(PULL)]
+    for at in range(2):
+        pulls = torch.cat([whole.step[n + PULL][at].abs().flatten() for n in names])
+        moves = torch.cat([(whole.step[n + PULL][at].abs() / known[n + PRECISION].sqrt()).flatten() for n in names])
+        sent = torch.cat([(some.step[n + PRECISION][at] != 0).flatten() for n in names])
+        assert moves[sent].min() > moves[~sent].max()
+        assert pulls[sent].min() < pulls[~sent].max(), "by size alone others would be sent"
+
+
+def test_where_divergence_is_all_that_counts_a_column_comes_to_its_prior(make_rows):
+    network = Tilted(Columns(MLP(5, (7,), 3), "within"), "local", "none", "nonneg")
+    drawn = without(network.inner.own(INIT), "none")
+    column = {
+        **drawn,
+        **{n + RAW: raw_of(torch.full_like(w, 0.05)) for n, w in drawn.items() if is_gaussian(n, "none")},
+    }
+    known = federation(replace(network, inner=network.inner.inner), 1.0)
+    heavy = replace(USUAL, kl_weight=1e6, prior_precision=16.0)
+    learning = replace(LEARNING, optimiser=Adam(0.05, beta2=0.9), epochs=100)
+    start = start_of(replace(network, inner=network.inner.inner))
+    found = visited(
+        network,
+        stacked(known, 2),
+        stacked(says_nothing(known), 2),
+        stacked(column, 2),
+        stacked(start, 2),
+        make_rows([9, 6]),
+        learning,
+        client_streams(0, NAMES[:2], 1, "t"),
+        torch.ones(2),
+        heavy,
+    )
+    deviation = found.posterior["own0.weight" + DEVIATION]
+    torch.testing.assert_close(deviation, torch.full_like(deviation, 0.25), rtol=0, atol=0.02)
+    torch.testing.assert_close(found.posterior["own0.weight"], torch.zeros_like(deviation), rtol=0, atol=0.03)

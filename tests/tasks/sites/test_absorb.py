@@ -1,5 +1,6 @@
 """What a server takes in of visits: sums as they are, or the largest share that leaves every cavity proper."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
@@ -75,6 +76,15 @@ def test_it_takes_the_largest_share_after_which_the_server_and_every_cavity_are_
         assert torch.equal(found.sites[name], site + expected * of_clients[name])
         torch.testing.assert_close(found.known[name], known[name] + expected * of_clients[name].sum(0))
     assert float(found.known["b"]) == 1 + 8 * expected
+
+
+@pytest.mark.parametrize(("step", "share"), [(-0.8 * 1024, 1 / 1024), (-0.8 * 2048, 0)])
+def test_the_tenth_halving_is_the_last_that_is_tried(step, share):
+    sites = {n: torch.zeros(3, 1).double() for n in law([0.0])}
+    steps = {"w" + PRECISION: numbers(step)[:, None], "w" + PULL: numbers(0.0)[:, None]}
+    found = absorb_apart.fn([message("b", steps=steps)], law([1.0]), sites, PLACE, LEAST)
+    assert found.damping == share
+    assert float(found.known["w" + PRECISION]) == pytest.approx(1 + share * step)
 
 
 def test_without_a_least_precision_it_takes_the_whole_and_sites_may_keep_another_share():

@@ -9,6 +9,7 @@ from models.gaussians import PRECISION
 from models.method_networks.tilted import Tilted
 from models.method_networks.visited import Visiting
 from models.model import Model
+from models.training.optimisers import Adam
 from silos.private import PrivateStore
 from tasks.sites.visit import POSTERIOR, visit
 
@@ -121,6 +122,22 @@ def test_a_number_a_weight_comes_down_twice_in_float64_and_sites_too_where_the_s
     for site, numbers in (("nonneg", 2), ("free", 4)):
         _, round = ask(site)
         assert round.tally.bytes_down == len(SIZES) * (8 * numbers * WEIGHTS + 4 * BIASES)
+
+
+@pytest.mark.parametrize("site", ["nonneg", "free"])
+def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_trained(site, make_problem, make_round):
+    """However long clients train, the first loss is the same; the second falls from it."""
+    page, losses = Virtual(site=site), []
+    for epochs in (1, 12):
+        problem = make_problem(SIZES, silos={"validation": 12}, optimiser=Adam(0.02), epochs=epochs)
+        round = make_round(problem, stack=3, validate=True)
+        page.one_round(page.init(problem), round)
+        losses.append(round.validation)
+    for client in SIZES:
+        (before, short), (same, long) = (of[client] for of in losses)
+        assert before == pytest.approx(same, rel=1e-6)
+        assert len({before, short, long}) == 3
+    assert sum(after for _, after in losses[1].values()) < sum(before for before, _ in losses[1].values())
 
 
 def test_a_share_that_is_no_number_is_refused(make_problem, make_round):

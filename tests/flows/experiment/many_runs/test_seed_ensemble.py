@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 import torch
 
-from flows.experiment.many_runs.seed_ensemble import _model
+from flows.experiment.many_runs.seed_ensemble import _model, _together
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
+from flows.round import Round
 from models.state import State
 from tasks.recording.json_files import write_json
 from tasks.running.runner import PlainRunner
@@ -58,3 +59,28 @@ def test_a_run_whose_reported_round_is_not_on_disk_any_more_is_no_member(member)
     (best,) = folder.path.glob("best-*")
     best.unlink()
     assert opened() is None
+
+
+def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatch):
+    """Fresh clients train in no member."""
+    fresh = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
+    opened = Project.open([fresh], project, derived=True)
+    page = opened.params.page("fedavg", opened.root)
+    members = []
+    for seed in (0, 1):
+        folder = RunFolder(opened.runs / "compare-x" / f"fedavg-seed{seed}")
+        state = page.init(opened.problem(seed))
+        folder.commit(folder.files({"round": 1, "metrics": {"accuracy/mean": 0.1}}, state))
+        write_json(folder.result, {"rounds": 1, "reported_round": 1, "mlflow_run_id": None})
+        members.append((opened, seed, folder))
+    asked, each = [], Round.each
+
+    def spied(round, step, model, silos=None, **options):
+        asked.append(silos.clients)
+        return each(round, step, model, silos=silos, **options)
+
+    monkeypatch.setattr(Round, "each", spied)
+    numbers = _together(page, members, PlainRunner())
+    assert numbers
+    assert [len(clients) for clients in asked] == [3]
+    assert {opened.scored.role(client) for client in asked[0]} == {"federated"}

@@ -112,6 +112,19 @@ def test_rates_that_no_optimiser_takes_are_refused(rate, settings):
         grid_of("fedavg", find("fedavg"), rate, settings)
 
 
+def test_ties_are_broken_by_the_loss_on_validation_rows():
+    metrics = {"validation/accuracy/mean": 0.5, "validation/loss/mean": 0.7, "loss/mean": 0.1, "test/loss/mean": 0.2}
+    assert validation_score({"metrics": metrics}, QUANTITIES["classification"]) == Score(0.5, 0.7)
+
+
+def test_a_setting_without_a_finite_validation_loss_loses_a_tie():
+    without, nan = (
+        validation_score({"metrics": {"validation/accuracy/mean": 0.5, **loss}}, QUANTITIES["classification"])
+        for loss in ({"loss/mean": 0.1}, {"validation/loss/mean": math.nan})
+    )
+    assert without == nan == Score(0.5, math.inf)
+
+
 def test_more_accuracy_is_better_and_more_error_is_worse():
     right, wrong = (
         validation_score({"metrics": {"validation/accuracy/mean": value}}, QUANTITIES["classification"])

@@ -34,3 +34,14 @@ def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder
         check("data.split.validation=0")
     with pytest.raises(UserError, match=r"the clients that are scored \(evaluation.clients\) have none"):
         check("data.split.validation=0", "evaluation.clients=2")
+
+
+def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch):
+    """Fresh clients are never trained: a check over all roles would count their rows."""
+    scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
+    project = Project.open(["comparison.tune=4", scheme], folder, derived=True)
+    rows = {c: 9 if project.scored.role(c) == "fresh" else 0 for c in project.scored.clients}
+    assert any(rows.values())
+    monkeypatch.setattr(tuning_runs, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
+    with pytest.raises(UserError, match="the data have none"):
+        tuning_runs.check_tuning(project, ["fedavg"], project.problem(0))
