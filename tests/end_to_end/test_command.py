@@ -1,8 +1,7 @@
-"""`siloflow` itself: help that answers at once, and a list of methods."""
+"""`siloflow` itself: help that imports nothing heavy, and a list of methods."""
 
 import inspect
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from flows.run import run
 
 COMMAND = Path(sys.executable).parent / "siloflow"
 SUBCOMMANDS = ("partition", "run", "compare", "schedule", "ui", "show", "methods", "stats")
-HELP_PATIENCE = 0.5
 HELP_IMPORTS = """
 import sys
 from flows.cli import app
@@ -34,15 +32,6 @@ heavy = {"torch", "prefect", "mlflow", "dvc", "sklearn", "scipy", "pandas", "mat
 atexit.register(lambda: pathlib.Path("imported").write_text(" ".join(heavy & set(sys.modules))))
 main()
 """
-
-
-def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
-    # of the processor: on a busy machine it waits for its turn
-    help_process = subprocess.Popen([COMMAND, "--help"], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    _, code, used = os.wait4(help_process.pid, 0)
-    help_process.returncode = os.waitstatus_to_exitcode(code)
-    assert help_process.returncode == 0
-    assert used.ru_utime + used.ru_stime < HELP_PATIENCE
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
