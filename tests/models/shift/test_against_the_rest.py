@@ -47,6 +47,16 @@ def test_a_client_of_copies_that_tells_nothing_makes_no_other_differ_from_the_re
     np.testing.assert_allclose(together_with_copies.labels, [[60, 60], [90, 90]])
 
 
+def test_a_class_that_none_of_the_others_tells_is_unknown_of_them_and_one_that_any_of_them_tells_is_known():
+    """Of unequal clients: the first tells both classes, the second one of them, the third nothing but its rows."""
+    rng, asked = np.random.default_rng(0), replace(COLUMNS, classes=2)
+    labels = [np.repeat([0, 1], [50, 30]), np.repeat([0, 1], [40, 4]), np.repeat([0, 1], [6, 3])]
+    there = joined([summary(rng.normal(size=(len(y), 1)), y, np.arange(len(y)), asked) for y in labels])
+    rest = against_the_rest(there)
+    np.testing.assert_array_equal(np.isnan(rest.labels[3:]), [[False, True], [False, False], [False, False]])
+    assert rest.rows[3:].tolist() == [53, 89, 124]
+
+
 def test_label_shares_that_do_differ_from_the_rest_are_seen():
     shares = np.array([0.46] + [0.06] * 9)
     for seed in range(5):

@@ -140,6 +140,19 @@ def test_alike_clients_that_tell_of_different_classes_do_not_seem_to_differ_in_t
     assert (found.verdicts.types[0].tolist(), found.verdicts.undetermined.tolist()) == (NONE, [True])
 
 
+def test_where_no_class_is_compared_inputs_are_only_if_both_clients_tell_of_nearly_all_their_rows(tell):
+    """Classes lie apart: one client has the second class alone, the other half of its rows in it, which are copies."""
+    rng = np.random.default_rng(0)
+    low, high = (rng.normal(size=(200, 2)) * 0.3 + at for at in (-2, 2))
+    half = (np.concatenate([low, high[np.arange(200) % 5]]), np.repeat([0, 1], 200))
+    told = tell([half, (high, np.ones(200, int)), (low[:150], np.zeros(150, int))])
+    for first, second, compared in ((0, 1, False), (1, 0, False), (1, 2, True)):
+        found = evidence(told, first, second)
+        assert not found.tested.any()
+        assert found.bins.any() == compared
+        assert (found.chances["bins"] < 1).all() == compared
+
+
 @pytest.mark.parametrize("rows", [30, 60, 99])
 def test_moments_of_fewer_than_a_hundred_rows_say_nothing_of_inputs(rows, tell):
     look, least = LOOKS["moments"]

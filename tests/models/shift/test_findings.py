@@ -63,6 +63,28 @@ def test_what_inputs_differ_by_is_kept_of_every_pair_and_carries_the_shift_of_th
     np.testing.assert_array_equal(found.parts[rules], effects["interaction"][rules])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_chance_of_a_pair_is_twice_the_least_of_labels_and_of_each_feature_times_their_number(seed, tell):
+    """Bonferroni's correction: one hypothesis of labels and one of each feature, within classes where one is compared."""
+    rng, margins = np.random.default_rng(seed), normal(seed + 20, 60)
+    extra = [np.column_stack([x, rng.normal(size=(len(x), 3))]) for x in (normal(seed)[0], margins[0])]
+    told = tell(
+        [
+            (extra[0], normal(seed)[1]),
+            (extra[0] + [0.15, 0, 0.1, 0, 0], normal(seed + 10)[1]),
+            (extra[1] + 0.7, np.full(60, 2)),  # of this class no other has a row
+        ],
+        classes=3,
+    )
+    found = findings(told.summaries, told.layout, *all_pairs(3))
+    by_test = evidence(side_by_side(told.summaries, told.layout, *all_pairs(3)))
+    assert by_test.tested.tolist() == [True, False, False]
+    for pair, name in enumerate(("bins_in_classes", "bins", "bins")):
+        least = min(by_test.chances["labels"][pair], 5 * by_test.chances[name][pair].min())
+        assert found.chance[pair] == pytest.approx(min(1.0, 2 * least), rel=1e-12)
+    assert 5 * by_test.chances["bins_in_classes"][0].min() < min(0.5, by_test.chances["labels"][0])
+
+
 def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
     told = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
     whole, heard = findings(told.summaries, told.layout, *all_pairs(7)), []

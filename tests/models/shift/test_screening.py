@@ -59,6 +59,23 @@ def test_chances_are_those_of_each_pair_on_the_same_bins(tell, seed, sizes, move
     np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pair_with_a_class_to_compare_is_compared_within_it_also_where_a_feature_has_none(seed, tell):
+    """Too few values of the second feature are in one class of even clients, and in the other class of odd ones."""
+    rng, own = np.random.default_rng(seed), []
+    for at in range(5):
+        y = (rng.random(200) < (0.3, 0.7)[at % 2]).astype(int)
+        x = rng.normal(size=(200, 3)) + 2 * y[:, None]
+        x[np.flatnonzero(y == at % 2)[5:], 1] = np.nan
+        x[:, 2] = np.clip(np.round(x[:, 2]), 0, 2)
+        own.append((x, y))
+    told = tell(own, **{**KINDS, "classes": 2}, missing=(False, True, False))
+    shared, _ = on_shared_bins(told.summaries, told.layout)
+    both = (shared.counts[:, 1].sum(1) >= LEAST_ROWS)[..., :2]
+    assert not (both[0] & both[1]).any(), "no class of the second feature is told by both"
+    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+
+
 def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell):
     """Of no class is there enough to be told, and labels are alike: inputs are all that can be compared."""
     rng, law = np.random.default_rng(4), np.arange(60) % 2

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from flows.diagnosis.asking import answered
-from models.shift.told.foreseen import Design
+from models.shift.told.foreseen import JOINED, Design
+from silos.cohort import Stack
 from silos.ledgers.ledger import Ledger
 from silos.private import PrivateStore
+from tasks.diagnosis.own_rows import Mine
 from tasks.diagnosis.tell_foreseen import tell_foreseen
-from tasks.diagnosis.tell_models import tell_models
+from tasks.diagnosis.tell_models import second_half, tell_models
 from tasks.messages import numbers_of
+from tasks.running.opening import open_rows
 from tasks.running.runner import PlainRunner
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
@@ -160,6 +163,39 @@ def test_a_client_is_asked_about_a_model_of_each_silo_of_the_data_at_most(silos_
         "a": "client a was asked about 400 models, of which 400 are of no silo of its data (the first is called model 0), "
         "and it answers of a model of each silo at most; ask about those alone."
     }
+
+
+def test_one_model_of_no_silo_of_the_data_is_refused_also_among_fewer_models_than_there_are_silos(silos_of, looked):
+    """A silo of the data that is not asked itself is no stranger."""
+    silos = silos_of({name: rows(at, (60, 50)) for at, name in enumerate("abc")}, features=BOUNDED)
+    zeros = np.zeros((2, 2, 3))
+    about = {"a": {"a": zeros, "stranger": zeros}, "b": {"b": zeros, "c": zeros}}
+    _, heard, silent = looked(silos, "own", about)
+    assert [m.clients for m in heard] == [("b",)]
+    assert [*silent] == ["a"]
+    assert "asked about 2 models, of which 1 are of no silo of its data (the first is called stranger)" in silent["a"]
+
+
+def test_the_model_of_the_other_half_speaks_of_a_clients_own_row_and_the_mean_of_both_of_another_clients(
+    silos_of, looked, asked, tmp_path
+):
+    """The first half's model is sure of the first class and the second half's of the other one, whatever the row."""
+    silos = silos_of({"a": rows(1, (160, 150)), "b": rows(2, (40, 70))}, features=BOUNDED)
+    opposed = np.zeros((2, 2, 3))
+    opposed[0, 0, -1] = opposed[1, 1, -1] = 1e4
+    _, (foreseen,), _ = looked(silos, "own", {"a": dict.fromkeys("ab", opposed)})
+    by_own, by_other = foreseen.counts["a"].numpy()
+    opened, question = open_rows(silos, Stack(("a",), 1), "train", "cpu"), asked(silos).question
+    mine = Mine(silos, "a", opened.x[0], opened.y[0])
+    second = second_half(Ledger(str(tmp_path / "private" / "own"), "a"), mine, question)
+    cells = question.layout.cells_of(mine.features(question))
+    for feature in range(2):
+        firsts = np.flatnonzero((by_own[feature] != JOINED).all(-1))
+        run = np.searchsorted(firsts, cells[:, feature], side="right") - 1
+        halves = np.stack([np.bincount(run[half], minlength=len(firsts)) for half in (second, ~second)], -1)
+        assert len(firsts) > 2
+        np.testing.assert_array_equal(by_own[feature, firsts], halves)
+        assert (np.abs(by_other[feature, firsts] - halves.mean(-1, keepdims=True)) < 1).all()
 
 
 @pytest.mark.parametrize("few", [1, 9])

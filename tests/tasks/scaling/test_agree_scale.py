@@ -103,6 +103,54 @@ def test_values_that_are_missing_are_not_counted_and_a_column_of_few_is_not_told
 
 
 @pytest.fixture
+def of_table(tmp_path, make_problem, ask):
+    """What clients tell of inputs; of each its rows (x, y), where x may have NaN."""
+    number = iter(range(100))
+
+    def tell(rows, classes=2):
+        name = f"table{next(number)}"
+        x, y = (np.concatenate([own[at] for own in rows.values()]) for at in (0, 1))
+        client = np.repeat([*rows], [len(own) for _, own in rows.values()])
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, client=client, split=["train"] * len(y))
+        features = [{"name": column, "missing": {"fill": 0}} for column in ("age", "height")]
+        section = {"name": name, "seed": 0, "source": {"kind": "npz", "path": f"{name}.npz"}, "features": features}
+        section |= {"scheme": [{"kind": "column", "column": "client"}], "split": {"validation": 0, "test": 0}}
+        write(tmp_path / "data" / name, DataParams.model_validate(section), tmp_path)
+        silos = Silos.open(tmp_path / "data" / name, name)
+        return ask(replace(make_problem({"a": 10}), silos=silos), targets=False)[1]
+
+    return tell
+
+
+def test_copies_of_rows_do_not_make_up_for_values_that_are_missing(of_table):
+    """Of two classes five and four different rows have a value, each many times: nine rows together, and not fifty."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 2)), np.repeat([0, 1], 40)
+    for first, different in ((0, 5), (40, 4)):
+        x[first : first + 25] = x[first : first + different][np.arange(25) % different]
+        x[first + 25 : first + 40, 1] = np.nan
+    (message,) = of_table({"a": (x, y)})
+    assert message.counts.tolist() == [[80, 0]]
+    assert not message.sums[0, 1]
+    x[25], y[25] = rng.normal(size=2), 0  # a tenth different row
+    (message,) = of_table({"b": (x, y)})
+    assert message.counts.tolist() == [[80, 51]]
+
+
+@pytest.mark.parametrize(("values", "told"), [(9, [40, 30]), (10, [50, 40]), (0, [50, 30])])
+def test_a_column_of_which_fewer_than_ten_values_came_is_not_told_anew_though_more_rows_came(values, told, of_table):
+    """Thirty of the first forty rows have a value; ten rows come, of which so many have one."""
+    x, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2
+    x[:10, 1] = np.nan
+    x[40 + values :, 1] = np.nan
+    (before,) = of_table({"oslo": (x[:40], y[:40])})
+    (after,) = of_table({"oslo": (x, y)})
+    assert before.counts.tolist() == [[40, 30]]
+    assert after.counts.tolist() == [told]
+    assert bool(after.earlier) == (values == 9)
+
+
+@pytest.fixture
 def version(make_problem):
     """A version of one client's rows: those at these places of a hundred."""
 
@@ -157,3 +205,14 @@ def test_far_from_unit_is_a_mean_or_deviation_above_ten_of_a_target_thirty_or_no
         assert dict(zip(told.clients, told.inputs.tolist(), strict=True)) == {"many": far, "few": False}
         wanted = far and task == "regression"
         assert dict(zip(told.clients, told.targets.tolist(), strict=True)) == {"many": wanted, "few": False}
+
+
+def test_rows_that_only_fill_a_stack_up_are_no_targets_and_no_inputs(make_problem, make_round):
+    """With a client of many rows beside it, zeros that fill up one of few rows would bring its mean near zero."""
+
+    def far_off(client, total):
+        return np.full((total, 5), 11.0) + np.arange(total)[:, None] / total, 40 + np.arange(total) / total
+
+    problem = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
+    (told,) = make_round(problem).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+    assert told.inputs.tolist() == told.targets.tolist() == [True, True]

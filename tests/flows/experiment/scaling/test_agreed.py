@@ -1,6 +1,7 @@
 """A run whose rows are scaled by what its clients agreed on is the run on rows that were scaled beforehand."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from flows.answers.export import export
 from flows.answers.stats import client_statistics
 from flows.experiment.one_run.finished_run import finished_run
 from flows.experiment.project import Project
+from flows.experiment.scaling.agreed import as_agreed
 from silos import cohort
 from silos.errors import UserError
 from silos.ledgers.ledger import Ledger
@@ -117,6 +119,25 @@ def test_bytes_are_counted_in_the_first_round(folder, play_run, raw):
     assert run["bytes"]["down"] == plain["bytes"]["down"] + 2 * each  # mean and scale
     rounds = [json.loads((folder / run["folder"] / "journal" / f"00000{n}.json").read_text()) for n in (1, 2)]
     assert rounds[0]["metrics"]["bytes/up"] - rounds[1]["metrics"]["bytes/up"] == 3 * each
+
+
+def test_who_comes_later_tells_nothing_of_it_and_is_sent_it(folder, play_run, raw):
+    asked = [*settings("raw_classification", "classification"), BOTH[0], "clients.join={east: 2, south: 3}"]
+    run = play_run("fedavg", "threads", 1, *asked)
+    assert agreed_of(folder, run)["bytes"] == [1 * 3 * FEATURES * 8, len(CLIENTS) * 2 * FEATURES * 8]
+
+
+def test_what_the_newest_run_has_agreed_on_is_taken(folder, ran, raw):
+    """Whatever the runs' names; of both orders of time."""
+    asked = [*settings("raw_classification", "classification"), BOTH[0], "clients.join={north: 2}"]
+    places = [folder / ran("fedavg", asked, f"newest-{name}")["folder"] / "scaling.json" for name in "ab"]
+    project = Project.open(asked, folder, derived=True)
+    for number, place in enumerate(places):
+        write_json(place, {**json.loads(place.read_text()), "bytes": [number, number]})
+    for newest in (0, 1, 0):
+        for number, place in enumerate(places):
+            os.utime(place, (1e9 + (number == newest),) * 2)
+        assert as_agreed(project).bytes_up == newest
 
 
 def test_who_comes_later_or_is_held_out_does_not_tell(folder, play_run, raw):

@@ -5,8 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_rows
+from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_rows, notes_of_training
+from models.assessment.quantities import QUANTITIES
+from silos.machine.files import write_bytes
 from silos.private import PrivateStore
 from tasks.running.runner import PlainRunner
 
@@ -27,3 +30,43 @@ def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, t
     problem = make_problem(dict.fromkeys(map(str, range(1001)), 10), silos=silos)
     (note,) = notes_of_rows(opened, problem, PlainRunner(1), PrivateStore(str(tmp_path / "private")))
     assert note["sentence"].startswith("inputs of 1000 of 1000 clients are far from unit scale")
+
+
+@pytest.mark.parametrize(
+    ("losses", "fell"),
+    [
+        ([2.0, 2.5], True),  # too few to say so
+        ([2.0, 2.0, 2.0], False),
+        ([2.0, 1.9, 2.5], True),
+        ([2.0, 2.5, 1.9], True),
+        ([2.0, 1.999, 2.1], False),
+        ([2.0, 1.997, 2.1], True),
+        ([-2.0, -2.001, -2.0], False),
+        ([-2.0, -2.003, -1.0], True),
+        ([2.0, 2.5, 2.5, 1.0], True),
+    ],
+)
+def test_a_loss_fell_if_it_was_lower_than_the_first_rounds_by_a_thousandth_in_any_round(losses, fell, tmp_path):
+    folder = journal(tmp_path, losses)
+    metrics = {"accuracy/mean": 0.5}
+    notes = notes_of_training(folder, len(losses), metrics, QUANTITIES["classification"])
+    assert [note["about"] for note in notes] == ([] if fell else ["training"])
+    assert all("did not fall after the first round" in note["sentence"] for note in notes)
+
+
+def test_a_loss_that_is_no_number_at_the_end_is_said_once_and_one_on_the_way_is_not(tmp_path):
+    quantity = QUANTITIES["classification"]
+    for name, lost, said in (("end", 3, ["no finite number"]), ("way", 2, [])):
+        folder = journal(tmp_path / name, [2.0, 1.0, 0.5], lost)
+        notes = notes_of_training(folder, 3, {"accuracy/mean": 0.5}, quantity)
+        assert [note["sentence"].startswith("the training loss is no finite number") for note in notes] == [True] * len(said)
+
+
+def journal(path, losses, lost=0):
+    """A run's folder with rounds of two clients, of which the second has no finite loss in round `lost`."""
+    folder = RunFolder(path)
+    for number, loss in enumerate(losses, 1):
+        clients = {"a": {"train_loss": loss}, "b": {"train_loss": None if number == lost else loss}}
+        about = {"round": number, "time_ms": number, "metrics": {"loss/train": loss}, "seconds": {}, "dropped": []}
+        write_bytes(*folder.journal.file({**about, "clients": clients}))
+    return folder
