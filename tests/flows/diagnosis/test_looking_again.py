@@ -95,6 +95,20 @@ def test_what_is_drawn_of_a_pair_that_is_explained_is_what_its_inputs_differ_in(
     assert drawn[0] != drawn[1] == {1}
 
 
+def test_where_the_rule_is_explained_and_label_shares_are_not_inputs_carry_the_shift_too(world):
+    """Three of four rows of a class of the wider one are gone as well: more than its inputs account for."""
+    own = world()
+    rows = {name: rows for name, rows in six_rows().items() if name != "swapped"}
+    x, y = rows["wide"]
+    kept = (y != 0) | (np.arange(len(y)) % 4 == 0)
+    own.write({**rows, "wide": (x[kept], y[kept])}, features=FEATURES)
+    (before, _), (after, _) = (examined(own.open(*also), PlainRunner()) for also in ((), (LOOK,)))
+    assert before.pairs.verdicts.types.tolist() == [[True, True, True]]
+    assert after.pairs.verdicts.types.tolist() == [[True, True, False]]
+    np.testing.assert_array_equal(after.pairs.parts, before.pairs.inputs)
+    assert (before.pairs.parts != before.pairs.inputs).any()
+
+
 def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_and_their_own(world):
     """Of two alike, one that differs from both in a wider input, and one of too few rows to be compared."""
     own = world()

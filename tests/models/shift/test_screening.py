@@ -64,8 +64,8 @@ def test_a_pair_with_a_class_to_compare_is_compared_within_it_also_where_a_featu
     """Too few values of the second feature are in one class of even clients, and in the other class of odd ones."""
     rng, own = np.random.default_rng(seed), []
     for at in range(5):
-        y = (rng.random(200) < (0.3, 0.7)[at % 2]).astype(int)
-        x = rng.normal(size=(200, 3)) + 2 * y[:, None]
+        y = np.arange(200) % 2
+        x = rng.normal(size=(200, 3)) + 2 * y[:, None] + 0.2 * at
         x[np.flatnonzero(y == at % 2)[5:], 1] = np.nan
         x[:, 2] = np.clip(np.round(x[:, 2]), 0, 2)
         own.append((x, y))
@@ -73,7 +73,8 @@ def test_a_pair_with_a_class_to_compare_is_compared_within_it_also_where_a_featu
     shared, _ = on_shared_bins(told.summaries, told.layout)
     both = (shared.counts[:, 1].sum(1) >= LEAST_ROWS)[..., :2]
     assert not (both[0] & both[1]).any(), "no class of the second feature is told by both"
-    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
+    assert (chances(shared) < 1).any()
+    np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4)
 
 
 def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell):

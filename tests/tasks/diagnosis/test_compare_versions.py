@@ -49,9 +49,7 @@ def test_the_earlier_version_is_the_first_of_each_pair_in_all_that_is_found(comp
 
 
 @pytest.mark.parametrize("verdict", ["guarded", "moments", "paper"])
-def test_clients_that_told_of_one_version_are_left_out_and_the_others_are_found_as_if_compared_alone(
-    verdict, compared
-):
+def test_clients_that_told_of_one_version_are_left_out_and_the_others_are_found_as_if_compared_alone(verdict, compared):
     """The first to come and the first to leave are in the way of places; false discoveries are of the pairs together."""
     before = {"b": rows(1, 120), "c": rows(2, 300), "e": rows(3, 90), "a": rows(0, 60)}
     after = {"e": rows(4, 150, moved=1.5), "d": rows(5, 80), "c": rows(6, 250, share=0.2), "b": rows(1, 120)}
