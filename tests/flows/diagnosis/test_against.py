@@ -192,6 +192,7 @@ def test_of_fewer_than_twenty_rows_nothing_is_said_then_or_now(world):
     assert of(found, "north")["undetermined"]
     assert of(found, "north")["types"] == []
     assert "north: nothing can be said of so few training rows, then or now." in found["sentences"]
+    assert of(found, "north")["rows"] == [19, 400]
 
 
 RENAMED = [{**NAMED[0], "name": "liver"}, NAMED[1]]

@@ -239,6 +239,21 @@ def test_a_category_that_nobody_agreed_on_is_other_and_is_seen_as_such(tell):
     assert told.between(0, 2).parts[0].argmax() == 1
 
 
+@pytest.mark.parametrize(("rows", "alone"), [((5, 4), False), ((5, 5), True), ((9, 0), False), ((0, 10), True)])
+def test_a_category_of_ten_rows_of_both_clients_together_is_compared_alone_and_a_rarer_one_with_other_values(
+    rows, alone, tell
+):
+    clients = []
+    for count in rows:
+        category = np.repeat([1.0, 2.0, 9.0], [count, 60, 20])
+        clients.append((np.column_stack([category, np.arange(len(category)) / 100]), np.arange(len(category)) % 2))
+    told = tell(clients, categories=((1.0, 2.0), None))
+    pairs = side_by_side(told.summaries, told.layout, np.array([0]), np.array([1]))
+    cells = pairs.counts[0, 0, :, :3].sum(-1)
+    expected = [[count, 60, 20] if alone else [0, 60, 20 + count] for count in rows]
+    assert cells.tolist() == expected
+
+
 def test_targets_of_a_regression_are_compared_by_their_groups(tell):
     rng = np.random.default_rng(6)
     x, other = rng.normal(size=(2, 800, 2))

@@ -1,5 +1,7 @@
 """One pass over all pairs finds what looking at each pair does, and groups of clients of one law come out as they are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -143,6 +145,9 @@ def test_a_group_together_is_one_client_with_all_its_rows(tell):
     for name in ("rows", "labels", "counts"):
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole.summaries, name))
     np.testing.assert_allclose(merged.moments[:, :, :2], whole.summaries.moments[:, :, :2], rtol=1e-8)
+    noise = np.random.default_rng(0).random(told.summaries.counts.shape)
+    noisy = together(replace(told.summaries, noise=noise), groups)
+    np.testing.assert_allclose(noisy.noise, [noise[group].sum(0) for group in groups])  # variances add up
 
 
 def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_differ_in_labels():

@@ -8,12 +8,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.diagnosis.asking import bytes_told
+from flows.diagnosis.asked import first_question
+from flows.diagnosis.asking import ask, bytes_told
+from flows.diagnosis.diagnose_params import DiagnoseParams
 from models.shift.told import summaries
 from silos.ledgers import differencing
 from silos.ledgers.ledger import Ledger
+from silos.private import PrivateStore
 from tasks import messages
 from tasks.messages import ShiftNumbers
+from tasks.running.runner import PlainRunner
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
 MISSING = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]
@@ -233,6 +237,20 @@ def test_a_row_is_the_same_to_a_ledger_also_where_another_silos_new_label_moved_
     found = asked(silos_of(later, features=BOUNDED), keeps="own").answers
     assert set(found.silent) == {"b"}
     assert "differ by fewer than 10 different rows" in found.silent["b"]
+
+
+def test_of_a_regression_a_row_with_another_target_is_another_row_to_the_ledger(silos_of, tmp_path):
+    """Four targets differ, which a mean of all would show; the first question counts no groups of them yet."""
+    (x, y), others = targets(0, 60, 0.0), targets(1, 60, 0.0)
+    private, params = PrivateStore(str(tmp_path / "private")), DiagnoseParams()
+    heard = []
+    for mine in (y, np.where(np.arange(60) < 4, y + 1, y)):
+        silos = silos_of({"a": (x, mine), "b": others}, "regression")
+        heard.append(ask(PlainRunner(), silos, private, first_question(silos, params), params))
+    before, after = heard
+    assert before.silent == {}
+    assert [message.clients for message in after.messages] == [("b",)]
+    assert "differ by fewer than 10 different rows" in after.silent["a"]
 
 
 def test_a_category_is_counted_as_itself_also_where_float32_rounds_it(silos_of, asked):

@@ -216,3 +216,32 @@ def test_rows_that_only_fill_a_stack_up_are_no_targets_and_no_inputs(make_proble
     problem = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
     (told,) = make_round(problem).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
     assert told.inputs.tolist() == told.targets.tolist() == [True, True]
+
+
+def test_a_client_says_whether_it_is_far_also_last_of_an_odd_number(make_problem, make_round):
+    far = {"rows_of": lambda _, rows: (900 + np.arange(5 * rows).reshape(rows, 5), np.arange(rows) % 3)}
+    problem = make_problem({"a": 20, "b": 20, "c": 20}, silos=far)
+    told = make_round(problem, stack=2).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+    assert [message.inputs.tolist() for message in told] == [[True, True], [True]]
+    assert [message.targets.tolist() for message in told] == [[False, False], [False]]
+
+
+@pytest.mark.parametrize(
+    ("scales", "offset", "far"),
+    [
+        ((1, 1, 1, 1, 1), 0.0, False),  # means of zero, to the bit
+        ((1e-3,) * 5, 0.0, True),
+        ((1e-3,) * 5, 0.02, False),
+        ((1e-3, 1e-3, 1e-3, 1e-3, 1), 0.0, False),
+        ((1e-3, 0, 0, 0, 0), 0.0, True),
+    ],
+)
+def test_rows_are_too_small_where_no_mean_and_no_deviation_is_above_a_hundredth_and_something_varies(
+    scales, offset, far, make_problem, make_round
+):
+    def balanced(client, total):
+        return np.linspace(-1, 1, total)[:, None] * scales + offset, np.arange(total) % 3
+
+    problem = make_problem({"a": 40}, silos={"rows_of": balanced, "validation": 0, "test": 0})
+    (told,) = make_round(problem).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+    assert told.inputs.tolist() == [far]
