@@ -2,7 +2,9 @@
 
 from itertools import product
 
-from flows.diagnosis.words.notes import next_steps, notes
+import pytest
+
+from flows.diagnosis.words.notes import _LARGE, next_steps, notes
 
 PICTURES = {"pictures": True, "counts": True, "targets": [], "bins": 32}
 
@@ -125,3 +127,20 @@ def test_of_a_second_look_it_is_said_who_told_all_who_models_alone_and_who_nothi
         "d took no part in it: what d told differs.",
         "c took no further part: what c told differs.",
     ]
+
+
+@pytest.mark.parametrize(("turned", "standardised"), [(0, False), (2, False), (3, True), (4, True)])
+def test_to_standardise_is_proposed_where_a_gain_and_an_offset_undo_more_than_half_of_the_pairs(
+    turned, standardised, a_report, a_pair, a_line
+):
+    line = a_line((0, 1), 4, {"transform": turned}, feature=4)
+    (step,) = next_steps(a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["age"]))
+    assert ("let each silo standardise age before training" in step) == standardised
+    assert ("align age at the silos before training" in step) != standardised
+
+
+@pytest.mark.parametrize(("large", "said"), [(_LARGE * 100 - 1, False), (_LARGE * 100, True)])
+def test_sizes_are_said_to_differ_from_their_least_factor_on(large, said, a_report, a_pair, a_line):
+    rest = [{"client": name} | a_pair(name, "", rows=[rows, 900]) for name, rows in (("a", 100), ("b", large))]
+    lines = notes(a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest))
+    assert any("differ in size" in line for line in lines) == said
