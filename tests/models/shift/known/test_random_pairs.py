@@ -111,6 +111,13 @@ def test_a_pair_has_rows_features_and_classes_within_its_bounds_and_the_same_see
     assert kinds == {*KINDS}
 
 
+def test_pairs_are_counted_by_the_rows_of_the_smaller_client():
+    for seed in range(6):
+        pair = random_pair(np.random.default_rng(seed), frozenset(), 0.0, (50, 5000))
+        low, high = map(int, pair.about[3].removesuffix(" rows of the smaller").split(" to "))
+        assert low <= min(len(y) for _, y in pair.clients) <= high
+
+
 def test_phi_of_a_mean_that_moves_is_that_of_the_normal_integral():
     """In ten bins with as many rows of both, of N(0, 1) and N(0.3, 1)."""
     z = norm.ppf((np.arange(40000) + 0.5) / 40000)
