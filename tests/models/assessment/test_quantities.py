@@ -74,3 +74,17 @@ def test_a_run_as_text():
     metrics = {"rmse/pooled": 0.10434, "rmse/worst": 45231.4, "rmse/median": 1e-7}
     assert RMSE.as_text(metrics) == "rmse 0.1043 pooled over clients, worst 45231, median 1e-07"
     assert "diverged, try a lower training.optimiser.learning_rate" in RMSE.as_text({"rmse/pooled": math.nan})
+
+
+def test_accuracy_over_unequal_clients_is_summed_up_by_client_by_row_and_by_the_worst():
+    values, rows = np.array([0.9, 0.5, 0.7]), np.array([10, 30, 60])
+    found = ACCURACY.summary(values, rows)
+    assert found == pytest.approx(
+        {
+            "accuracy/mean": 0.7,
+            "accuracy/sd": 0.2,
+            "accuracy/worst": 0.5,
+            "accuracy/over_rows": (9 + 15 + 42) / 100,
+        }
+    )
+    assert ACCURACY.summary(values[:1], rows[:1])["accuracy/sd"] == 0.0

@@ -256,9 +256,9 @@ def test_of_a_regression_a_row_with_another_target_is_another_row_to_the_ledger(
 def test_a_category_is_counted_as_itself_also_where_float32_rounds_it(silos_of, asked):
     features = [{"name": "a", "kind": "categorical", "categories": [0.1, 0.7, 3]}, BOUNDED[1]]
     x = np.column_stack([np.repeat([0.1, 0.7, 3.0, 0.3], 10), np.arange(40) / 20])
-    (told,) = asked(
-        silos_of({"a": (x, np.zeros(40, int)), "b": (x, np.ones(40, int))}, features=features)
-    ).answers.messages
+    found = asked(silos_of({"a": (x, np.zeros(40, int)), "b": (x, np.ones(40, int))}, features=features))
+    assert found.to_first is None, "categories and bounds are agreed on"
+    (told,) = found.answers.messages
     assert told.counts[0, 0, :5, 0].tolist() == [10, 10, 10, 10, 0]
 
 

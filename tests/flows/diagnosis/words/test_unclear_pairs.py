@@ -73,3 +73,11 @@ def test_what_a_shared_label_would_need_is_said_by_the_verdict_that_was_asked_fo
     assert said in notes(report)
     moved = report | {"pairs": [one | {"client": "a"}], "against": "v1", "came": [], "left": []}
     assert f"; no label has {rows} both then and now, so that" in sentences_of_versions(moved)[1]
+
+
+def test_of_very_many_silos_that_came_three_are_named_and_the_others_counted(a_report):
+    names = [f"s{at:02d}" for at in range(22)]
+    report = a_report([[]], [], [], against="v1", came=names, left=names[:20])
+    said = sentences_of_versions(report)
+    assert "s00, s01, s02 and 19 more: not there in v1." in said
+    assert f"{', '.join(names[:19])} and s19: there in v1, and no more." in said
