@@ -2,7 +2,7 @@
 
 Usage: python kill_steps.py TEMPLATE WORK PREPARATION PROGRAM
 
-PREPARATION, imports as a rule, is executed once. Then for k = 0, 1, 2, ... TEMPLATE is copied to WORK/k, and a forked process
+PREPARATION, imports as a rule, is executed once. Then for k = 0, 1, 2, ... TEMPLATE is copied to WORK/k. A forked process
 executes PROGRAM there and is killed (SIGKILL) at its step k. The copy in which PROGRAM came to its end is the last.
 
 A step is what Python reports to audit hooks: a rename, a removal, a new folder, a link. Opening a file for writing is two

@@ -26,6 +26,7 @@ from silos.scaling import AS_THEY_ARE, Scaling
 from silos.sources.load import contents
 from silos.stored.store import Manifest, write
 from silos.versions import dvc_version
+from silos.versions.data_swap import recover
 from silos.versions.digest import code_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
@@ -91,6 +92,7 @@ class Project:
             return self._derived()
         name = self.params.data.name
         with locks.looking(_locks(self.root), _say):
+            recover(self.root)
             hashes = dvc_version.verify(self.root, name, self.root / "runs" / "hashes.json")
             silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
         dvc_version.matches(silos.manifest, self.params.data)
@@ -174,9 +176,12 @@ class Project:
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
 
 
-def changing(root: Path, name: str) -> AbstractContextManager[None]:
+@contextmanager
+def changing(root: Path, name: str) -> Iterator[None]:
     """Nobody works on data/ of this project meanwhile; UserError, with its name, where somebody does."""
-    return locks.changing(_locks(root), name, _say)
+    with locks.changing(_locks(root), name, _say):
+        recover(root)
+        yield
 
 
 def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str | None = None) -> str:

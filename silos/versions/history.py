@@ -3,23 +3,27 @@
 A version is named by a git revision of data.dvc, or by a hash: of data/ as in data.dvc, or of data/<name> as on every run.
 """
 
-import hashlib
-import json
-import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from silos.machine.files import write_bytes
+from silos.versions.data_swap import replace_data
 from silos.versions.digest import file_hashes, listing_digest
-from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
+from silos.versions.dvc_version import (
+    DATA,
+    RECORD,
+    check_out,
+    digest_in,
+    is_cached,
+    listed,
+    object_path,
+    record,
+    record_text,
+    recorded,
+)
 from silos.versions.linked import files_of, inside
-
-_UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
-_UNFINISHED = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names a file that it is writing
-_EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -84,55 +88,34 @@ def listed_digests(root: Path) -> list[str]:
 def use(root: Path, revision: str) -> str:
     """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
 
-    UserError if data/ holds something that is not recorded. A process killed here leaves data/ between two versions;
-    any call after it goes on.
+    On any failure, and if the process is killed, data/ and data.dvc are as they were, or as they are to be.
+
+    Raises:
+        UserError: If data/ holds something that DVC does not have, or if DVC does not have the version.
     """
-    there = _hashes(root)
-    if not _is_recorded(root, there) and not _left_by_a_kill(root, there):
-        raise UserError(
-            f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
-            "`dvc checkout --force` throws it away."
-        )
+    root = Path(root).resolve()
+    _keep(root)
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
         digest = find(root, revision)
         files = files_of(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
-    digest = digest_in(text)
-    write_bytes(root / _UNDER_WAY, json.dumps({"from": there, "to": digest}).encode())
-    try:
-        restore(root, text)
-    except BaseException:
-        if _is_recorded(root, _hashes(root)):  # nothing was done
-            (root / _UNDER_WAY).unlink()
-        raise
-    (root / _UNDER_WAY).unlink()
-    return digest
+    replace_data(root, text, lambda record: check_out(record, root))
+    return digest_in(text)
 
 
-def _hashes(root: Path) -> dict[str, str]:
-    return file_hashes(root / "data", None) if (root / "data").is_dir() else {}
-
-
-def _is_recorded(root: Path, hashes: dict[str, str]) -> bool:
-    """Whether nothing would be lost with these files of data/."""
-    return not hashes or listing_digest(hashes) == recorded(root)
-
-
-def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
-    """Whether data/ holds nothing but files of the two versions between which `use` was ended, and DVC's unfinished ones."""
-    try:
-        under_way = json.loads((root / _UNDER_WAY).read_bytes())
-        before, after = dict(under_way["from"]), listed(root, under_way["to"]) or {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # what cannot be read excuses nothing
-    return all(
-        md5 in (before.get(path), after.get(path))
-        or (path in after and md5 == _EMPTY)
-        or _UNFINISHED.fullmatch(path.rpartition("/")[2])
-        for path, md5 in there.items()
-    )
+def _keep(root: Path) -> None:
+    """Puts what data/ holds into DVC's cache if data.dvc records it; UserError if it is in neither."""
+    hashes = file_hashes(root / DATA, None) if (root / DATA).is_dir() else {}
+    if not hashes or is_cached(root, listing_digest(hashes)):
+        return
+    if listing_digest(hashes) != recorded(root):
+        raise UserError(
+            f"data/ is neither what {RECORD} records nor in DVC's cache, and would be lost; `dvc add data` records it, "
+            "`dvc checkout --force` throws it away."
+        )
+    record(root)
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:
