@@ -1,9 +1,10 @@
 """Versions of the data: which there were, and how to come back to one.
 
-A version is named by a git revision of data.dvc, or by a hash: of data/ as in data.dvc, or of data/<name> as on every run.
+A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc, which every run carries.
 """
 
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ from silos.versions.linked import files_of, inside
 
 @dataclass(frozen=True)
 class Version:
-    """One recorded state of data/: the commit that recorded it, and the hash of every partition in it."""
+    """One recorded state of data/: the commit that recorded it, its hash in data.dvc, and the partitions in it."""
 
     revision: str
     date: str
     subject: str  # of the commit
     digest: str
-    partitions: dict[str, str]  # name to data version; empty where DVC's cache does not hold it
+    partitions: tuple[str, ...]  # their names; empty if DVC's cache does not hold the version
 
 
 def log(root: Path) -> list[Version]:
@@ -46,15 +47,23 @@ def log(root: Path) -> list[Version]:
     for line in filter(None, text.split("\n")):  # a subject may hold other ends of lines
         revision, date, subject = line.split("\t", 2)
         digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
-        versions.append(Version(revision, date, subject, digest, partitions(root, digest)))
+        versions.append(Version(revision, date, subject, digest, tuple(partitions(root, digest))))
     return versions
 
 
 def partitions(root: Path, digest: str) -> dict[str, str]:
-    """The data version of every partition in a version of data/."""
+    """The hash of every partition in a version of data/, by its name; empty if DVC's cache does not hold the version."""
     files = listed(root, digest) or {}
     names = sorted({path.split("/", 1)[0] for path in files if "/" in path})
     return {name: listing_digest(inside(files, name)) for name in names}
+
+
+def same_rows(root: Path, name: str, one: str, other: str) -> bool:
+    """Whether two versions of data/ hold the same files of a partition, as far as DVC's cache knows them.
+
+    What carries the hash of the partition alone, as records of earlier siloflows do, is compared by it.
+    """
+    return one == other or len({partitions(root, digest).get(name, digest) for digest in (one, other)}) == 1
 
 
 def find(root: Path, revision: str) -> str:
@@ -65,7 +74,8 @@ def find(root: Path, revision: str) -> str:
     if text:
         return digest_in(text)
     prefix = revision.removesuffix(".dir")
-    known = {digest: {digest, *partitions(root, digest).values()} for digest in listed_digests(root)}
+    # a fresh clone has them in git only; records of earlier siloflows name a partition's own hash
+    known = {digest: {digest, *partitions(root, digest).values()} for digest in [*listed_digests(root), *_in_git(root)]}
     digests = [
         digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)
     ]
@@ -73,7 +83,7 @@ def find(root: Path, revision: str) -> str:
         return str(recorded(root))
     if not digests:
         raise UserError(
-            f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that DVC's cache knows; "
+            f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that git or DVC's cache knows; "
             "`siloflow data log` lists versions."
         )
     return digests[0]
@@ -98,11 +108,21 @@ def use(root: Path, revision: str) -> str:
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
         digest = find(root, revision)
+        text = _in_git(root).get(digest, "")
+    if not text:
         files = files_of(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
     replace_data(root, text, lambda record: check_out(record, root))
     return digest_in(text)
+
+
+def _in_git(root: Path) -> dict[str, str]:
+    """The content of every committed data.dvc, by its hash; empty where git knows none."""
+    with suppress(UserError):
+        texts = [_git(root, "show", f"{version.revision}:./{RECORD}") for version in log(root)]
+        return {digest_in(text): text for text in texts}
+    return {}
 
 
 def _keep(root: Path) -> None:
