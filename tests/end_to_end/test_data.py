@@ -75,6 +75,12 @@ def test_diagnose_against_a_version_names_the_turned_silo_and_leaves_data_alone(
     said = " ".join(project.type(*asked).out.split())
     assert "c04: inputs moved, P(x), since HEAD~1" in said
     assert git(project.path, "status", "--short") == ""
+    moved = project.type(*asked, "--json", "--exit-code", code=1)
+    assert [pair["client"] for pair in moved.json["pairs"] if pair["types"]] == ["c04"]
+    project.type("diagnose", "--against", "HEAD", "--exit-code", "--set", ONE_TURNED, code=0)
+    project.type("diagnose", "--against", "nowhere", "--exit-code", "--set", ONE_TURNED, code=2)
+    alone = project.type("diagnose", "--exit-code", "--set", ONE_TURNED, code=2)
+    assert alone.err == "error: --exit-code: got no --against, expected a version. Add --against VERSION.\n"
     mistake = project.type("diagnose", "--against", "nowhere", "--set", ONE_TURNED, code=2)
     assert mistake.err.startswith("error: nowhere is neither a git revision with a data.dvc nor the start of a hash")
     assert mistake.out == ""
