@@ -11,7 +11,8 @@ _CHANGES = ("added", "removed", "changed")
 
 def init(made: dict[str, Any], console: PlainConsole) -> None:
     """What was made, what was guessed, and what to type next."""
-    there = ["params.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    there = ["params.yaml", "prefect.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    there += ["a first commit"] if made["committed"] else []
     copied = f"; {made['copied']} is copied there, and git leaves it out" if made["copied"] else ""
     guessed = [", ".join(made["guessed"]), _read(made["read"]), _network(made["network"])]
     table = text_table("", "")
@@ -20,6 +21,9 @@ def init(made: dict[str, Any], console: PlainConsole) -> None:
     table.add_row("guessed", "; ".join(filter(None, guessed)))
     console.print(table)
     there_first = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
+    if not made["committed"] and "git" in made["repositories"]:
+        console.print("Nothing is committed yet: git has no user.name and user.email. With them:")
+        console.print(f"next     {there_first}git add --all && git commit -m 'Start the project'", soft_wrap=True)
     console.print(f"next     {there_first}siloflow partition && siloflow compare", soft_wrap=True)
 
 
