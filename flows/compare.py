@@ -61,7 +61,7 @@ def compare(
         called = free_name(project, name) if name and not resume else None
         name = resumed(project, name or None) if resume else None
         if name is not None:
-            _same(wanted, experiment(project, name))
+            _same(project, wanted, experiment(project, name))
         else:
             about = {**wanted, "about": comparison_in_mlflow.about(project, wanted)}
             name = new_experiment(project, "compare", about, called)
@@ -101,7 +101,7 @@ def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str],
     name = resumed(project, name)
     if name is None:
         return
-    _same(wanted, experiment(project, name))
+    _same(project, wanted, experiment(project, name))
     for method in wanted["methods"]:
         if wanted["tune"]:
             first = Project.open(overrides + first_setting(project, method), project.root)
@@ -225,8 +225,10 @@ def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int
     return curves
 
 
-def _same(wanted: dict[str, Any], known: dict[str, Any]) -> None:
+def _same(project: Project, wanted: dict[str, Any], known: dict[str, Any]) -> None:
     for key, value in wanted.items():
+        if key == "data_version" and project.same_rows(known.get(key, ""), value):
+            continue
         if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`
             raise UserError(
                 f"the comparison {known['name']} has {key} {known.get(key, 0)} and you ask for {value}; "

@@ -7,6 +7,9 @@ from flows.doors.verb import verb
 from flows.experiment import prefect_page
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.project import Project, changing
+from flows.experiment.recipe_settings import as_lines, settings_between
+from flows.params_file import read
+from silos.errors import UserError
 from silos.rows import SPLITS
 from silos.stored import store
 from silos.versions import dvc_version
@@ -33,14 +36,25 @@ def make(project: Project) -> dict[str, Any]:
         manifest = store.write(folder, data, project.root, notes.append)
         before = dvc_version.recorded(project.root)
         after = dvc_version.record(project.root)
-        digest = dvc_version.folder_digest(folder)
     return {
         "name": data.name,
         "folder": f"data/{data.name}",
         "clients": len(manifest.clients),
         "rows": dict(zip(SPLITS, manifest.clients.rows.sum(axis=0, dtype=int).tolist(), strict=True)),
         "common": {split: rows for split, rows in manifest.common.items() if rows},
-        "data_version": digest,
+        "data_version": after,
         "changed": before != after,
         "notes": notes,
+        "params_yaml": _lines_for_params(project),
     }
+
+
+def _lines_for_params(project: Project) -> list[str]:
+    """What must be written into params.yaml for it to describe the data that overrides have made; empty if it does."""
+    try:
+        written = read(project.root).data
+    except UserError:  # without the overrides it describes none
+        settings: dict[str, Any] | None = {f"data.{key}": value for key, value in project.params.data.recipe().items()}
+    else:
+        settings = settings_between(written, project.params.data.recipe())
+    return as_lines(settings or {})

@@ -102,7 +102,8 @@ class _Run:
     def result(self, resume: bool) -> dict[str, Any]:
         """The finished run's JSON, from disk if it was finished before and is delivered."""
         problem = self.project.problem(self.seed)
-        identity = self.folder.identify(identity_of(self.project, problem, self.page, self.method), resume)
+        identity = identity_of(self.project, problem, self.page, self.method)
+        identity = self.folder.identify(identity, resume, self.project.same_rows)
         done = self.folder.finished()
         if done is not None and done["mlflow_run_id"] is not None:
             return done

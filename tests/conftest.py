@@ -97,6 +97,24 @@ class Played:
 
 
 @pytest.fixture
+def killed_at_each_step(tmp_path: Path) -> Callable[..., list[Path]]:
+    """Runs a program in copies of a folder, each killed at one change of a file; the last copy is of a whole run.
+
+    `preparation` is what the program may import beforehand. See `kill_steps.py`, which does it.
+    """
+
+    def killed(template: Path, program: str, preparation: str) -> list[Path]:
+        home, work = Path(__file__).parent, tmp_path / "killed"
+        command = [sys.executable, home / "kill_steps.py", template, work, preparation, program]
+        setting = {**os.environ, "PYTHONPATH": str(home.parent)}
+        done = subprocess.run(command, env=setting, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return sorted(work.iterdir(), key=lambda copy: int(copy.name))
+
+    return killed
+
+
+@pytest.fixture
 def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     """Writes clients with so many training rows each (and as many validation and test rows as asked).
 

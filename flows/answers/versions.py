@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiment.project import changing
+from flows.experiment.recipe_settings import as_overrides, settings_between
 from flows.params_file import read
 from silos.errors import UserError
 from silos.stored.store import read_manifest
@@ -13,7 +14,13 @@ from silos.versions import changes, dvc_version, history
 def log(root: Path) -> dict[str, Any]:
     """Every version that git knows, newest first, and the one that data.dvc records now."""
     versions = [
-        {"revision": v.revision, "date": v.date, "subject": v.subject, "digest": v.digest, "partitions": v.partitions}
+        {
+            "revision": v.revision,
+            "date": v.date,
+            "subject": v.subject,
+            "digest": v.digest,
+            "partitions": [*v.partitions],
+        }
         for v in history.log(root)
     ]
     return {"now": dvc_version.recorded(root), "versions": versions}
@@ -29,18 +36,29 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
 
 
 def use(root: Path, revision: str) -> dict[str, Any]:
-    """Brings a version back; `params_differ` says what in params.yaml a run on it would refuse, if anything.
+    """Brings a version back; `settings` are what `--set` must give for a run on it, and `params_differ` says why not.
 
     UserError while a run works on data/.
     """
     with changing(root, f"`siloflow data use {revision}`"):
         digest = history.use(root, revision)
-    partitions = history.partitions(root, digest)
+    partitions = list(history.partitions(root, digest))
+    settings, differ = _params_for(root, partitions)
+    return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
+
+
+def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:
+    """What must be set over params.yaml for a run on the data that are there now; or the reason why that is not known."""
     data = read(root).data
-    differ = None
-    if data.name in partitions:
-        try:
-            dvc_version.matches(read_manifest(root / "data" / data.name), data)
-        except UserError as error:
-            differ = str(error)
-    return {"digest": digest, "partitions": partitions, "params_differ": differ}
+    name = data.name if data.name in partitions or len(partitions) != 1 else partitions[0]
+    if name not in partitions:
+        return [], f"params.yaml: data.name is {name}, and this version has {', '.join(partitions) or 'no data'}."
+    manifest = read_manifest(root / "data" / name)
+    settings = settings_between(data, manifest.params)
+    if settings is not None:
+        return as_overrides(settings), None
+    try:
+        dvc_version.matches(manifest, data)
+    except UserError as error:
+        return [], str(error)
+    return [], None

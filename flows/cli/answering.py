@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flows.cli.options import Json, Overrides, Timings, open_session
+from silos.errors import UserError
 
 
 def show(overrides: Overrides = None, json: Json = False) -> None:
@@ -27,6 +28,9 @@ def diagnose(
             metavar="REV", help="Each silo beside itself then: a git revision, or the start of a data version."
         ),
     ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="With --against: end with 1 if a silo moved and 0 if none did.")
+    ] = False,
     overrides: Overrides = None,
     json: Json = False,
     timings: Timings = False,
@@ -36,9 +40,11 @@ def diagnose(
     Example: siloflow diagnose --against HEAD~1
     """
     with open_session(json, timings, after="run it again, and silos tell the same bytes") as session:
+        if exit_code and against is None:
+            raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
         session.project(overrides, None if against is None else lambda project: _can_compare(project, against))
         found = session.flow("diagnose", "diagnose", against=against, overrides=overrides or [])
-        session.answer(found, "diagnose")
+        session.answer(found, "diagnose", failed=exit_code and any(pair["types"] for pair in found["pairs"]))
 
 
 def methods(

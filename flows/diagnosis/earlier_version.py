@@ -15,7 +15,6 @@ from silos.machine import locks
 from silos.schema import Schema, schema_of
 from silos.stored.manifest import read_manifest
 from silos.versions import history
-from silos.versions.digest import listing_digest
 from silos.versions.linked import files_of, inside, link
 
 
@@ -27,12 +26,12 @@ def earlier(project: Project, revision: str) -> Iterator[Silos]:
     version open elsewhere is waited for.
     """
     name = project.params.data.name
-    files = files_of(project.root, history.find(project.root, revision))
+    version = history.find(project.root, revision)
+    files = files_of(project.root, version)
     hashes = inside(files, name)
     if not hashes:
         others = ", ".join(sorted({path.split("/", 1)[0] for path in files if "/" in path}))
         raise UserError(f"params.yaml: data.name is {name}, and {shown(revision)} has {others or 'no data'} only.")
-    version = listing_digest(hashes)
     place = project.root / "cache" / "versions" / version.removesuffix(".dir")
     turn = locks.changing(
         project.root / "runs" / "locks" / place.name, "another `siloflow diagnose --against`", screen.current().say

@@ -25,7 +25,8 @@ from silos.private import PrivateStore
 from silos.scaling import AS_THEY_ARE, Scaling
 from silos.sources.load import contents
 from silos.stored.store import Manifest, write
-from silos.versions import dvc_version
+from silos.versions import dvc_version, history
+from silos.versions.data_swap import recover
 from silos.versions.digest import code_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
@@ -91,10 +92,15 @@ class Project:
             return self._derived()
         name = self.params.data.name
         with locks.looking(_locks(self.root), _say):
+            recover(self.root)
             hashes = dvc_version.verify(self.root, name, self.root / "runs" / "hashes.json")
-            silos = Silos.open(self.root / "data" / name, listing_digest(hashes), hashes)
+            silos = Silos.open(self.root / "data" / name, str(dvc_version.recorded(self.root)), hashes)
         dvc_version.matches(silos.manifest, self.params.data)
         return silos
+
+    def same_rows(self, one: str, other: str) -> bool:
+        """Whether this project's partition is the same in two data versions, which may differ in other partitions."""
+        return one == other or (not self.derived and history.same_rows(self.root, self.params.data.name, one, other))
 
     def working(self, name: str) -> AbstractContextManager[None]:
         """data/ stays as it is meanwhile: who would change it is told that `name` works on it. May be nested."""
@@ -174,9 +180,12 @@ class Project:
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
 
 
-def changing(root: Path, name: str) -> AbstractContextManager[None]:
+@contextmanager
+def changing(root: Path, name: str) -> Iterator[None]:
     """Nobody works on data/ of this project meanwhile; UserError, with its name, where somebody does."""
-    return locks.changing(_locks(root), name, _say)
+    with locks.changing(_locks(root), name, _say):
+        recover(root)
+        yield
 
 
 def new_experiment(project: Project, kind: str, about: dict[str, Any], name: str | None = None) -> str:

@@ -16,7 +16,7 @@ from silos.errors import UserError, shown
 from silos.machine.files import write_bytes
 from silos.names import MOST
 from silos.rows import some
-from silos.versions.new_repository import versioned
+from silos.versions.new_repository import first_commit, versioned
 
 _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which rows there were
 /data
@@ -45,12 +45,15 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
             shutil.copyfile(file, folder / file.name)
         ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
-        write_bytes(folder / "params.yaml", text.encode())
+        write_bytes(folder / "prefect.yaml", params_template.deployments().encode())
+        write_bytes(folder / "params.yaml", params_template.pointed(text).encode())
         model = read(folder).model
         repositories = versioned(folder)
+        committed = "git" in repositories and first_commit(folder)
     return {
         "folder": str(folder),
         "repositories": repositories,
+        "committed": committed,
         "copied": file.name if file is not None and copied else None,
         "guessed": [] if data is None else list(data.guessed),
         "read": None if data is None else _read(data),

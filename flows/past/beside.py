@@ -61,13 +61,16 @@ def _runs(project: Project, side: dict[str, Any], method: str) -> Runs:
 def _other_rows(project: Project, sides: list[dict[str, Any]]) -> str | None:
     """Why rows cannot be paired; None where they can: both are on the version of data/ that is there."""
     versions = [side["data_version"] for side in sides]
-    if versions[0] != versions[1]:
+    names = {_known(project.root / run["folder"])["params"]["data"]["name"] for side in sides for run in side["runs"]}
+    if names - {project.params.data.name}:
+        return f"they are of {' and '.join(sorted(names))}, and params.yaml: data.name is {project.params.data.name}"
+    if not project.same_rows(*versions):
         return "their data versions differ"
     try:
         now = project.silos.version
     except UserError as error:
         return f"data/ cannot be read: {error}"
-    if now != versions[0]:
+    if not project.same_rows(now, versions[0]):
         return f"data/ is another version now; `siloflow data use {versions[0][:10]}` brings theirs back"
     return None
 

@@ -1,6 +1,7 @@
 """Writing a file, or a folder, so that a kill at any moment leaves the old or the new; and whether one is there at all."""
 
 import contextlib
+import glob
 import os
 import shutil
 import time
@@ -66,16 +67,29 @@ def sync_folder(folder: Path) -> None:
 
 def leftovers(folder: Path) -> tuple[Path, Path]:
     """The two names used while a folder is written, after undoing what a killed process left under them: new, old."""
-    # beside data/, not in it: a leftover there would change the data's version
-    parent = folder.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    home = parent.resolve().parent
-    if home.stat().st_dev != parent.stat().st_dev:
-        home = parent  # data/ is a mount of its own, and no rename leaves it
-    new, old = (home / f".{parent.name}-{folder.name}.{end}" for end in ("new", "old"))
-    if old.exists() and not folder.exists():
-        old.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    restore_moved(folder.parent)
+    home = _outside(folder.parent)
+    new, old = (home / f".{folder.parent.name}-{folder.name}.{end}" for end in ("new", "old"))
     for leftover in (new, old):
         if leftover.exists():
             shutil.rmtree(leftover)
     return new, old
+
+
+def restore_moved(parent: Path) -> None:
+    """Moves each folder of `parent` back that a process moved aside and was killed before the new one was in its place."""
+    prefix = f".{parent.name}-"
+    waiting = _outside(parent).glob(f"{glob.escape(prefix)}*.old") if parent.is_dir() else ()
+    for old in waiting:
+        folder = parent / old.name.removeprefix(prefix).removesuffix(".old")
+        if not folder.exists():
+            with contextlib.suppress(FileNotFoundError):  # another process has just moved it
+                old.rename(folder)
+
+
+def _outside(parent: Path) -> Path:
+    """Where folders of `parent` wait to be moved there: beside it, since inside they would change the data's version."""
+    home = parent.resolve().parent
+    same = home.stat().st_dev == parent.stat().st_dev
+    return home if same else parent  # data/ may be a mount of its own, which no rename leaves

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.machine.files import write_bytes
 from silos.stored.manifest import Manifest
 from silos.versions.digest import file_hashes, folder_digest, listing_digest
 
@@ -130,32 +129,38 @@ def listed(root: Path, digest: str) -> dict[str, str] | None:
         return None
 
 
+def is_cached(root: Path, digest: str) -> bool:
+    """Whether DVC's cache holds all files of a recorded folder."""
+    files = listed(root, digest)
+    return files is not None and all(object_path(root, md5).is_file() for md5 in files.values())
+
+
 def record_text(digest: str, files: int, size: int) -> str:
     """data.dvc as DVC writes it: the hash, and the number of files and of bytes."""
     return f"outs:\n- md5: {digest}\n  size: {size}\n  nfiles: {files}\n  hash: md5\n  path: {DATA}\n"
 
 
-def restore(root: Path, text: str) -> None:
-    """Makes data.dvc this text, and data/ what it records, from DVC's cache or its default remote.
+def check_out(record: Path, root: Path) -> None:
+    """Fetches what `record`, a data.dvc in any folder of the project, records, and writes it into data/ beside that file.
 
-    data.dvc is put back if that fails, or is interrupted.
+    Raises:
+        UserError: If neither DVC's cache nor its default remote has it.
     """
-    root = Path(root).resolve()
-    path = root / RECORD
-    before = path.read_bytes() if path.is_file() else None
-    write_bytes(path, text.encode())
-    try:
-        _check_out(root)
-    except BaseException as error:
-        if before is None:
-            path.unlink()
-        else:
-            write_bytes(path, before)
+    os.environ["DVC_NO_ANALYTICS"] = "1"
+    with _quiet():
         from dvc.exceptions import DvcException
 
-        if not isinstance(error, DvcException):
-            raise
-        raise UserError(f"DVC cannot bring version {digest_in(text)} back: {_said(error)}") from error
+        logging.getLogger("dvc").setLevel(logging.ERROR)
+        repo = None
+        try:
+            repo = _repository(root, no_scm=True)  # whether git ignores that folder is no matter
+            fetch = repo.config["core"].get("remote") and not is_cached(root, str(recorded(record.parent)))
+            (repo.pull if fetch else repo.checkout)([str(record)], force=True)
+        except (DvcException, ImportError) as error:  # the second: of a kind of remote that needs another package
+            raise UserError(f"DVC cannot bring version {recorded(record.parent)} back: {_said(error)}") from error
+        finally:
+            if repo is not None:
+                repo.close()
 
 
 def _said(error: BaseException) -> str:
@@ -177,21 +182,6 @@ def matches(manifest: Manifest, params: DataParams) -> None:
     )
 
 
-def _check_out(root: Path) -> None:
-    """data/ as data.dvc records it, whatever lies there."""
-    os.environ["DVC_NO_ANALYTICS"] = "1"
-    with _quiet():
-        import dvc.repo  # noqa: F401 - sets the level
-
-        logging.getLogger("dvc").setLevel(logging.ERROR)
-        repo = _repository(root)
-        try:
-            has_remote = bool(repo.config["core"].get("remote"))
-            (repo.pull if has_remote else repo.checkout)([str(root / RECORD)], force=True)
-        finally:
-            repo.close()
-
-
 def _add(root: Path) -> str:
     repo = _repository(root)
     try:
@@ -204,12 +194,13 @@ def _add(root: Path) -> str:
         repo.close()
 
 
-def _repository(root: Path) -> Any:
+def _repository(root: Path, no_scm: bool = False) -> Any:
     from dvc.exceptions import NotDvcRepoError
     from dvc.repo import Repo
 
+    config = _config(root)
     try:
-        return Repo(str(root), config=_config(root))
+        return Repo(str(root), config={"core": {**config["core"], **({"no_scm": True} if no_scm else {})}})
     except NotDvcRepoError:
         above = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
         new = Repo.init(str(root), no_scm=not above, subdir=bool(above) and above[0] != root)
@@ -218,7 +209,7 @@ def _repository(root: Path) -> Any:
         if above:
             new.scm.add([new.config.files["repo"]])  # `init` staged it as it was before the edit
         new.close()
-        return Repo(str(root), config=_config(root))
+        return Repo(str(root), config=config)
 
 
 def _config(root: Path) -> dict[str, Any]:
@@ -233,13 +224,15 @@ def _config(root: Path) -> dict[str, Any]:
 def _cache(root: Path) -> Path:
     os.environ["DVC_NO_ANALYTICS"] = "1"
     with _quiet():
-        from dvc.exceptions import NotDvcRepoError
+        from dvc.exceptions import DvcException, NotDvcRepoError
         from dvc.repo import Repo
 
         try:
             repo = Repo(str(root), config=_config(root))
         except NotDvcRepoError:
             raise UserError(f"{root} is in no DVC repository; `siloflow partition` makes and records data.") from None
+        except DvcException as error:
+            raise UserError(f"DVC's settings cannot be read: {_said(error)}") from error
         try:
             return Path(repo.cache.local.path)
         finally:

@@ -1,36 +1,41 @@
 """Versions of the data: which there were, and how to come back to one.
 
-A version is named by a git revision of data.dvc, or by a hash: of data/ as in data.dvc, or of data/<name> as on every run.
+A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc, which every run carries.
 """
 
-import hashlib
-import json
-import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from silos.machine.files import write_bytes
+from silos.versions.data_swap import replace_data
 from silos.versions.digest import file_hashes, listing_digest
-from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
+from silos.versions.dvc_version import (
+    DATA,
+    RECORD,
+    check_out,
+    digest_in,
+    is_cached,
+    listed,
+    object_path,
+    record,
+    record_text,
+    recorded,
+)
 from silos.versions.linked import files_of, inside
-
-_UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
-_UNFINISHED = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names a file that it is writing
-_EMPTY = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
 class Version:
-    """One recorded state of data/: the commit that recorded it, and the hash of every partition in it."""
+    """One recorded state of data/: the commit that recorded it, its hash in data.dvc, and the partitions in it."""
 
     revision: str
     date: str
     subject: str  # of the commit
     digest: str
-    partitions: dict[str, str]  # name to data version; empty where DVC's cache does not hold it
+    partitions: tuple[str, ...]  # their names; empty if DVC's cache does not hold the version
 
 
 def log(root: Path) -> list[Version]:
@@ -42,15 +47,23 @@ def log(root: Path) -> list[Version]:
     for line in filter(None, text.split("\n")):  # a subject may hold other ends of lines
         revision, date, subject = line.split("\t", 2)
         digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
-        versions.append(Version(revision, date, subject, digest, partitions(root, digest)))
+        versions.append(Version(revision, date, subject, digest, tuple(partitions(root, digest))))
     return versions
 
 
 def partitions(root: Path, digest: str) -> dict[str, str]:
-    """The data version of every partition in a version of data/."""
+    """The hash of every partition in a version of data/, by its name; empty if DVC's cache does not hold the version."""
     files = listed(root, digest) or {}
     names = sorted({path.split("/", 1)[0] for path in files if "/" in path})
     return {name: listing_digest(inside(files, name)) for name in names}
+
+
+def same_rows(root: Path, name: str, one: str, other: str) -> bool:
+    """Whether two versions of data/ hold the same files of a partition, as far as DVC's cache knows them.
+
+    What carries the hash of the partition alone, as records of earlier siloflows do, is compared by it.
+    """
+    return one == other or len({partitions(root, digest).get(name, digest) for digest in (one, other)}) == 1
 
 
 def find(root: Path, revision: str) -> str:
@@ -61,7 +74,8 @@ def find(root: Path, revision: str) -> str:
     if text:
         return digest_in(text)
     prefix = revision.removesuffix(".dir")
-    known = {digest: {digest, *partitions(root, digest).values()} for digest in listed_digests(root)}
+    # a fresh clone has them in git only; records of earlier siloflows name a partition's own hash
+    known = {digest: {digest, *partitions(root, digest).values()} for digest in [*listed_digests(root), *_in_git(root)]}
     digests = [
         digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)
     ]
@@ -69,7 +83,7 @@ def find(root: Path, revision: str) -> str:
         return str(recorded(root))
     if not digests:
         raise UserError(
-            f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that DVC's cache knows; "
+            f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that git or DVC's cache knows; "
             "`siloflow data log` lists versions."
         )
     return digests[0]
@@ -84,55 +98,44 @@ def listed_digests(root: Path) -> list[str]:
 def use(root: Path, revision: str) -> str:
     """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
 
-    UserError if data/ holds something that is not recorded. A process killed here leaves data/ between two versions;
-    any call after it goes on.
+    On any failure, and if the process is killed, data/ and data.dvc are as they were, or as they are to be.
+
+    Raises:
+        UserError: If data/ holds something that DVC does not have, or if DVC does not have the version.
     """
-    there = _hashes(root)
-    if not _is_recorded(root, there) and not _left_by_a_kill(root, there):
-        raise UserError(
-            f"data/ is not as {RECORD} records it, and would be lost; `dvc add data` records it, "
-            "`dvc checkout --force` throws it away."
-        )
+    root = Path(root).resolve()
+    _keep(root)
     text = _git(root, "show", "--end-of-options", f"{revision}:./{RECORD}", check=False)
     if not text:
         digest = find(root, revision)
+        text = _in_git(root).get(digest, "")
+    if not text:
         files = files_of(root, digest)
         size = sum(object_path(root, md5).stat().st_size for md5 in files.values() if object_path(root, md5).is_file())
         text = record_text(digest, len(files), size)
-    digest = digest_in(text)
-    write_bytes(root / _UNDER_WAY, json.dumps({"from": there, "to": digest}).encode())
-    try:
-        restore(root, text)
-    except BaseException:
-        if _is_recorded(root, _hashes(root)):  # nothing was done
-            (root / _UNDER_WAY).unlink()
-        raise
-    (root / _UNDER_WAY).unlink()
-    return digest
+    replace_data(root, text, lambda record: check_out(record, root))
+    return digest_in(text)
 
 
-def _hashes(root: Path) -> dict[str, str]:
-    return file_hashes(root / "data", None) if (root / "data").is_dir() else {}
+def _in_git(root: Path) -> dict[str, str]:
+    """The content of every committed data.dvc, by its hash; empty where git knows none."""
+    with suppress(UserError):
+        texts = [_git(root, "show", f"{version.revision}:./{RECORD}") for version in log(root)]
+        return {digest_in(text): text for text in texts}
+    return {}
 
 
-def _is_recorded(root: Path, hashes: dict[str, str]) -> bool:
-    """Whether nothing would be lost with these files of data/."""
-    return not hashes or listing_digest(hashes) == recorded(root)
-
-
-def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
-    """Whether data/ holds nothing but files of the two versions between which `use` was ended, and DVC's unfinished ones."""
-    try:
-        under_way = json.loads((root / _UNDER_WAY).read_bytes())
-        before, after = dict(under_way["from"]), listed(root, under_way["to"]) or {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # what cannot be read excuses nothing
-    return all(
-        md5 in (before.get(path), after.get(path))
-        or (path in after and md5 == _EMPTY)
-        or _UNFINISHED.fullmatch(path.rpartition("/")[2])
-        for path, md5 in there.items()
-    )
+def _keep(root: Path) -> None:
+    """Puts what data/ holds into DVC's cache if data.dvc records it; UserError if it is in neither."""
+    hashes = file_hashes(root / DATA, None) if (root / DATA).is_dir() else {}
+    if not hashes or is_cached(root, listing_digest(hashes)):
+        return
+    if listing_digest(hashes) != recorded(root):
+        raise UserError(
+            f"data/ is neither what {RECORD} records nor in DVC's cache, and would be lost; `dvc add data` records it, "
+            "`dvc checkout --force` throws it away."
+        )
+    record(root)
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:

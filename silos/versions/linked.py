@@ -11,7 +11,7 @@ def files_of(root: Path, digest: str) -> dict[str, str]:
     files = listed(root, digest)
     if files is None:
         raise UserError(
-            f"DVC's cache does not hold version {digest}; `siloflow data use` brings a git revision back from a remote."
+            f"DVC's cache does not hold version {digest}; `siloflow data use` brings it back from a remote."
         )
     return files
 

@@ -17,3 +17,12 @@ def versioned(root: Path) -> list[str]:
         make_repository(root)
         made.append("DVC")
     return made
+
+
+def first_commit(root: Path) -> bool:
+    """Commits all files that git does not ignore; False if git has no name and address of an author, or refuses."""
+    git = ["git", "-C", str(root), "-c", "user.useConfigOnly=true"]
+    for words in (["add", "--all"], ["commit", "--quiet", "--message", "Start the project"]):
+        if subprocess.run([*git, *words], capture_output=True, stdin=subprocess.DEVNULL, check=False).returncode:
+            return False
+    return True

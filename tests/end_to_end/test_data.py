@@ -75,6 +75,12 @@ def test_diagnose_against_a_version_names_the_turned_silo_and_leaves_data_alone(
     said = " ".join(project.type(*asked).out.split())
     assert "c04: inputs moved, P(x), since HEAD~1" in said
     assert git(project.path, "status", "--short") == ""
+    moved = project.type(*asked, "--json", "--exit-code", code=1)
+    assert [pair["client"] for pair in moved.json["pairs"] if pair["types"]] == ["c04"]
+    project.type("diagnose", "--against", "HEAD", "--exit-code", "--set", ONE_TURNED, code=0)
+    project.type("diagnose", "--against", "nowhere", "--exit-code", "--set", ONE_TURNED, code=2)
+    alone = project.type("diagnose", "--exit-code", "--set", ONE_TURNED, code=2)
+    assert alone.err == "error: --exit-code: got no --against, expected a version. Add --against VERSION.\n"
     mistake = project.type("diagnose", "--against", "nowhere", "--set", ONE_TURNED, code=2)
     assert mistake.err.startswith("error: nowhere is neither a git revision with a data.dvc nor the start of a hash")
     assert mistake.out == ""
@@ -85,7 +91,8 @@ def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_
     versions = project.type("data", "log", "--json").json
     assert [v["subject"] for v in versions["versions"]] == ["one silo turned", "nine silos"]
     assert versions["now"] == versions["versions"][0]["digest"]
-    assert versions["versions"][1]["partitions"] == {"digits": first["data_version"]}
+    then = versions["versions"][1]
+    assert (then["digest"], then["partitions"]) == (first["data_version"], ["digits"])
 
     (silo,) = project.type("data", "diff", "HEAD~1", "--json", alone=True).json["silos"]
     assert (silo["client"], silo["change"]) == ("c04", "changed")
@@ -95,7 +102,7 @@ def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_
 
     # by the version that MLflow shows on the run
     used = project.type("data", "use", first["data_version"][:10], "--json", alone=True).json
-    assert used["partitions"] == {"digits": first["data_version"]}
+    assert (used["digest"], used["partitions"]) == (first["data_version"], ["digits"])
     again = project.type(*RUN, "--set", NINE).json
     assert again["weights_sha256"] == first["weights_sha256"]
     assert again["metrics"] == first["metrics"]

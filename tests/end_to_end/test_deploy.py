@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 from prefect.utilities.schema_tools.validation import validate
+
+from flows.new_project import params_template
 
 ROOT = Path(__file__).parents[2]
 PREFECT = Path(sys.executable).parent / "prefect"
@@ -28,8 +29,8 @@ def deployed(
     """A project with everything of prefect.yaml deployed, `compare` also by its file, and a worker; to ask Prefect's API."""
     home = tmp_path_factory.mktemp("deployed")
     folder = partitioned[0].copy(home / "project").path
-    shutil.copy(ROOT / "prefect.yaml", folder)
-    (folder / "flows").symlink_to(ROOT / "flows")  # as in a checkout
+    (folder / "prefect.yaml").write_text(params_template.deployments())  # as `siloflow init` writes it
+    subprocess.run(["git", "init", "--quiet", folder], check=True)  # likewise
     setting = {**environment, "PREFECT_API_URL": server, "PREFECT_HOME": str(home / "prefect"), "DO_NOT_TRACK": "1"}
 
     def prefect(*words: str) -> None:
@@ -39,6 +40,7 @@ def deployed(
 
     prefect("work-pool", "create", POOL, "--type", "process")
     prefect("deploy", "--all")
+    (folder / "flows").symlink_to(ROOT / "flows")  # as in a checkout
     prefect("deploy", "flows/compare.py:compare", "--name", "by-path", "--pool", POOL)
     command = [PREFECT, "worker", "start", "--pool", POOL, "--type", "process"]
     with (home / "worker.log").open("w") as log:

@@ -11,7 +11,8 @@ _CHANGES = ("added", "removed", "changed")
 
 def init(made: dict[str, Any], console: PlainConsole) -> None:
     """What was made, what was guessed, and what to type next."""
-    there = ["params.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    there = ["params.yaml", "prefect.yaml", ".gitignore", *(f"a {name} repository" for name in made["repositories"])]
+    there += ["a first commit"] if made["committed"] else []
     copied = f"; {made['copied']} is copied there, and git leaves it out" if made["copied"] else ""
     guessed = [", ".join(made["guessed"]), _read(made["read"]), _network(made["network"])]
     table = text_table("", "")
@@ -20,6 +21,9 @@ def init(made: dict[str, Any], console: PlainConsole) -> None:
     table.add_row("guessed", "; ".join(filter(None, guessed)))
     console.print(table)
     there_first = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
+    if not made["committed"] and "git" in made["repositories"]:
+        console.print("Nothing is committed yet: git has no user.name and user.email. With them:")
+        console.print(f"next     {there_first}git add --all && git commit -m 'Start the project'", soft_wrap=True)
     console.print(f"next     {there_first}siloflow partition && siloflow compare", soft_wrap=True)
 
 
@@ -48,6 +52,10 @@ def partition(made: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"data version {made['data_version']}, {news}")
     for note in made["notes"]:
         console.print(note)
+    if made["params_yaml"]:
+        console.print("params.yaml describes other data: a run needs the same --set, or these lines in params.yaml:")
+        for line in made["params_yaml"]:
+            console.print(f"  {line}", soft_wrap=True)
 
 
 def _common(rows: dict[str, int]) -> str:
@@ -137,11 +145,11 @@ def stats(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def data_log(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a version, the present one marked."""
-    table = text_table("", "revision", "date", "partitions", "commit")
+    table = text_table("", "version", "revision", "date", "partitions", "commit")
     for version in answer["versions"]:
-        parts = ", ".join(f"{name} {digest[:10]}" for name, digest in version["partitions"].items())
         mark = "*" if version["digest"] == answer["now"] else ""
-        table.add_row(mark, version["revision"], version["date"], parts or version["digest"][:10], version["subject"])
+        parts = ", ".join(version["partitions"]) or "-"
+        table.add_row(mark, version["digest"][:10], version["revision"], version["date"], parts, version["subject"])
     if answer["versions"]:
         console.print(table)
     if answer["now"] is None:
@@ -174,10 +182,17 @@ def data_diff(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def data_use(answer: dict[str, Any], console: PlainConsole) -> None:
     """What is in data/ now, and what params.yaml has to say for it."""
-    for name, digest in answer["partitions"].items():
-        console.print(f"data/{name} is version {digest} again")
+    console.print(f"data/ is version {answer['digest']} again: {', '.join(answer['partitions'])}")
+    if answer["settings"]:
+        console.print("params.yaml describes other data. To run on these, add:")
+        console.print(_options(answer["settings"]), soft_wrap=True)
     if answer["params_differ"]:
         console.print(f"before a run: {answer['params_differ']}")
+
+
+def _options(settings: list[str]) -> str:
+    """To be pasted behind a command."""
+    return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
 
 
 def _sides(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[str]:

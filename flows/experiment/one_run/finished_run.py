@@ -118,9 +118,9 @@ def _as_then(project: Project, folder: RunFolder, known: dict[str, Any]) -> Proj
         ) from None
     derived = experiment(project, folder.path.parent.name)["kind"] not in ("run", "compare")
     then = replace(project, params=params, derived=derived)
-    if then.silos.version != known["data_version"]:
+    if not then.same_rows(known["data_version"], then.silos.version):
         raise UserError(
-            f"{folder.path} was trained on data version {known['data_version']}, and data/{params.data.name} is "
+            f"{folder.path} was trained on data version {known['data_version']}, and data/ is version "
             f"{then.silos.version}; `siloflow data use {known['data_version'][:10]}` brings it back."
         )
     return scaled_as(then, folder)

@@ -30,4 +30,5 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
     """UserError if `resume` would have to go on with other settings than the run was started with."""
     if experiment is not None:
         folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
-        folder.check(identity_of(project, project.problem(seed), project.params.page(method, project.root), method))
+        asked = identity_of(project, project.problem(seed), project.params.page(method, project.root), method)
+        folder.check(asked, project.same_rows)

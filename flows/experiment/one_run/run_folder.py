@@ -2,8 +2,9 @@
 
 import math
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -40,6 +41,8 @@ _OWN = {
     "scaling.json",
 }
 
+
+SameRows = Callable[[str, str], bool]
 
 Files = Sequence[tuple[Path, bytes]]
 """What is written, in this order."""
@@ -115,7 +118,7 @@ class RunFolder:
         """One record a round."""
         return Journal(self.path / "journal")
 
-    def identify(self, asked: dict[str, Any], resume: bool) -> dict[str, Any]:
+    def identify(self, asked: dict[str, Any], resume: bool, same_rows: SameRows = eq) -> dict[str, Any]:
         """Who this run is, on disk before anything else; UserError if a resumed run is asked for other settings.
 
         What a killed process had begun to write of the run's own files is deleted: these are the caller's alone to write.
@@ -124,15 +127,21 @@ class RunFolder:
         own = [path for path, name in unfinished(self.path).items() if self.is_own(name)]
         for left in (*own, *unfinished(self.journal.folder)):
             left.unlink(missing_ok=True)  # MLflow's mark may be written by the thread of a run that has failed
-        known = self.check(asked) if resume else None
+        known = self.check(asked, same_rows) if resume else None
         if known is None:
             known = {**asked, "tag": secrets.token_hex(8)}
             write_json(self.path / "run.json", known)
         return known
 
-    def check(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Who this run is, None if it was not started; UserError if it was started with other settings."""
+    def check(self, asked: dict[str, Any], same_rows: SameRows = eq) -> dict[str, Any] | None:
+        """Who this run is, None if it was not started; UserError if it was started with other settings.
+
+        `same_rows` says whether two data versions are the same to this run.
+        """
         known: dict[str, Any] | None = read_json(self.path / "run.json", ANEW, ("tag", *asked))
+        version = "data_version"
+        if known and version in asked and same_rows(known[version], asked[version]):
+            asked = {**asked, version: known[version]}
         changed = differences({k: known[k] for k in asked}, asked) if known else []
         if changed:
             raise UserError(

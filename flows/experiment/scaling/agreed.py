@@ -59,7 +59,7 @@ def as_agreed(project: Project) -> Agreed:
     """
     if project.params.model.inputs == project.params.model.targets == "none":
         return Agreed(AS_THEY_ARE, 0, 0)
-    asked = _asked(project.silos.version, project.params.model_dump(mode="json"))
+    asked = _asked(project.params.model_dump(mode="json"))
     unlike: list[str] = []
     held = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for folder in (RunFolder(path.parent) for path in held):
@@ -70,7 +70,8 @@ def as_agreed(project: Project) -> Agreed:
             if not (known and of_run and swept == project.derived):
                 continue
             try:
-                if _asked(of_run["data_version"], of_run["params"]) == asked:
+                same = _asked(of_run["params"]) == asked
+                if same and project.same_rows(of_run["data_version"], project.silos.version):
                     return known
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unlike.append(str(folder.path.relative_to(project.runs.parent)))
@@ -78,10 +79,10 @@ def as_agreed(project: Project) -> Agreed:
     return replace(found, notes=(*found.notes, _note_of_unlike(unlike))) if unlike else found
 
 
-def _asked(version: str, params: dict[str, Any]) -> list[Any]:
-    """What an agreement follows from: the rows, what is scaled, and who comes later."""
+def _asked(params: dict[str, Any]) -> list[Any]:
+    """What an agreement follows from, besides the data version: the partition, what is scaled, and who comes later."""
     later = sorted(client for client, number in params["clients"]["join"].items() if number > 1)
-    return [version, params["model"]["inputs"], params["model"]["targets"], later]
+    return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later]
 
 
 def agree(params: Params, problem: Problem, runner: Runner, ledgers: PrivateStore) -> Agreed:

@@ -1,12 +1,17 @@
 """`siloflow init`: a project of anybody's file, and nothing of it where the file is none."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+from typer.main import get_command
 
+from flows import method as methods
+from flows.cli import app
 from flows.experiment.project import Project
 from flows.new_project import params_template
 from flows.new_project.init import init
@@ -15,6 +20,7 @@ from flows.partition import make
 from models.streams import server_stream
 from silos.errors import UserError
 
+ROOT = Path(__file__).parents[3]
 ROWS = 60
 COLUMNS: dict[str, list[Any]] = {
     "visit_id": [1000 + at for at in range(ROWS)],
@@ -47,13 +53,19 @@ def save(tmp_path):
     return npz
 
 
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
 def params_of(made: dict[str, Any]) -> Any:
     return Project.open(root=Path(made["folder"])).params
 
 
 def test_without_a_file_it_is_the_project_of_the_checkout(tmp_path):
     init(tmp_path / "new", None, Asked())
-    assert (tmp_path / "new" / "params.yaml").read_text(encoding="utf-8") == params_template.text()
+    written = (tmp_path / "new" / "params.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(written) == yaml.safe_load(params_template.text())
+    assert len(written.splitlines()) == len(params_template.text().splitlines()) + 1
 
 
 def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
@@ -68,7 +80,8 @@ def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
     assert (done["name"], done["clients"], sum(done["rows"].values())) == ("visits", 2, ROWS)
 
 
-def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write):
+def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write, monkeypatch):
+    monkeypatch.setattr("flows.new_project.init.first_commit", lambda _: False)
     made = init(tmp_path / "study", write(), Asked())
     assert made["repositories"] == ["git", "DVC"]
     make(Project.open(root=tmp_path / "study"))
@@ -76,7 +89,50 @@ def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write):
         ["git", "status", "--porcelain", "-uall"], cwd=tmp_path / "study", capture_output=True, text=True, check=True
     )
     named = {line.split()[1] for line in listed.stdout.splitlines()}
-    assert named == {".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "params.yaml", "data.dvc"}
+    assert named == {
+        ".dvc/.gitignore",
+        ".dvc/config",
+        ".dvcignore",
+        ".gitignore",
+        "params.yaml",
+        "prefect.yaml",
+        "data.dvc",
+    }
+
+
+def test_no_comment_points_to_a_page_that_is_not_there_without_saying_where_it_is(tmp_path, write):
+    init(tmp_path / "study", write(), Asked())
+    for name in ("params.yaml", "prefect.yaml"):
+        text = (tmp_path / "study" / name).read_text()
+        assert text.splitlines()[1].startswith("# docs/ is a folder of siloflow's source;")
+        assert "docs/methods" not in text
+        commands = re.findall(r"siloflow (\w+) (\S+?)[\s`;,]", text)
+        assert {what for verb, what in commands if verb == "methods"} - {"NAME"} <= {*methods.names({})}
+        assert {verb for verb, what in commands if what == "--help"} - {"COMMAND"} <= set(get_command(app).commands)
+
+
+def test_a_project_of_init_has_the_deployments_of_the_checkout(tmp_path, write):
+    init(tmp_path / "study", write(), Asked())
+    there, here = ((folder / "prefect.yaml").read_text() for folder in (tmp_path / "study", ROOT))
+    assert yaml.safe_load(there) == yaml.safe_load(here)
+    assert (ROOT / "flows" / "new_project" / "prefect.yaml").read_text() == here
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_repository_that_init_makes_begins_with_a_commit_if_git_knows_the_author(known, tmp_path, write, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.delenv(f"GIT_{name}_NAME", raising=False)
+        monkeypatch.delenv(f"GIT_{name}_EMAIL", raising=False)
+    monkeypatch.delenv("EMAIL", raising=False)
+    (tmp_path / "gitconfig").write_text("[user]\n name = n\n email = n@localhost\n" if known else "")
+    made = init(tmp_path / "study", write(), Asked())
+    assert made["committed"] is known
+    assert (git(tmp_path / "study", "status", "--porcelain") == "") is known
+    if known:
+        listed = git(tmp_path / "study", "ls-tree", "-r", "--name-only", "HEAD").split()
+        assert listed == [".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "params.yaml", "prefect.yaml"]
 
 
 def test_inside_a_repository_none_is_made(tmp_path, write, monkeypatch):
@@ -84,7 +140,9 @@ def test_inside_a_repository_none_is_made(tmp_path, write, monkeypatch):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
-    assert init(Path("study"), file, Asked())["repositories"] == ["DVC"]
+    made = init(Path("study"), file, Asked())
+    assert (made["repositories"], made["committed"]) == (["DVC"], False)
+    assert subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=False).returncode != 0
 
 
 @pytest.mark.parametrize("name", ["visits[1].csv", "visits (2).csv", "#visits.csv"])

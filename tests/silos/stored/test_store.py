@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from silos.data_params import DataParams
 from silos.errors import UserError
+from silos.machine.files import restore_moved
 from silos.rows import SPLITS
 from silos.stored import store
 from silos.stored.store import open_client, open_common_rows, read_manifest, write
@@ -146,14 +147,34 @@ def test_a_write_that_fails_leaves_the_old_data(tmp_path, natural, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "own.npz"]
 
 
-def test_a_process_killed_between_the_renames_loses_nothing(tmp_path, natural, monkeypatch):
-    folder = natural({"lyon": 20})
-    before = contents(folder)
-    folder.rename(tmp_path / ".data-small.old")
-    monkeypatch.setattr(store, "load", lambda *_: pytest.fail("stop here"))
-    with pytest.raises(pytest.fail.Exception):
-        natural({"lyon": 21})
-    assert contents(folder) == before
+def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_path, natural, killed_at_each_step):
+    after = contents(natural({"lyon": 21, "rome": 3}))
+    new_rows = (tmp_path / "own.npz").read_bytes()
+    before = contents(natural({"lyon": 20, "oslo": 4}))
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "data").rename(project / "data")
+    (project / "own.npz").write_bytes(new_rows)
+    preparation = (
+        "from pathlib import Path\n"
+        "from silos.data_params import DataParams; from silos.stored.store import read_manifest, write\n"
+        "import safetensors.numpy, silos.sources.npz_archive"
+    )
+    program = (
+        "params = DataParams.model_validate(read_manifest(Path('data/small')).params)\n"
+        "write(Path('data/small'), params, Path('.'))"
+    )
+    killed = killed_at_each_step(project, program, preparation)
+    assert len(killed) > 10
+    found = []
+    for copy in killed:
+        restore_moved(copy / "data")  # as whoever opens the data does
+        found.append(contents(copy / "data" / "small"))
+        assert found[-1] in (before, after), copy.name
+        assert [path.name for path in (copy / "data").iterdir()] == ["small"]
+    assert found[-1] == after
+    assert found == sorted(found, key=lambda held: held == after)  # once the new data are there, they stay
+    assert sorted(path.name for path in killed[-1].iterdir()) == ["data", "own.npz"]
 
 
 def test_a_missing_or_strange_manifest_is_a_sentence(natural, tmp_path):

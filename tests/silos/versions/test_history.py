@@ -1,4 +1,4 @@
-"""`use` brings a version of data/ back; killed at any moment it goes on, and throws nothing away that nobody recorded."""
+"""`use` brings a version of data/ back. If it fails or is killed, data/ is whole, and it deletes nothing unrecorded."""
 
 import os
 import shutil
@@ -12,13 +12,13 @@ import pytest
 
 from silos.errors import UserError
 from silos.stored.store import write
-from silos.versions import dvc_version, history
+from silos.versions import data_swap, dvc_version, history
 from silos.versions.changes import diff
 from silos.versions.digest import folder_digest
 from silos.versions.dvc_version import record, recorded
 from silos.versions.history import log, use
 
-# ends itself when DVC has deleted what is no more and written half of what is new, and is at the next file
+# is killed when DVC has written half of the new files
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -53,50 +53,25 @@ def versions(data: Path, tmp_path: Path) -> tuple[str, str]:
     return first, second
 
 
-@pytest.fixture
-def killed(versions: tuple[str, str], tmp_path: Path) -> dict[str, str]:
-    """`use HEAD~1` was killed half way; the files as it left them."""
-    kill(tmp_path, "HEAD~1", "half way")
-    left = {path.relative_to(tmp_path / "data").as_posix(): path.read_text() for path in files(tmp_path / "data")}
-    assert folder_digest(tmp_path / "data") not in versions
-    assert any(path.endswith(".tmp") for path in left)
-    return left
-
-
 @pytest.mark.parametrize("moment", ["before data/", "half way"])
-def test_use_that_was_killed_goes_on(moment, versions, tmp_path):
+@pytest.mark.parametrize("revision", ["HEAD~1", "HEAD"])
+def test_use_that_was_killed_changed_nothing_and_can_be_repeated(moment, revision, versions, data, tmp_path):
     for _ in range(2):
         kill(tmp_path, "HEAD~1", moment)
-    assert use(tmp_path, "HEAD~1") == versions[0]
-    assert folder_digest(tmp_path / "data") == recorded(tmp_path) == versions[0]
-    assert git(tmp_path, "status", "--short") == " M data.dvc\n"
-
-
-@pytest.mark.parametrize("content", ['{"from": {"B": ', "[]", '{"from": 5, "to": "x"}', '{"to": "x"}', "\udcff"])
-@pytest.mark.usefixtures("killed")
-def test_a_damaged_note_of_the_kill_is_a_sentence_and_costs_nothing(content, data, tmp_path):
-    (tmp_path / history._UNDER_WAY).write_bytes(content.encode(errors="surrogateescape"))
-    before = {path: path.read_text() for path in files(data)}
-    with pytest.raises(UserError, match=r"data/ is not as data\.dvc records it, and would be lost"):
-        use(tmp_path, "HEAD~1")
-    assert {path: path.read_text() for path in files(data)} == before
-
-
-@pytest.mark.usefixtures("killed")
-def test_after_a_kill_the_way_back_is_open_too(versions, tmp_path):
-    assert use(tmp_path, "HEAD") == versions[1]
-    assert folder_digest(tmp_path / "data") == recorded(tmp_path) == versions[1]
-    assert git(tmp_path, "status", "--short") == ""
+    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+    expected = versions[revision == "HEAD"]
+    assert use(tmp_path, revision) == folder_digest(data) == recorded(tmp_path) == expected
+    assert git(tmp_path, "status", "--short") == ("" if revision == "HEAD" else " M data.dvc\n")
 
 
 @pytest.mark.parametrize("path", ["B", "b/new", "b/mine", ".mine.tmp"])
-def test_what_somebody_wrote_after_the_kill_is_not_lost(path, killed, data, tmp_path):
+def test_what_somebody_wrote_after_the_kill_is_not_lost(path, versions, data, tmp_path):
+    kill(tmp_path, "HEAD~1", "half way")
+    before = {other: other.read_text() for other in files(data)}
     (data / path).write_text("mine")
     with pytest.raises(UserError, match="would be lost"):
         use(tmp_path, "HEAD~1")
-    assert (data / path).read_text() == "mine"
-    for other in killed.keys() - {path}:
-        assert (data / other).read_text() == killed[other]
+    assert {other: other.read_text() for other in files(data)} == {**before, data / path: "mine"}
 
 
 @pytest.mark.usefixtures("versions")
@@ -107,18 +82,59 @@ def test_without_a_kill_a_mixture_of_two_versions_is_somebodys_own(data, tmp_pat
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), MemoryError])
-def test_whatever_ends_it_data_dvc_says_what_it_said(error, versions, tmp_path, monkeypatch):
-    def fail(root):
+@pytest.mark.parametrize("step", ["_repository", "write_bytes", "rename", "last rename"])
+def test_whatever_ends_it_everything_is_as_before(step, error, versions, data, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
         raise error
+
+    renamed = Path.rename
+
+    def fails_at_data(path, target):
+        if Path(target) == data:
+            fail()
+        return renamed(path, target)
 
     before = (tmp_path / "data.dvc").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(dvc_version, "_repository", fail)
+        if step == "_repository":
+            patch.setattr(dvc_version, step, fail)
+        elif step == "write_bytes":
+            patch.setattr(data_swap, step, fail)
+        elif step == "rename":
+            patch.setattr(Path, "rename", lambda path, target: fail() if path == data else renamed(path, target))
+        else:
+            patch.setattr(Path, "rename", once(fails_at_data, renamed))
         with pytest.raises(error if isinstance(error, type) else type(error)):
             use(tmp_path, "HEAD~1")
     assert (tmp_path / "data.dvc").read_bytes() == before
-    assert not (tmp_path / history._UNDER_WAY).exists()
+    assert folder_digest(data) == versions[1]
+    assert git(tmp_path, "status", "--short") == ""
     assert use(tmp_path, "HEAD~1") == versions[0]
+
+
+def once(first, then):
+    """A function that is `first` until that fails, and `then` afterwards: the way back is open."""
+    failed = []
+
+    def called(*arguments):
+        try:
+            return (then if failed else first)(*arguments)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    return called
+
+
+def test_a_version_whose_contents_are_nowhere_leaves_data_as_they_are(versions, data, tmp_path):
+    before = {path: path.read_bytes() for path in files(data)}
+    shutil.rmtree(tmp_path / ".dvc" / "cache")
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"DVC cannot bring version {versions[0]} back"):
+            use(tmp_path, "HEAD~1")
+        assert {path: path.read_bytes() for path in files(data)} == before
+        assert recorded(tmp_path) == versions[1]
+        assert git(tmp_path, "status", "--short") == ""
 
 
 def test_data_dvc_that_was_not_there_is_not_there_after_a_failure(versions, tmp_path):
@@ -127,20 +143,83 @@ def test_data_dvc_that_was_not_there_is_not_there_after_a_failure(versions, tmp_
     shutil.rmtree(tmp_path / ".dvc" / "cache")
     with pytest.raises(UserError, match="DVC cannot bring version"):
         use(tmp_path, "HEAD~1")
-    assert not (tmp_path / "data.dvc").exists()
-    assert not (tmp_path / history._UNDER_WAY).exists()
+    assert git(tmp_path, "status", "--short") == " D data.dvc\n"
+    assert not (tmp_path / "data").exists()
 
 
-def test_a_failure_half_way_is_gone_on_from(versions, tmp_path):
+def test_a_version_that_lacks_one_file_leaves_data_as_they_are(versions, data, tmp_path):
     first = history.object_path(tmp_path, history.listed(tmp_path, versions[0])["B"])
     kept = first.read_bytes()
     first.unlink()
     with pytest.raises(UserError, match="DVC cannot bring version"):
         use(tmp_path, "HEAD~1")
-    assert folder_digest(tmp_path / "data") not in versions
+    assert folder_digest(data) == recorded(tmp_path) == versions[1]
     first.write_bytes(kept)
     assert use(tmp_path, "HEAD~1") == versions[0]
-    assert not (tmp_path / history._UNDER_WAY).exists()
+
+
+def test_a_damaged_cache_is_found_before_data_are_replaced(versions, data, tmp_path):
+    first = history.object_path(tmp_path, history.listed(tmp_path, versions[0])["B"])
+    first.chmod(0o644)
+    first.write_bytes(b"other")
+    with pytest.raises(UserError, match=rf"version {versions[0]}"):
+        use(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+
+
+def test_a_remote_that_is_away_is_not_needed_for_what_the_cache_holds(versions, tmp_path):
+    remote(tmp_path, "http://127.0.0.1:1/gone")
+    assert use(tmp_path, "HEAD~1") == versions[0]
+
+
+def test_a_remote_whose_package_is_missing_is_a_sentence(versions, data, tmp_path):
+    remote(tmp_path, "ssh://127.0.0.1:1/gone")
+    with pytest.raises(UserError, match=r"DVC cannot bring version .* back: ssh is supported, but requires 'dvc-ssh'"):
+        use(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+
+
+def test_damaged_settings_of_dvc_are_a_sentence(versions, data, tmp_path):
+    (tmp_path / ".dvc" / "config").write_text("[core]\n[core]\n")
+    with pytest.raises(UserError, match="DVC's settings cannot be read: config file error: Duplicate section name"):
+        history.find(tmp_path, versions[0][:10])
+    with pytest.raises(UserError, match="DVC"):
+        use(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+
+
+def test_an_older_data_dvc_from_git_is_no_reason_to_refuse(versions, data, tmp_path):
+    git(tmp_path, "checkout", "-q", "HEAD~1", "--", "data.dvc")
+    assert use(tmp_path, versions[0][:10]) == folder_digest(data) == recorded(tmp_path) == versions[0]
+    (tmp_path / "data.dvc").unlink()  # the cache holds what data/ holds all the same
+    assert use(tmp_path, "HEAD") == folder_digest(data) == recorded(tmp_path) == versions[1]
+
+
+def test_recorded_data_that_the_cache_has_lost_are_put_there_before_they_are_replaced(versions, data, tmp_path):
+    of_first = {*history.listed(tmp_path, versions[0]).values(), versions[0]}
+    for md5 in {*history.listed(tmp_path, versions[1]).values(), versions[1]} - of_first:
+        history.object_path(tmp_path, md5).unlink()
+    assert use(tmp_path, "HEAD~1") == versions[0]
+    assert use(tmp_path, "HEAD") == folder_digest(data) == versions[1]
+
+
+def test_data_on_a_mount_of_their_own_are_written_in_place(versions, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == data)
+    inode = data.stat().st_ino
+    assert use(tmp_path, "HEAD~1") == folder_digest(data) == recorded(tmp_path) == versions[0]
+    real, calls = history.check_out, []
+
+    def fail_in_place(record, root):
+        calls.append(record)
+        if calls.count(tmp_path / "data.dvc") == 1 and record == tmp_path / "data.dvc":
+            raise OSError(28, "No space left on device")
+        real(record, root)
+
+    monkeypatch.setattr(history, "check_out", fail_in_place)
+    with pytest.raises(OSError, match="No space left"):
+        use(tmp_path, "HEAD")
+    assert folder_digest(data) == recorded(tmp_path) == versions[0]
+    assert data.stat().st_ino == inode
 
 
 def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tmp_path):
@@ -149,7 +228,7 @@ def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tm
     program = """
 import sys
 from pathlib import Path
-from silos.versions import dvc_version, history
+from silos.versions import data_swap, dvc_version, history
 root = Path(sys.argv[1])
 (root / "data" / "B").write_text("new")
 print(dvc_version.record(root))
@@ -189,6 +268,10 @@ def test_before_the_first_commit_git_knows_no_version(data, tmp_path):
     git(tmp_path, "init", "-q")
     record(tmp_path)
     assert log(tmp_path) == []
+
+
+def remote(root: Path, url: str) -> None:
+    (root / ".dvc" / "config.local").write_text(f"[core]\n    remote = gone\n['remote \"gone\"']\n    url = {url}\n")
 
 
 def kill(root: Path, revision: str, moment: str) -> None:

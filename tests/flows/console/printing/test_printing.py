@@ -32,16 +32,16 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "init": (
         {
             **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
-            **{"read": None, "network": {"kind": "mlp"}},
+            **{"read": None, "network": {"kind": "mlp"}, "committed": False},
         },
-        4,
+        5,
     ),
     "partition": (
         {
             **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},
-            **{"data_version": EVIL, "notes": [EVIL]},
+            **{"data_version": EVIL, "notes": [EVIL], "params_yaml": [EVIL]},
         },
-        3,
+        4,
     ),
     "run": (
         {
@@ -291,7 +291,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "data_log": (
         {
             "now": "ab",
-            "versions": [{"revision": EVIL, "date": EVIL, "subject": EVIL, "digest": EVIL, "partitions": {EVIL: "ab"}}],
+            "versions": [{"revision": EVIL, "date": EVIL, "subject": EVIL, "digest": EVIL, "partitions": [EVIL]}],
         },
         4,
     ),
@@ -311,7 +311,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         4,
     ),
-    "data_use": ({"partitions": {EVIL: EVIL}, "params_differ": EVIL}, 3),
+    "data_use": ({"digest": EVIL, "partitions": [EVIL], "settings": [EVIL], "params_differ": EVIL}, 4),
     "reproduce": (
         {
             "title": EVIL,
@@ -556,7 +556,7 @@ def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
 def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
     """They are not among the rows of any client, which may have none of that split."""
     made = {"folder": "data/d", "clients": 3, "rows": {"train": 9, "validation": 0, "test": 0}, "notes": []}
-    made |= {"common": {"validation": 270, "test": 384}, "changed": False, "data_version": "v"}
+    made |= {"common": {"validation": 270, "test": 384}, "changed": False, "data_version": "v", "params_yaml": []}
     stream, console = terminal("utf-8")
     PRINTERS["partition"](made, console)
     said = stream.getvalue().decode()

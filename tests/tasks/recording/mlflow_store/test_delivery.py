@@ -120,6 +120,35 @@ def test_a_store_that_was_made_anew_hears_of_the_rounds_that_the_old_one_knew(de
     assert_whole(uri, "anew", second.run_id, 3, without={("loss/train", 2)})
 
 
+@pytest.mark.parametrize("spoilt", ["run", "store"])
+def test_a_mark_of_another_run_or_store_is_not_taken_for_this_ones(spoilt, deliver, play, tmp_path):
+    """A copied run folder, or a store that was moved, brings such a mark along: every round must still arrive."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    first = deliver(uri, "first")
+    play(first, range(1, 4))
+    assert first.finish(Finish()) is not None
+    mark = tmp_path / "delivered.json"
+    whole = read_json(mark)
+    assert (whole["round"], whole["run"]) == (3, first.run_id)
+    if spoilt == "store":
+        mark.write_text(json.dumps({**whole, "store": "another", "round": 3}))
+        for metric in METRICS:
+            drop(tmp_path / "mlflow.db", first.run_id, metric)
+    second = deliver(uri, "first" if spoilt == "store" else "second")
+    second.round_done(3)
+    assert second.finish(Finish()) is not None
+    assert (second.run_id == first.run_id) == (spoilt == "store")
+    assert_whole(uri, second.ticket.experiment, second.run_id, 3, without={("loss/train", 2)})
+    assert read_json(mark)["run"] == second.run_id
+
+
+def drop(database: Path, run_id: str | None, metric: str) -> None:
+    """Makes the store forget a metric of a run."""
+    with sqlite3.connect(database) as opened:
+        for table in ("metrics", "latest_metrics"):
+            opened.execute(f"delete from {table} where run_uuid = ? and key = ?", (run_id, metric))
+
+
 def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, play, tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     connect(uri)
