@@ -1,5 +1,6 @@
 """Rows of a table, as its file has them, to the numbers that a model takes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,43 +22,46 @@ def encode(rows: pd.DataFrame, columns: Columns) -> np.ndarray:
         ValueError: if a name is missing, unknown or repeated, or a value is unusable; rows are counted from 1.
     """
     _check_names([str(name) for name in rows.columns], [column["name"] for column in columns])
-    parts = [
-        (_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]].tolist(), column)
-        for column in columns
-    ]
+    parts = [(_one_hot if column["kind"] == "text" else _numbers)(rows[column["name"]], column) for column in columns]
     return np.concatenate(parts, axis=1)
 
 
 def _check_names(found: list[str], expected: list[str]) -> None:
+    count, known = Counter(found), set(expected)
     faults = {
-        "no": [name for name in expected if name not in found],
-        "unknown": [name for name in found if name not in expected],
-        "repeated": sorted({name for name in found if found.count(name) > 1}),
+        "no": [name for name in expected if name not in count],
+        "unknown": [name for name in count if name not in known],
+        "repeated": [name for name in count if count[name] > 1],
     }
     if said := ", ".join(f"{fault} {_some(names, 5)}" for fault, names in faults.items() if names):
         raise ValueError(f"columns: got {said}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
-def _numbers(values: list[Any], column: Mapping[str, Any]) -> np.ndarray:
+def _numbers(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:
     """Return (rows, 1) float32."""
-    wanted = "true or false" if column["kind"] == "boolean" else "a finite float32 number"
-    made = np.empty((len(values), 1), np.float32)
-    for at, value in enumerate(values):
-        number = _filled(column, at) if _is_missing(value) else _number(value, column["kind"] == "boolean")
-        with np.errstate(over="ignore"):
-            made[at] = np.nan if number is None else number
-        if not np.isfinite(made[at]):
-            raise _unusable(column, at, value, wanted)
-    return made
+    truth = column["kind"] == "boolean"
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f" and not truth:
+        made = values.to_numpy(np.float64, copy=True)
+    else:
+        made = np.array([_number(value, truth) for value in values.tolist()], np.float64)
+    with np.errstate(over="ignore"):
+        odd = np.flatnonzero(~np.isfinite(made.astype(np.float32)))
+    for at in odd.tolist():
+        if not _is_missing(values.iloc[at]):
+            wanted = "true or false" if truth else "a finite float32 number"
+            raise _unusable(column, at, values.iloc[at], wanted)
+        made[at] = _filled(column, at)
+    return made.astype(np.float32)[:, None]
 
 
-def _number(value: Any, truth: bool) -> float | None:
+def _number(value: Any, truth: bool) -> float:
+    """Return NaN for a value that is missing or no number."""
     if truth:
-        return _TRUTHS.get(str(value).strip().lower())
+        return _TRUTHS.get(str(value).strip().lower(), np.nan)
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        return None
+        return np.nan
 
 
 def _filled(column: Mapping[str, Any], at: int) -> float:
@@ -70,11 +74,11 @@ def _filled(column: Mapping[str, Any], at: int) -> float:
     raise _unusable(column, at, None, "one, since `missing: refuse` holds", "Fill in a value")
 
 
-def _one_hot(values: list[Any], column: Mapping[str, Any]) -> np.ndarray:
+def _one_hot(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:
     """Return (rows, values) float32: 1 for the value of the row; if values may be missing, the last place is for them."""
     known = column["values"]
     made = np.zeros((len(values), len(known) + column["missing"]), np.float32)
-    for at, value in enumerate(values):
+    for at, value in enumerate(values.tolist()):
         place = None if _is_missing(value) else _place(value, known)
         # in `inputs` and `instances` MLflow turns null into the text None
         if place is None and column["missing"] and (_is_missing(value) or value == "None"):
@@ -113,6 +117,7 @@ def _is_missing(value: Any) -> bool:
 def _unusable(
     column: Mapping[str, Any], at: int, value: Any, expected: str, way_out: str = "Correct the value"
 ) -> ValueError:
+    value = value.item() if isinstance(value, np.generic) else value
     got = "no value" if _is_missing(value) else repr(value)[:60]
     return ValueError(f"{column['name']}: got {got} in row {at + 1}, expected {expected}. {way_out}, or drop the row.")
 
