@@ -15,6 +15,7 @@ from models.raw_rows import RawRows
 from models.state import Private
 from silos.cohort import Silos, Stack
 from silos.errors import UserError, shown
+from silos.sources.tables.raw_columns import columns_of
 from silos.stored.store import open_client, open_common_rows
 from tasks.recording.exported_files import Format, check_format, write_exported
 from tasks.recording.json_files import unwritable
@@ -44,6 +45,8 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
+        "features": [feature.name for feature in manifest.features],
+        "columns": columns_of(manifest, opened.project.params.data),
         **opened.project.scaling.as_json(),
         "statistics": reads.described(opened.project.silos) if reads else None,
     }

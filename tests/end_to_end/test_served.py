@@ -87,13 +87,14 @@ def personal(unusual: Any) -> dict[str, Any]:
     return run
 
 
-def test_the_global_model_answers_raw_rows_as_reported_also_for_an_unknown_client(finished: Any) -> None:
+def test_the_global_model_answers_raw_rows_as_reported_and_refuses_to_be_a_clients(finished: Any) -> None:
     folder, run = finished.folder.path, finished.run("fedavg", 0)
-    found = answers(folder, run, [CLIENT, "c99", ""])
+    found = answers(folder, run, ["", CLIENT])
     assert (found["dtype"], found["shape"]) == ("uint8", [8, 8])
-    assert accuracy(folder, found[CLIENT]) == pytest.approx(reported(run))
-    assert found["c99"] == found[CLIENT]
-    assert found[""] == found[CLIENT]
+    assert accuracy(folder, found[""]) == pytest.approx(reported(run))
+    assert found[CLIENT] == (
+        f"client: got {CLIENT!r}, expected none, since FedAvg has one model for all clients. Drop the parameter."
+    )
 
 
 def test_an_ensemble_answers_raw_rows_as_reported(finished: Any, server: str) -> None:
@@ -102,8 +103,8 @@ def test_an_ensemble_answers_raw_rows_as_reported(finished: Any, server: str) ->
     run = folder.type("run", "fedavg", *asked).json
     alone = finished.run("fedavg", 0)
     assert run["parameters"] == 2 * alone["parameters"]
-    found = answers(folder.path, run, [CLIENT])
-    assert accuracy(folder.path, found[CLIENT]) == pytest.approx(reported(run))
+    found = answers(folder.path, run, [""])
+    assert accuracy(folder.path, found[""]) == pytest.approx(reported(run))
 
 
 def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from flows.console import screen
@@ -22,6 +21,7 @@ from models.networks.registry import comes_along, kind_of, to_json
 from models.state import Private, Weights
 from silos.cohort import Silos
 from silos.private import PrivateStore
+from silos.sources.tables.raw_columns import columns_of
 from tasks.recording.mlflow_store.ticket import Finish, Ticket
 from tasks.recording.result_tables import write_client_table
 
@@ -80,7 +80,7 @@ def finish(
     own = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
     return Finish(
         (clients, *pictures),
-        model=served and {**served, "name": folder.name},
+        model=served and {**served, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
         data=dataset(project, problem.silos),
         metrics=final,
         scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": own}, final),
@@ -133,13 +133,14 @@ def _model(
         personal = {name: torch.from_numpy(array) for name, array in opened.items()}
         context = model.select(clients).context
         beside = {} if isinstance(context, Private) else context  # what a client's model reads beside its weights
-    example = np.zeros((2, *manifest.shape), manifest.dtype)  # MLflow keeps it in the open: a shape and a type, no row
     card = {
         "method": page.__class__.__name__,
         "network": to_json(network),
         "task": manifest.task,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
+        "dtype": manifest.dtype,
+        "columns": columns_of(manifest, project.params.data),
         **problem.silos.scaling.as_json(),
         "personal": bool(personal),
         "clients": list(clients) if personal else [],
@@ -151,5 +152,4 @@ def _model(
         "card": card,
         "shared": dict(model.shared),
         "personal": {**personal, **beside},
-        "example": example,
     }

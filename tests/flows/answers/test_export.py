@@ -109,6 +109,27 @@ def test_of_one_model_for_all_no_clients_rows_are_opened(ran, ask, monkeypatch):
     assert found["file"].endswith("fedavg-seed0/model.pt2")
 
 
+def test_the_card_of_a_table_names_what_each_place_of_a_row_holds_and_how_a_line_of_the_file_becomes_one(
+    ran, ask, folder
+):
+    lines = [f"{'abc'[n % 3]},{n % 7},{'eye' if n % 2 else 'day'},{n % 5 < 2}" for n in range(60)]
+    (folder / "visits.csv").write_text("\n".join(["site,age,ward,ill", *lines]) + "\n")
+    source = "{kind: table, path: visits.csv, label: ill, client: site}"
+    own = ("data.name=visits", f"data.source={source}", "data.scheme=[{kind: column, column: client}]")
+    found = ask(ran("fedavg", *own, "training.rounds=1", cell="table")["folder"])
+    assert found["features"] == ["age", "ward=day", "ward=eye"]
+    assert found["columns"] == [
+        {"name": "age", "kind": "number", "missing": "refuse"},
+        {"name": "ward", "kind": "text", "values": ["day", "eye"], "missing": False},
+    ]
+    extra = {CARD: ""}
+    program = torch.export.load(str(folder / found["file"]), extra_files=extra).module()
+    assert json.loads(extra[CARD])["features"] == found["features"]
+    with pytest.raises(RuntimeError, match="dtype mismatch"):
+        program(torch.zeros(1, 3, dtype=torch.float64))
+    assert program(torch.full((1, 3), torch.nan)).isnan().all(), "a file cannot refuse: docs/cost.md says so"
+
+
 def test_the_card_says_what_the_file_is(ran, ask, folder):
     found = ask(ran("fedavg")["folder"])
     extra = {CARD: ""}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from models.networks.dense import MLP
@@ -266,14 +265,15 @@ def everything(folder: Path) -> Finish:
     network = MLP(5, (), 3)
     card = {"method": "FedAvg", "network": to_json(network), "task": "classification", "classes": list("abc")}
     card |= {"shape": [5], "personal": False, "clients": [], "statistics": None, "inputs": None, "targets": None}
+    card |= {"columns": None, "dtype": "float32", "context": []}
     weights = network.init(server_stream(0, 0, "init"))
     model = {"uri": f"sqlite:///{folder}/mlflow.db", "name": "new.fedavg-seed0", "card": card, "shared": weights}
-    model["personal"] = {}
+    model |= {"personal": {}, "tags": {"weights_sha256": "ab"}}
     last = {"round": 3, "time_ms": 2_000_000, "metrics": {"uncertainty/entropy": 0.5}}
     own = {"round": 3, "time_ms": 1_000_003, "metrics": {"accuracy/mean": 0.03}}  # as it was delivered
     return Finish(
         (folder / "clients.csv",),
-        {**model, "example": np.zeros((1, 5), np.float32)},
+        model,
         {"name": "small", "version": "0" * 32, "source": "{}", "profile": "{}"},
         last,
         (own, last),
