@@ -7,16 +7,24 @@ called it in Python it is the UserError, without Prefect's frames.
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, Any
 
+from httpx import HTTPError
 from prefect import Flow
 from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.console.ctrl_c import interruption
 from flows.doors.own_server import prefects_api
+from flows.past.abandoned import OPEN, close_abandoned
 from silos.errors import UserError
+from silos.machine.locks import hold
 
 
 class Verb(Flow):
@@ -26,9 +34,10 @@ class Verb(Flow):
         """The flow's answer."""
         if FlowRunContext.get() is not None:
             args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
-            return super().__call__(*args, **options)
+            with _holding():
+                return super().__call__(*args, **options)
         try:
-            with prefects_api():
+            with prefects_api(), _holding():
                 return super().__call__(*args, **options)
         except UserError as error:
             mistake = error
@@ -71,16 +80,61 @@ for _log in ("prefect.flow_runs", "prefect.engine"):  # what ends a deployment's
     logging.getLogger(_log).addFilter(_in_a_sentence)
 
 
+_files: ContextVar[dict[Path, IO[str]] | None] = ContextVar("files", default=None)
+_of_process: dict[Path, IO[str]] = {}
+
+
+@contextmanager
+def _holding() -> Iterator[None]:
+    """Hold the file of the flow run that is called inside: see `flows.past.abandoned`.
+
+    After an error it stays, unlocked: Prefect may not know of the end.
+    """
+    if _files.get() is not None:  # of a verb that another verb calls
+        yield
+        return
+    files: dict[Path, IO[str]] = {}
+    token = _files.set(files)
+    try:
+        yield
+        for path in files:
+            path.unlink(missing_ok=True)
+    finally:
+        _files.reset(token)
+        for file in files.values():
+            file.close()
+
+
+def _begin() -> None:
+    """Hold the file of this flow run, and close what processes that are gone have left."""
+    context, files = FlowRunContext.get(), _files.get()
+    if files is None:  # a deployment's run, which has a process of its own
+        files = _of_process
+    if context is None or context.flow_run is None or files or not Path("params.yaml").is_file():
+        return
+    root = Path().resolve()
+    path = root / OPEN / str(context.flow_run.id)
+    files[path] = hold(path)
+    with suppress(HTTPError, ObjectNotFound):  # that must not end this run
+        close_abandoned(root)
+
+
 def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which inside a flow run ends with a state where the mistake is the user's."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
         try:
+            _begin()
             return function(*args, **options)
         except UserError as error:
             if FlowRunContext.get() is None:
                 raise
             return Failed(message=str(error), data=error)
+        except Exception as error:
+            stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+            if stop is None:
+                raise
+            raise stop from None
 
     return run
