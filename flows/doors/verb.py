@@ -8,20 +8,20 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, get_args, get_origin
 
-from httpx import HTTPError
 from prefect import Flow
 from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.console.complaints import nearest
 from flows.console.ctrl_c import interruption
 from flows.doors.own_server import prefects_api
+from flows.params_file import file_of
 from flows.past.abandoned import OPEN, close_abandoned
 from silos.errors import UserError
 from silos.machine.locks import hold
@@ -30,18 +30,48 @@ from silos.machine.locks import hold
 class Verb(Flow):
     """A flow that brings Prefect's API along where it is called from Python, and none is there."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.__signature__ = _plain_signature(self.fn)  # what help() shows
+
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """The flow's answer."""
+        """The flow's answer; TypeError if these are not its parameters."""
+        self._bind(args, options)
         if FlowRunContext.get() is not None:
             args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
             with _holding():
                 return super().__call__(*args, **options)
         try:
+            file_of(Path())  # before Prefect leaves its folder here
             with prefects_api(), _holding():
                 return super().__call__(*args, **options)
         except UserError as error:
             mistake = error
         raise mistake.with_traceback(None) from None
+
+    def _bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """Raise a TypeError in a sentence where Prefect's own error lists types."""
+        signature = inspect.signature(self.fn)
+        for keyword in options:
+            if keyword not in signature.parameters:
+                hint = nearest(keyword, list(signature.parameters))
+                raise TypeError(f"{self.name}: got an unknown keyword {keyword!r}{hint}")
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}; expected {self.name}({', '.join(signature.parameters)}).") from None
+
+
+def _plain_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature with types as Python has them, without what a form needs."""
+    signature = inspect.signature(function)
+    plain = [
+        one.replace(
+            annotation=get_args(one.annotation)[0] if get_origin(one.annotation) is Annotated else one.annotation
+        )
+        for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=plain)
 
 
 def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Verb]:
@@ -53,7 +83,7 @@ def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Ve
             name=function.__name__,
             description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],  # a form has the rest
             flow_run_name=run_name,
-            task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
+            task_runner=ThreadPoolTaskRunner(),
             validate_parameters=False,
         )
 
@@ -115,8 +145,7 @@ def _begin() -> None:
     root = Path().resolve()
     path = root / OPEN / str(context.flow_run.id)
     files[path] = hold(path)
-    with suppress(HTTPError, ObjectNotFound):  # that must not end this run
-        close_abandoned(root)
+    close_abandoned(root)
 
 
 def _failing(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from httpx import HTTPError
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -46,11 +47,17 @@ _PAGE = 200  # runs, the most that Prefect answers at once
 
 
 def close_abandoned(root: Path) -> None:
-    """Close the runs of processes that are gone, and tell the user which: Crashed in Prefect, KILLED in MLflow."""
+    """Close the runs of processes that are gone, and tell the user which: Crashed in Prefect, KILLED in MLflow.
+
+    What Prefect or MLflow does not answer to is left for the next command.
+    """
     left = _left(root)
     if not left:
         return
-    closed = close_in_prefect(root)
+    try:
+        closed = close_in_prefect(root)
+    except (HTTPError, ObjectNotFound):
+        return
     killed, whole = _killed(root)
     for path in left if whole else []:
         path.unlink(missing_ok=True)
