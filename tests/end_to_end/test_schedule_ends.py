@@ -15,10 +15,9 @@ TYPED = ("schedule", NEVER_SOON, "fedavg", "--set", "training.rounds=5000")
 
 
 @pytest.fixture
-def busy(partitioned: Any, finished: Any, tmp_path: Path, until: Any) -> Any:
+def busy(partitioned: Any, tmp_path: Path, until: Any) -> Any:
     """A schedule of which one comparison trains, and another, asked for on Prefect's page, is late."""
     folder = partitioned[0].copy(tmp_path / "project")
-    folder.take_databases(finished.folder)
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start(*TYPED, out=screen)
     try:

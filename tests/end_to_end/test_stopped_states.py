@@ -14,10 +14,9 @@ CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 @pytest.mark.parametrize("by", CODES, ids=lambda by: by.name)
 def test_a_stopped_comparison_is_closed_by_the_next_command_and_finished_by_a_resume(
-    by: signal.Signals, partitioned: Any, finished: Any, tmp_path: Path
+    by: signal.Signals, partitioned: Any, tmp_path: Path
 ) -> None:
     folder = partitioned[0].copy(tmp_path / "project")
-    folder.take_databases(finished.folder)
     known, logged = len(folder.flow_runs()), folder.mlflow_runs()
     process = folder.start(*TYPED)
     try:
