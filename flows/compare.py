@@ -187,7 +187,8 @@ def _conclusions(
             [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
         )
         with project.workers() as workers:
-            difference = compared(PrefectRunner(workers), project.scored.federated(), first, second, quantity)
+            runner = PrefectRunner(workers, f"{method} against {reference}")
+            difference = compared(runner, project.scored.federated(), first, second, quantity)
         if difference is not None:
             said = difference_record(method, reference, difference, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}
@@ -207,7 +208,7 @@ def _ensemble(project: Project, method: str, wanted: dict[str, Any], results: Re
     """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
     seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
     members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
-    numbers = ensemble(project.params.page(method, project.root), members) if members else None
+    numbers = ensemble(project.params.page(method, project.root), members, f"ensemble of {method}") if members else None
     return None if numbers is None else {"method": method, "seeds": seeds, **numbers}
 
 

@@ -20,13 +20,8 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
 
     What a method's own section holds is the method's matter: `Params.page` looks at it.
     """
-    path = root / "params.yaml"
-    if not path.is_file():
-        raise UserError(
-            f"there is no params.yaml in {root.resolve()}; go to your project's folder; `siloflow init DIR` makes one."
-        )
     try:
-        raw = strict_yaml.load(path.read_bytes())
+        raw = strict_yaml.load(file_of(root).read_bytes())
     except strict_yaml.NotYamlError as error:
         raise UserError(f"params.yaml is not valid YAML: {error}.") from None
     if not isinstance(raw, dict):
@@ -35,6 +30,16 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     for override in overrides:
         _apply(raw, override)
     return validate(raw)
+
+
+def file_of(root: Path) -> Path:
+    """Return the params.yaml of this folder; UserError if there is none."""
+    path = root / "params.yaml"
+    if not path.is_file():
+        raise UserError(
+            f"there is no params.yaml in {root.resolve()}; go to your project's folder; `siloflow init DIR` makes one."
+        )
+    return path
 
 
 def validate(raw: dict[str, Any]) -> Params:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from flows.console import screen
-from flows.console.ctrl_c import heed
+from flows.console.ctrl_c import heed, interruption
 from flows.console.run_news import say_notes, say_result, say_round, say_warnings
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
@@ -125,7 +125,7 @@ class _Run:
             state, last = self._loop(problem, private, begun, delivery, agreement)
             return self._conclude(problem, private, state, last, begun.round, delivery, notes)
         except BaseException as error:
-            delivery.abandon()
+            delivery.abandon("FAILED" if interruption(error) is None else "KILLED")
             file = self.project.params.extra_methods.get(self.method)
             complaint = error_of_page(error, self.method, file, type(self.page).__module__) if file else None
             if complaint is not None:

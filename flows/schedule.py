@@ -1,69 +1,142 @@
-"""`siloflow schedule`: Prefect's own `serve` runs `compare` on a cron schedule."""
+"""`siloflow schedule`: Prefect's own runner runs `compare` on a cron schedule."""
 
-import contextlib
+import asyncio
 import functools
 import multiprocessing
 import signal
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from flows.console.ctrl_c import Stopped
 from flows.console.printing.literal_text import say
 from flows.console.printing.run_printing import headline
 from silos.errors import UserError
+from silos.machine.locks import hold, is_locked
 
 FIELDS = 5  # minute, hour, day, month, weekday
+_ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
+_GRACE = 3.0  # seconds in which a comparison that is told to end may do so
 
 
 def cron_schedule(cron: str) -> Any:
-    """Prefect's schedule, in UTC; UserError if the text is not one."""
+    """Return Prefect's schedule in UTC; UserError if the text is not one, or matches no date."""
     from prefect._vendor.croniter import CroniterBadDateError, croniter
     from prefect.client.schemas.schedules import CronSchedule
     from pydantic import ValidationError
 
+    cron = cron.strip()
     try:
-        if len(cron.split()) != FIELDS:  # Prefect takes seconds and years, too, and @daily
+        if len(cron.split()) != FIELDS and cron.lower() not in _ALIASES:  # Prefect takes seconds and years, too
             raise ValueError
         schedule = CronSchedule(cron=cron, timezone="UTC")
         croniter(cron).get_next()
     except CroniterBadDateError:
-        raise UserError(f"{cron!r} never comes; there is no such day.") from None
+        raise UserError(
+            f"cron: got {cron!r}, which matches no date. Use a day that exists in one of the months."
+        ) from None
     except (ValidationError, ValueError):
-        raise UserError(f'{cron!r} is not a cron schedule; write five fields, for example "0 6 * * 1".') from None
+        raise UserError(
+            f'cron: got {cron!r}, expected five fields, for example "0 6 * * 1", or one of {", ".join(_ALIASES)}.'
+        ) from None
     return schedule
 
 
-def serve(schedule: Any, api: str, parameters: dict[str, Any], overrides: list[str]) -> None:
-    """Serves until ctrl-C; each scheduled run is a process of its own and a row on Prefect's page.
+def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overrides: list[str]) -> None:
+    """Run comparisons until a signal ends the schedule, which is raised as KeyboardInterrupt or Stopped.
 
-    One at a time: a comparison that is due while another works waits for it. `overrides` hold for all, and are no
-    parameters: nobody who reaches Prefect's API can change them.
+    One at a time: a comparison that is due while another works waits for it. Prefect's deployment exists while the schedule
+    runs: without it no run is planned, and no late run has the parameters of an earlier schedule.
+
+    Args:
+        root: The project's folder.
+        schedule: As returned by `cron_schedule`.
+        api: The address of Prefect's API.
+        parameters: Of each comparison.
+        overrides: Hold for all comparisons. They are no parameters: no one who reaches Prefect's API can change them.
+
+    Raises:
+        UserError: If another schedule runs in this project.
     """
-    from prefect.runner import Runner
-
     from flows.compare import compare
+    from flows.past.abandoned import DEPLOYMENT, SCHEDULE, close_in_prefect, delete_deployment
 
-    # Prefect 3.8's own answer to SIGTERM ends its server before the comparison that is running
-    Runner.handle_sigterm = _as_ctrl_c  # type: ignore[method-assign, assignment]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
-    say(f"Prefect's page: {api.removesuffix('/api')}")
-    say("ctrl-C ends the schedule.")
+    mark = root / SCHEDULE
+    if is_locked(mark):
+        raise UserError(
+            "schedule: got a second one in this project, expected one. End the first, or use another folder."
+        )
     flow = compare.with_options(
         on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
     )
     flow.fn = _with(overrides, compare.fn)
-    with contextlib.suppress(KeyboardInterrupt):
-        flow.serve(
-            name="siloflow-compare",
-            schedules=[schedule],
-            parameters=parameters,
-            limit=1,
-            pause_on_shutdown=True,
-            enforce_parameter_schema=False,  # methods of the user's own are on no list
-            print_starting_message=False,
-        )
+    with hold(mark):
+        delete_deployment(root)  # what a killed schedule planned
+        say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
+        say(f"Prefect's page: {api.removesuffix('/api')}")
+        say("ctrl-C ends the schedule.")
+        try:
+            number = asyncio.run(_until_signal(flow, DEPLOYMENT, schedule, parameters))
+        finally:
+            delete_deployment(root)
+        close_in_prefect(root)
+    mark.unlink()
+    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+
+async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[str, Any]) -> int:
+    """Serve the flow; return the number of the signal that ended it."""
+    from prefect.runner import Runner
+
+    class Quiet(Runner):
+        """Leaves SIGTERM to the loop: Prefect's own answer waits for 30 s."""
+
+        def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
+            """Do nothing."""
+
+    loop = asyncio.get_running_loop()
+    heard: asyncio.Future[int] = loop.create_future()
+
+    def hear(number: int) -> None:
+        if not heard.done():
+            heard.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, hear, number)
+    runner = Quiet(name=name, limit=1, pause_on_shutdown=False)
+    await runner.aadd_flow(
+        flow,
+        name=name,
+        schedules=[schedule],
+        parameters=parameters,
+        enforce_parameter_schema=False,  # methods of the user's own are on no list
+    )
+    serving = asyncio.create_task(runner.start())
+    waiting: list[asyncio.Future[Any]] = [serving, heard]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        serving.result()
+    runner._scheduled_run_poller.stopping = True
+    flow.on_crashed_hooks.clear()  # of a comparison that is ended here no one says that it failed
+    await _end_children()
+    runner._loops_task_group.cancel_scope.cancel()
+    await serving
+    return await heard
+
+
+async def _end_children() -> None:
+    """End the comparison that runs: a service manager's signal reaches only this process. What counts is on disk."""
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _GRACE
+    while any(child.is_alive() for child in children) and loop.time() < end:
+        await asyncio.sleep(0.05)
+    for child in children:
+        child.kill()
 
 
 def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,24 +146,11 @@ def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
     def with_own(*args: Any, **kwargs: Any) -> Any:
         from flows.experiment.flow_parameters import own
 
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself
         with own(overrides):
             return work(*args, **kwargs)
 
     return with_own
-
-
-def _as_ctrl_c(runner: Any, *signal_and_frame: Any) -> None:
-    """A terminal's ctrl-C reaches the running comparison too, a service manager's signal may not: it is ended soon."""
-    ending = threading.Timer(5.0, _kill_children)
-    ending.daemon = True
-    ending.start()
-    signal.raise_signal(signal.SIGINT)
-
-
-def _kill_children() -> None:
-    """What counts is on disk at any moment; a gentler signal inside a task Prefect takes for the task's failure."""
-    for child in multiprocessing.active_children():
-        child.kill()
 
 
 def _started(flow: Any, flow_run: Any, state: Any) -> None:
@@ -107,9 +167,7 @@ def _done(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
-    if "aborted" in state.message:  # Prefect's name for both signals, with either hook
-        say(f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on")
-    else:
+    if "aborted" not in state.message:  # else a signal ended it, which the schedule says
         say(f"{_now()}  compare failed: {state.message}")
 
 

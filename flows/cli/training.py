@@ -8,6 +8,9 @@ from flows.cli.options import Json, Overrides, Resume, Timings, open_session, se
 from silos import bounds
 
 _RESUMED = "--resume goes on after the last whole round"
+_SCHEDULED = (
+    "`siloflow compare --resume` goes on with a comparison that was running, and missed runs are not made up for"
+)
 
 
 def run(
@@ -76,7 +79,7 @@ def compare(
 
 
 def schedule(
-    cron: Annotated[str, typer.Argument(help='Five fields: minute hour day month weekday, as in "0 6 * * 1".')],
+    cron: Annotated[str, typer.Argument(help='Minute hour day month weekday, as in "0 6 * * 1", or @daily.')],
     methods: Annotated[list[str] | None, typer.Argument(help="Those of params.yaml if none is named.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated, for example 0,1,2.")] = None,
     port: Annotated[int | None, typer.Option(help="Loopback port of Prefect's page; the last one's, or 4200.")] = None,
@@ -86,7 +89,7 @@ def schedule(
 
     Example: siloflow schedule "0 6 * * 1" fedavg local_only
     """
-    with open_session(json=False, timings=False, server=False) as session:
+    with open_session(json=False, timings=False, server=False, after=_SCHEDULED) as session:
         numbers = seeds_of(seeds)
         project = session.project(overrides)
         from flows.console.page_ports import remember, same_again
@@ -97,8 +100,12 @@ def schedule(
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
         remember(project.root, session.server_url())
+        from flows.past.abandoned import close_abandoned
+
+        close_abandoned(project.root)
         # no null: what stands in the fields of a form must be of their types
-        serve(when, session.server_url(), {"methods": methods or [], "seeds": numbers or []}, overrides or [])
+        parameters = {"methods": methods or [], "seeds": numbers or []}
+        serve(project.root, when, session.server_url(), parameters, overrides or [])
 
 
 def ui(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.text import Text
 
 from flows.console import collector, screen
-from flows.console.ctrl_c import interruption, listen
+from flows.console.ctrl_c import exit_code, interruption, listen
 from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import PlainConsole
 from flows.console.quiet import quiet_prefect
@@ -25,7 +25,7 @@ from tasks.recording.json_files import finite, unwritable
 if TYPE_CHECKING:
     from flows.console.progress_bar import Terminal
 
-USER_MISTAKE, RUN_FAILED, INTERRUPTED = 2, 1, 130
+USER_MISTAKE, RUN_FAILED = 2, 1
 
 
 class Session:
@@ -69,10 +69,11 @@ class Session:
         if self._timings:
             self._say_timings()
         self._explain(error)
-        if isinstance(interruption(error), KeyboardInterrupt):
+        stop = interruption(error)
+        if isinstance(stop, KeyboardInterrupt):
             begun = self._begun if self._terminal is not None and self._terminal.begun else None
-            self._errors.print(f"stopped; nothing is lost: {begun or self._after}.")
-            raise SystemExit(INTERRUPTED)
+            self._errors.print(f"stopped; nothing is lost: {begun or self._after}.", soft_wrap=True)
+            raise SystemExit(exit_code(stop))
 
     @property
     def root(self) -> Path:

@@ -1,6 +1,5 @@
 """What a diagnosis leaves: a folder with report, sentences and pictures, a run in MLflow, a page in Prefect."""
 
-import secrets
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -88,7 +87,7 @@ def _tell_mlflow(
         artifacts=(project.runs / "artifacts" / EXPERIMENT).as_uri(),
         experiment=EXPERIMENT,
         name=folder.name,
-        tag=secrets.token_hex(8),
+        tag=folder.name,
         tags={**_about(report), "git_commit": git_commit(project.root)},
         links=prefect_page.link(flow_run),
         note=prefect_page.sentence(flow_run),

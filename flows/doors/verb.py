@@ -7,32 +7,71 @@ called it in Python it is the UserError, without Prefect's frames.
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, Annotated, Any, get_args, get_origin
 
 from prefect import Flow
 from prefect.context import FlowRunContext
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.console.complaints import nearest
+from flows.console.ctrl_c import interruption
 from flows.doors.own_server import prefects_api
+from flows.params_file import file_of
+from flows.past.abandoned import OPEN, close_abandoned
 from silos.errors import UserError
+from silos.machine.locks import hold
 
 
 class Verb(Flow):
     """A flow that brings Prefect's API along where it is called from Python, and none is there."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.__signature__ = _plain_signature(self.fn)  # what help() shows
+
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """The flow's answer."""
+        """The flow's answer; TypeError if these are not its parameters."""
+        self._bind(args, options)
         if FlowRunContext.get() is not None:
             args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
-            return super().__call__(*args, **options)
+            with _holding():
+                return super().__call__(*args, **options)
         try:
-            with prefects_api():
+            file_of(Path())  # before Prefect leaves its folder here
+            with prefects_api(), _holding():
                 return super().__call__(*args, **options)
         except UserError as error:
             mistake = error
         raise mistake.with_traceback(None) from None
+
+    def _bind(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """Raise a TypeError in a sentence where Prefect's own error lists types."""
+        signature = inspect.signature(self.fn)
+        for keyword in options:
+            if keyword not in signature.parameters:
+                hint = nearest(keyword, list(signature.parameters))
+                raise TypeError(f"{self.name}: got an unknown keyword {keyword!r}{hint}")
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}; expected {self.name}({', '.join(signature.parameters)}).") from None
+
+
+def _plain_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature with types as Python has them, without what a form needs."""
+    signature = inspect.signature(function)
+    plain = [
+        one.replace(
+            annotation=get_args(one.annotation)[0] if get_origin(one.annotation) is Annotated else one.annotation
+        )
+        for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=plain)
 
 
 def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Verb]:
@@ -44,7 +83,7 @@ def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Ve
             name=function.__name__,
             description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],  # a form has the rest
             flow_run_name=run_name,
-            task_runner=ThreadPoolTaskRunner(),  # type: ignore[arg-type]
+            task_runner=ThreadPoolTaskRunner(),
             validate_parameters=False,
         )
 
@@ -71,16 +110,60 @@ for _log in ("prefect.flow_runs", "prefect.engine"):  # what ends a deployment's
     logging.getLogger(_log).addFilter(_in_a_sentence)
 
 
+_files: ContextVar[dict[Path, IO[str]] | None] = ContextVar("files", default=None)
+_of_process: dict[Path, IO[str]] = {}
+
+
+@contextmanager
+def _holding() -> Iterator[None]:
+    """Hold the file of the flow run that is called inside: see `flows.past.abandoned`.
+
+    After an error it stays, unlocked: Prefect may not know of the end.
+    """
+    if _files.get() is not None:  # of a verb that another verb calls
+        yield
+        return
+    files: dict[Path, IO[str]] = {}
+    token = _files.set(files)
+    try:
+        yield
+        for path in files:
+            path.unlink(missing_ok=True)
+    finally:
+        _files.reset(token)
+        for file in files.values():
+            file.close()
+
+
+def _begin() -> None:
+    """Hold the file of this flow run, and close what processes that are gone have left."""
+    context, files = FlowRunContext.get(), _files.get()
+    if files is None:  # a deployment's run, which has a process of its own
+        files = _of_process
+    if context is None or context.flow_run is None or files or not Path("params.yaml").is_file():
+        return
+    root = Path().resolve()
+    path = root / OPEN / str(context.flow_run.id)
+    files[path] = hold(path)
+    close_abandoned(root)
+
+
 def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which inside a flow run ends with a state where the mistake is the user's."""
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
         try:
+            _begin()
             return function(*args, **options)
         except UserError as error:
             if FlowRunContext.get() is None:
                 raise
             return Failed(message=str(error), data=error)
+        except Exception as error:
+            stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+            if stop is None:
+                raise
+            raise stop from None
 
     return run

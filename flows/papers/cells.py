@@ -25,7 +25,12 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
     with project.workers() as workers:
         difference = compared(
-            PrefectRunner(workers), silos, _kept(sweep, first), _kept(sweep, second), quantity, classes
+            PrefectRunner(workers, f"{first} against {second}"),
+            silos,
+            _kept(sweep, first),
+            _kept(sweep, second),
+            quantity,
+            classes,
         )
     return None if difference is None else difference_of_cells(first, second, difference, quantity, classes)
 
@@ -34,7 +39,9 @@ def together(sweep: Sweep, cell: str) -> dict[str, float] | None:
     """A cell's runs as one deep ensemble; None if one of them has no model here."""
     projects = [sweep.project(cell, *one) for one in sweep.wanted(cell)]
     page = projects[0].params.page(sweep.page.method_of(cell), sweep.root)
-    return ensemble(page, list(zip(projects, sweep.seeds_of(cell), sweep.folders(cell), strict=True)))
+    return ensemble(
+        page, list(zip(projects, sweep.seeds_of(cell), sweep.folders(cell), strict=True)), f"ensemble of {cell}"
+    )
 
 
 def by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, list[int]]:
@@ -42,7 +49,7 @@ def by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str
     project = sweep.project(cell, seed, choice)
     with project.workers() as workers:
         run = kept(project, sweep.folder(cell, seed, choice).path)
-        return counted(PrefectRunner(workers), project.scored.federated(), run)
+        return counted(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
 
 
 def _kept(sweep: Sweep, cell: str) -> list[Kept]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from silos.errors import UserError
 
@@ -72,16 +73,33 @@ def alone(folder: Path) -> Iterator[None]:
 
 def is_held(folder: Path) -> bool:
     """Whether a process works on a run, as `alone` has it."""
-    try:
-        with (folder / ".lock").open() as lock:
-            return not _take(lock.fileno(), fcntl.LOCK_SH)
-    except OSError:  # nobody ever did
-        return False
+    return is_locked(folder / ".lock")
 
 
 def workers(folder: Path) -> list[str]:
     """All names of those who work on data/ or change it now: a comparison has one of its own, and one of its present run."""
     return [name for role in (_WORKS, _CHANGES) for names in _held(folder, role).values() for name in names]
+
+
+def hold(path: Path, content: str = "") -> IO[str]:
+    """Create a file that is locked, before any other process can see it, until the returned file is closed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unseen = path.with_name(f".{path.name}-{os.getpid()}")
+    file = unseen.open("w", encoding="utf-8")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.write(content)
+    file.flush()
+    unseen.rename(path)
+    return file
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the file, as `hold` made it."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return not _take(file.fileno(), fcntl.LOCK_SH)
+    except OSError:  # there is none
+        return False
 
 
 @contextmanager
@@ -116,14 +134,8 @@ def _refuse(name: str, workers: list[str]) -> None:
 @contextmanager
 def _named(folder: Path, role: str, name: str) -> Iterator[Path]:
     """A file with the holder's name, locked before anybody can see it, gone in the end."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{role}-{os.getpid()}-{secrets.token_hex(4)}"
-    unseen = path.with_name(f".{path.name}")
-    with unseen.open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(name)
-        file.flush()
-        unseen.rename(path)
+    with hold(path, name):
         try:
             yield path
         finally:

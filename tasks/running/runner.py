@@ -35,7 +35,7 @@ class PrefectRunner:
 
     there: Workers | None = None  # None: one cohort, in this process
     when: str = ""
-    """What Prefect's page says before a task's name, such as `round 3`."""
+    """What Prefect's page says before a task's name, such as `round 3`, or `fedprox against fedavg`."""
 
     @property
     def workers(self) -> int:
@@ -69,7 +69,8 @@ class PrefectRunner:
         if not self.when:
             return task
         named = copy(task)
-        named.task_run_name = f"{self.when}: {task.name}"
+        when = self.when.replace("{", "{{").replace("}", "}}")  # Prefect formats the name
+        named.task_run_name = f"{when}: {task.name}"
         return named
 
 

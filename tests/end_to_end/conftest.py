@@ -12,12 +12,14 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -161,6 +163,26 @@ class Folder:
                 part.unlink()
             for part in (other.path / database.parent).glob(f"{database.name}*"):  # what SQLite's log holds, too
                 shutil.copy(part, self.path / database.parent)
+
+    def in_prefect(self, query: str) -> list[tuple[Any, ...]]:
+        """Return what a query gives of Prefect's database."""
+        with closing(sqlite3.connect(self.path / ".prefect" / "prefect.db")) as database:
+            return database.execute(query).fetchall()
+
+    def flow_runs(self) -> list[tuple[str, str]]:
+        """Return name and state of every flow run in Prefect, in the order in which they began."""
+        return self.in_prefect("select name, state_type from flow_run order by created")
+
+    def not_over(self) -> list[tuple[str, str]]:
+        """Return name and state of the flow runs and task runs that are not over in Prefect."""
+        over = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        runs = [*self.flow_runs(), *self.in_prefect("select name, state_type from task_run")]
+        return [(name, state) for name, state in runs if state not in over]
+
+    def mlflow_runs(self) -> dict[str, str]:
+        """Return the status of every run in MLflow, by its id."""
+        with closing(sqlite3.connect(self.path / "runs" / "mlflow.db")) as database:
+            return dict(database.execute("select run_uuid, status from runs").fetchall())
 
     def mlflow(self) -> Any:
         """A client of the folder's own MLflow store."""

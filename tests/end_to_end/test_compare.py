@@ -183,6 +183,29 @@ def test_the_comparison_is_a_run_of_its_own_with_figure_and_tables_and_comes_las
     }
 
 
+def test_the_run_of_the_comparison_has_the_best_methods_metric_and_the_differences(finished: Any) -> None:
+    client, found = finished.folder.mlflow(), finished.compare.json
+    number = client.get_experiment_by_name(found["experiment"]).experiment_id
+    (whole,) = client.search_runs([number], "attributes.run_name = 'comparison'")
+    best, (pair,) = max(found["table"], key=lambda row: row["accuracy/mean"]), found["paired"]
+    assert whole.data.tags["best method"] == best["method"]
+    assert whole.data.metrics == pytest.approx(
+        {
+            "best/accuracy/mean": best["accuracy/mean"],
+            "difference/local_only": pair["difference"],
+            "difference/local_only/low": pair["low"],
+            "difference/local_only/high": pair["high"],
+        }
+    )
+
+
+def test_task_runs_of_the_comparison_say_what_they_compare(finished: Any) -> None:
+    with closing(sqlite3.connect(finished.folder.path / ".prefect" / "prefect.db")) as database:
+        names = {name for (name,) in database.execute("select name from task_run")}
+    assert {"local_only against fedavg: pair", *(f"ensemble of {m}: ensemble_check" for m in METHODS)} <= names
+    assert not [name for name in names if re.match("pair-|ensemble_check-", name)]
+
+
 def test_every_run_in_mlflow_names_its_flow_run_in_prefect(finished: Any) -> None:
     client, found = finished.folder.mlflow(), finished.compare.json
     runs = client.search_runs([client.get_experiment_by_name(found["experiment"]).experiment_id])

@@ -138,12 +138,15 @@ MISTAKES = {
         ("compare", "--seeds", "0;1"), r"--seeds 0;1: write whole numbers with commas between, for example 0,1,2\."
     ),
     "bad cron": Mistake(
-        ("schedule", "at noon"), r"'at noon' is not a cron schedule; write five fields, for example \"0 6 \* \* 1\"\."
+        ("schedule", "at noon"),
+        r"cron: got 'at noon', expected five fields, for example \"0 6 \* \* 1\", or one of @hourly, .*\.",
     ),
     "cron with seconds and years": Mistake(
-        ("schedule", "0 6 * * 1 30 2026"), r"'0 6 \* \* 1 30 2026' is not a cron schedule; write five fields, .*\."
+        ("schedule", "0 6 * * 1 30 2026"), r"cron: got '0 6 \* \* 1 30 2026', expected five fields, .*\."
     ),
-    "a day that never comes": Mistake(("schedule", "0 6 30 2 *"), r"'0 6 30 2 \*' never comes; there is no such day\."),
+    "a day that never comes": Mistake(
+        ("schedule", "0 6 30 2 *"), r"cron: got '0 6 30 2 \*', which matches no date\. Use a day .*\."
+    ),
     "a port that cannot be": Mistake(
         ("ui", "--mlflow-port", "65536"), r"--mlflow-port is 65536, and ports are numbers from 1 to 65535\."
     ),

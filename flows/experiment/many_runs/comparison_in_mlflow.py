@@ -1,5 +1,6 @@
 """A whole comparison in MLflow: the note above its runs, and one more run beside them with figure, tables and sentences."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,12 +9,13 @@ from flows.console.printing.run_printing import headline, spread, tuned_sentence
 from flows.experiment import prefect_page
 from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project
+from models.assessment.quantities import Quantity
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.recording.mlflow_store.ticket import Finish, Ticket
 
 NAME = "comparison"
-"""Of that run; it has no metrics, so that by whatever the runs are ordered it is the last."""
+"""Of that run; it has metrics of its own names, so that by whatever the other runs are ordered it is the last."""
 
 
 def about(project: Project, wanted: Mapping[str, Any]) -> str:
@@ -48,9 +50,12 @@ def tell_mlflow(
     )
     note = note_of(project, comparison)
     files = (folder / "comparison.png", folder / "comparison.json", *(folder / file for file in tables))
+    began = int((folder / "experiment.json").stat().st_mtime * 1000)  # told again, the metrics are there once
     told = Finish(
         files,
         data=dataset(project, project.silos),
+        metrics={"round": 0, "time_ms": began, "metrics": metrics_of(project.quantity, comparison)},
+        tags=_best(project.quantity, comparison),
         note="\n\n".join(text for text in (note, prefect_page.sentence(flow_run)) if text),
         about=note,
         tables=tuple(tables),
@@ -58,6 +63,27 @@ def tell_mlflow(
     delivery = Delivery(folder, ticket)
     if delivery.finish(told) is None:
         screen.current().say(f"{delivery.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
+
+
+def metrics_of(quantity: Quantity, comparison: Mapping[str, Any]) -> dict[str, float]:
+    """The best method's headline metric, and each paired difference from the reference with its 95 % interval."""
+    best = _best_row(quantity, comparison)
+    metrics = {} if best is None else {f"best/{quantity.headline}": best[quantity.headline]}
+    for pair in comparison["paired"]:
+        name = f"difference/{pair['method']}"
+        metrics |= {name: pair["difference"], f"{name}/low": pair["low"], f"{name}/high": pair["high"]}
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _best(quantity: Quantity, comparison: Mapping[str, Any]) -> dict[str, str]:
+    best = _best_row(quantity, comparison)
+    return {} if best is None else {"best method": best["method"]}
+
+
+def _best_row(quantity: Quantity, comparison: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The table's row with the best headline metric; None if no method has a number."""
+    best: Mapping[str, Any] | None = max(comparison["table"], key=quantity.score, default=None)
+    return None if best is None or not math.isfinite(quantity.score(best)) else best
 
 
 def note_of(project: Project, comparison: Mapping[str, Any]) -> str:

@@ -16,8 +16,12 @@ from tasks.running.runner import PrefectRunner, Runner
 from tasks.scoring.ensemble_check import ensemble_check
 
 
-def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) -> dict[str, float] | None:
+def ensemble(
+    page: Method, members: Sequence[tuple[Project, int, RunFolder]], called: str = ""
+) -> dict[str, float] | None:
     """Means over the federated clients of what ensemble_check says of their test rows; page: the method of all members.
+
+    `called`: what the names of its task runs begin with.
 
     None of a regression, of fewer than two members, where a run's files are not here, and where no client has test rows.
     """
@@ -25,7 +29,7 @@ def ensemble(page: Method, members: Sequence[tuple[Project, int, RunFolder]]) ->
     if len(members) < 2 or project.quantity.outcome != "correct":
         return None
     with project.workers() as workers:
-        return _together(page, members, PrefectRunner(workers))
+        return _together(page, members, PrefectRunner(workers, called))
 
 
 def _together(

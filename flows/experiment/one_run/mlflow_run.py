@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def ticket(project: Project, page: Method, identity: dict[str, Any], folder: Run
         },
         links=prefect_page.link(),
         note=prefect_page.sentence(),
-        params=_params(identity),
+        params={**_unused(project, about.get("methods", [])), **_params(identity)},
         about=about.get("about", ""),
         quantity=project.quantity,
     )
@@ -57,6 +57,14 @@ def _params(identity: dict[str, Any]) -> dict[str, Any]:
     params, method = dict(identity["params"]), identity["method"]
     options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
     return {"method": method, "seed": identity["seed"], **options, **flat(params)}
+
+
+def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
+    """Options of all methods of a comparison, as text: MLflow's page draws a missing number beside the largest one."""
+    pages = {method: project.params.page(method, project.root) for method in methods}
+    return {
+        f"method.{method}.{option}": "not used" for method, page in pages.items() for option in type(page).model_fields
+    }
 
 
 def finish(

@@ -68,7 +68,7 @@ def connect(uri: str) -> Any:
 
 
 @contextlib.contextmanager
-def _impatient() -> Iterator[None]:
+def impatient() -> Iterator[None]:
     """Meanwhile a server that does not answer is given up soon: somebody waits at a terminal."""
     soon = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     before = {name: os.environ.get(name) for name in soon}
@@ -85,7 +85,7 @@ def _impatient() -> Iterator[None]:
 def must_answer(uri: str) -> None:
     """UserError, within seconds, if there is no server of MLflow that lets us in."""
     try:
-        with _impatient():
+        with impatient():
             connect(uri).search_experiments(max_results=1)
     except Exception as error:
         said = _of_server(error) or "does not answer"
@@ -129,7 +129,7 @@ def _behind(error: BaseException | None) -> Iterator[BaseException]:
 def experiment_id(uri: str, name: str) -> str | None:
     """Of the experiment of this name, a deleted one too; None where there is none, or the store does not answer soon."""
     try:
-        with _impatient():
+        with impatient():
             found = connect(uri).get_experiment_by_name(name)
     except Exception:
         return None

@@ -61,9 +61,9 @@ class Delivery:
         self._late = self._failed or f"MLflow at {masked(self.ticket.uri)} did not answer for {patience:g} s"
         return None
 
-    def abandon(self) -> None:
-        """The run failed: deliver what there is, mark it FAILED."""
-        self._close(10.0, status="FAILED")
+    def abandon(self, status: str = "FAILED") -> None:
+        """Deliver what there is, and end the run with this status of MLflow: FAILED, or KILLED if somebody stopped it."""
+        self._close(2.0 if status == "KILLED" else 10.0, status=status)  # else a person waits; the next command ends it
 
     def _close(self, patience: float, status: str = "FINISHED") -> None:
         self._status = status

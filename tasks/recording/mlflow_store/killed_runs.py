@@ -1,0 +1,32 @@
+"""Runs that MLflow has as running, although the process that worked on them is gone."""
+
+from collections.abc import Callable, Mapping
+
+from tasks.recording.mlflow_store.connection import connect, impatient
+
+
+def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) -> tuple[list[str], bool]:
+    """Give runs on which no process works the status KILLED.
+
+    Args:
+        uri: The address of MLflow's store.
+        ours: The name of each experiment, to the tags `siloflow.run` of its runs, to whether a process works on the run.
+
+    Returns:
+        The names of these runs, and whether MLflow answered. Runs without such a tag are not touched.
+    """
+    names = []
+    try:
+        with impatient():
+            client = connect(uri)
+            for experiment, tags in ours.items():
+                found = client.get_experiment_by_name(experiment)
+                runs = client.search_runs([found.experiment_id], "attributes.status = 'RUNNING'") if found else []
+                for run in runs:
+                    works = tags.get(run.data.tags.get("siloflow.run"))
+                    if works is not None and not works():
+                        client.set_terminated(run.info.run_id, "KILLED")
+                        names.append(run.info.run_name)
+    except Exception:
+        return names, False
+    return names, True

@@ -1,0 +1,94 @@
+"""A schedule that ends, in whatever way, leaves no deployment, and nothing that a later one would run."""
+
+import json
+import re
+import signal
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NEVER_SOON = "0 0 29 2 *"
+TYPED = ("schedule", NEVER_SOON, "fedavg", "--set", "training.rounds=5000")
+
+
+@pytest.fixture
+def busy(partitioned: Any, tmp_path: Path, until: Any) -> Any:
+    """A schedule of which one comparison trains, and another, asked for on Prefect's page, is late."""
+    folder = partitioned[0].copy(tmp_path / "project")
+    with (tmp_path / "screen.txt").open("w+") as screen:
+        process = folder.start(*TYPED, out=screen)
+    try:
+        api = re.search(r"Prefect's page: (\S+)", until(screen.name, "ctrl-C", process))[1] + "/api"
+        while not (deployments := ask(f"{api}/deployments/filter", {})):
+            time.sleep(0.1)
+        for _ in range(2):
+            ask(f"{api}/deployments/{deployments[0]['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
+        while not list(folder.path.glob("runs/compare-*/*/checkpoint.safetensors")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        yield folder, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(url: str, body: dict[str, Any]) -> Any:
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return json.load(answer)
+
+
+def deployments(folder: Any) -> list[Any]:
+    return folder.in_prefect("select name, paused from deployment")
+
+
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_to_the_command_alone_ends_it_with_one_line_and_without_a_deployment(busy, living, by, code) -> None:
+    folder, process = busy
+    process.send_signal(by)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert re.fullmatch(r"stopped; nothing is lost: [^\n]*\n", said)
+    assert deployments(folder) == []
+    assert folder.not_over() == []
+    assert living(folder.path) == []
+
+
+def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_parameters(
+    busy, tmp_path, until
+) -> None:
+    folder, process = busy
+    known = len(folder.flow_runs())
+    process.kill()
+    process.wait()
+    with (tmp_path / "again.txt").open("w+") as screen:
+        again = folder.start("schedule", NEVER_SOON, "local_only", out=screen)
+        try:
+            until(screen.name, "ctrl-C", again)
+            planned = "select parameters from flow_run where state_type = 'SCHEDULED'"
+            while not (runs := folder.in_prefect(planned)):
+                assert again.poll() is None, again.communicate()
+                time.sleep(0.1)
+            assert {tuple(json.loads(parameters)["methods"]) for (parameters,) in runs} == {("local_only",)}
+        finally:
+            again.send_signal(signal.SIGTERM)
+            _, said = again.communicate(timeout=60)
+    assert said.startswith("closed what a stopped command had left running: ")
+    assert again.returncode == 143
+    assert deployments(folder) == []
+    assert folder.not_over() == []
+    assert "RUNNING" not in folder.mlflow_runs().values()
+    ended = folder.flow_runs()[:known]
+    assert {state for name, state in ended if name.startswith("compare fedavg on digits")} == {"CRASHED"}
+    assert not [name for name, _ in folder.flow_runs() if "local_only on digits" in name]
+
+
+def test_a_second_schedule_of_a_project_is_refused(busy) -> None:
+    folder, _ = busy
+    said = folder.start("schedule", NEVER_SOON, "local_only")
+    _, error = said.communicate(timeout=120)
+    assert said.returncode == 2
+    assert error.startswith("error: schedule: got a second one in this project, expected one.")

@@ -1,0 +1,50 @@
+"""A command that was stopped is over, in Prefect and in MLflow, after the next command at the latest."""
+
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TYPED = ("compare", "fedavg", "--seeds", "0", "--set", "training.rounds=150")
+CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+
+
+@pytest.mark.parametrize("by", CODES, ids=lambda by: by.name)
+def test_a_stopped_comparison_is_closed_by_the_next_command_and_finished_by_a_resume(
+    by: signal.Signals, partitioned: Any, tmp_path: Path
+) -> None:
+    folder = partitioned[0].copy(tmp_path / "project")
+    known, logged = len(folder.flow_runs()), folder.mlflow_runs()
+    process = folder.start(*TYPED)
+    try:
+        while not list(folder.path.glob("runs/compare-*/*/delivered.json")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.002)
+        process.send_signal(by)
+    finally:
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == CODES[by]
+    last = said.splitlines()[-1:]
+    assert last == (
+        [] if by == signal.SIGKILL else ["stopped; nothing is lost: --resume goes on after the last whole round."]
+    )
+    following = folder.type("run", "local_only", "--set", "training.rounds=1")
+    assert folder.not_over() == []
+    stopped = folder.flow_runs()[known:][:2]
+    assert {state for _, state in stopped} == {"CRASHED"}
+    assert new_in_mlflow(folder, logged) == {"KILLED": 1, "FINISHED": 1}
+    closed = [line for line in following.err.splitlines() if line.startswith("closed what a stopped command had left ")]
+    if by == signal.SIGKILL:
+        assert [("'run fedavg-seed0'" in line, "'fedavg-seed0' in MLflow" in line) for line in closed] == [(True, True)]
+    assert list((folder.path / "runs" / "open").iterdir()) == []
+    folder.type(*TYPED, "--resume")
+    assert folder.not_over() == []
+    assert new_in_mlflow(folder, logged) == {"FINISHED": 3}
+
+
+def new_in_mlflow(folder: Any, logged: dict[str, str]) -> Counter[str]:
+    """Count the runs of each status, without those that were there before."""
+    return Counter(status for run, status in folder.mlflow_runs().items() if run not in logged)
