@@ -6,7 +6,6 @@ import numpy as np
 import yaml
 
 from flows.new_project.own_data import OwnData
-from silos.errors import UserError
 from silos.rows import Rows
 
 _LEAST_PICTURE = 4  # pixels of a side, which two poolings halve
@@ -21,14 +20,10 @@ _ABOUT = {
     "client": "the column of a row's silo",
     "drop": "columns that are no features",
 }
-_CHANNELS = (1, 3, 4)  # that pictures have
 
 
 def fitting(data: OwnData, name: str, clients: int | None) -> dict[str, str]:
-    """section.key to YAML, for `filled`; `clients` are so many silos of equal laws in place of the file's own.
-
-    UserError for pictures whose channels come first.
-    """
+    """section.key to YAML, for `filled`; `clients` are so many silos of equal laws in place of the file's own."""
     rows = data.rows
     said = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(clients), **_network(rows)}
     if rows.task == "regression":
@@ -50,11 +45,6 @@ def _scheme(clients: int | None) -> str:
 
 def _network(rows: Rows) -> dict[str, str]:
     shape = rows.x.shape[1:]
-    if len(shape) == 3 and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
-        raise UserError(
-            f"x has rows of shape {shape}, and pictures are read as height × width × channels; save "
-            "numpy.moveaxis(x, 1, -1) instead."
-        )
     if len(shape) in (2, 3) and min(shape[:2]) >= _LEAST_PICTURE:
         return _convolutional(min(shape[:2]))
     return {} if rows.x.dtype == np.uint8 else _of_table(rows)
