@@ -41,7 +41,12 @@ def test_examples_are_rows_of_pictures_that_there_are(tmp_path, shape, classes, 
     y = np.append(y, range(classes))
     client = ["a"] * 40 + ["b"] * classes
     np.savez(tmp_path / "own.npz", x=np.zeros((len(y), *shape), np.uint8), y=y, client=client)
-    held = {"name": "own", "seed": 0, "source": {"kind": "npz", "path": "own.npz"}, "split": {"test": 0.2}}
+    held = {
+        "name": "own",
+        "seed": 0,
+        "source": {"kind": "npz", "path": "own.npz"},
+        "split": {"validation": 0, "test": 0.2},
+    }
     data = DataParams.model_validate({**held, "scheme": [{"kind": "column", "column": "client"}]})
     manifest = write(tmp_path / "silos", data, tmp_path)
     assert bool(show.examples(manifest, tmp_path / "silos", manifest.clients[:1])) == drawn
