@@ -37,12 +37,15 @@ def show(project: Project) -> dict[str, Any]:
 
 
 def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -> Examples:
-    """The first training row of each of the first classes, of these clients; empty where rows are no images."""
-    if len(manifest.shape) < 2 or not manifest.classes:
+    """Find the first training row of each of the first classes, of these clients.
+
+    Returns an empty mapping if rows are no images, or if no client has such a row.
+    """
+    if len(manifest.shape) not in (2, 3) or not manifest.classes:
         return {}
     rows = {}
     for client in clients:
         x, y = open_client(folder, client, "train")
         first = [np.flatnonzero(y == label)[:1] for label in range(min(len(manifest.classes), CLASSES_SHOWN))]
         rows[client.name] = [x[at[0]] if len(at) else None for at in first]
-    return rows
+    return rows if any(image is not None for images in rows.values() for image in images) else {}

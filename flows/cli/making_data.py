@@ -13,7 +13,10 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Your rows: .npz, .csv, .csv.gz or .parquet; digits if not given."),
+        typer.Option(
+            metavar="FILE",
+            help="Your rows: .npz, .csv, .csv.gz, .parquet or a folder of pictures; digits if not given.",
+        ),
     ] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is predicted; guessed by its name.")] = None,
     client: Annotated[

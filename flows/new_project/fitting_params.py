@@ -6,7 +6,6 @@ import numpy as np
 import yaml
 
 from flows.new_project.own_data import OwnData
-from silos.errors import UserError
 from silos.rows import Rows
 
 _LEAST_PICTURE = 4  # pixels of a side, which two poolings halve
@@ -20,17 +19,14 @@ _ABOUT = {
     "label": "the column that is predicted",
     "client": "the column of a row's silo",
     "drop": "columns that are no features",
+    "size": "pixels of a side, to which each picture is squeezed",
 }
-_CHANNELS = (1, 3, 4)  # that pictures have
 
 
 def fitting(data: OwnData, name: str, clients: int | None) -> dict[str, str]:
-    """section.key to YAML, for `filled`; `clients` are so many silos of equal laws in place of the file's own.
-
-    UserError for pictures whose channels come first.
-    """
+    """section.key to YAML, for `filled`; `clients` are so many silos of equal laws in place of the file's own."""
     rows = data.rows
-    said = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(clients), **_network(rows)}
+    said = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(rows, clients), **_network(rows)}
     if rows.task == "regression":
         said["training.objective"] = "{kind: squared_error}"
     return said
@@ -43,20 +39,17 @@ def _source(data: OwnData) -> str:
     return "\n".join(["  source:", *(f"{line:<31} # {about}" if about else line for line, about in lines)])
 
 
-def _scheme(clients: int | None) -> str:
-    step = "{kind: column, column: client}" if clients is None else f"{{kind: equal, clients: {clients}}}"
+def _scheme(rows: Rows, clients: int | None) -> str:
+    column = "domain" if rows.client is None else "client"
+    step = f"{{kind: column, column: {column}}}" if clients is None else f"{{kind: equal, clients: {clients}}}"
     return f"  scheme:                       # how rows become clients: docs/sources-and-schemes.md\n    - {step}"
 
 
 def _network(rows: Rows) -> dict[str, str]:
     shape = rows.x.shape[1:]
-    if len(shape) == 3 and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
-        raise UserError(
-            f"x has rows of shape {shape}, and pictures are read as height × width × channels; save "
-            "numpy.moveaxis(x, 1, -1) instead."
-        )
     if len(shape) in (2, 3) and min(shape[:2]) >= _LEAST_PICTURE:
-        return _convolutional(min(shape[:2]))
+        scaled = {} if rows.x.dtype == np.uint8 else {"model.inputs": "standardise"}
+        return {**_convolutional(min(shape[:2])), **scaled}
     return {} if rows.x.dtype == np.uint8 else _of_table(rows)
 
 

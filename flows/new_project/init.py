@@ -31,9 +31,16 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
 
-    Without a file the data are the digits that come with scikit-learn. Answers with what was made, what was guessed and
-    what to type next. UserError, and nothing made, for a folder that holds anything, and where the file is no source.
+    A folder of pictures may take the place of the file. Without a file the data are the digits that come with
+    scikit-learn. Answers with what was made, what was guessed and what to type next. UserError, and nothing made, for a
+    folder that holds anything, and where the file is no source.
     """
+    if file is not None and file.is_dir():
+        file = file.resolve()  # `.` has no name
+        if folder.resolve().is_relative_to(file):
+            raise UserError(
+                f"DIR: got {folder}, expected a folder outside of the pictures in {file}. Name another folder."
+            )
     _must_be_free(folder, file)
     data = None if file is None else look(file, asked)
     text = params_template.text()
@@ -42,7 +49,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
     with _whole(folder):
         copied = file is not None and not _is_in(folder, file)
         if file is not None and copied:
-            shutil.copyfile(file, folder / file.name)
+            _copy(file, folder / file.name)
         ignored = "" if file is None else f"/{_as_pattern(file.name)}\n"
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "prefect.yaml", params_template.deployments().encode())
@@ -59,6 +66,14 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
         "read": None if data is None else _read(data),
         "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
     }
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, or a folder without what is hidden."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
+    else:
+        shutil.copyfile(source, target)
 
 
 def _must_be_free(folder: Path, file: Path | None) -> None:
@@ -111,5 +126,6 @@ def _plain(data: OwnData) -> str:
 def _read(data: OwnData) -> dict[str, Any]:
     """What the file holds."""
     rows = data.rows
-    clients = None if rows.client is None else len(set(rows.client.tolist()))
+    silos = rows.domain if rows.client is None else rows.client
+    clients = None if silos is None else len(set(silos.tolist()))
     return {"rows": len(rows.y), "shape": list(rows.x.shape[1:]), "classes": len(rows.classes), "clients": clients}

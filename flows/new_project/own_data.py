@@ -11,7 +11,8 @@ from silos.errors import UserError, shown
 from silos.rows import Rows, Task, some
 from silos.sources.load import load
 from silos.sources.npz_archive import read_arrays
-from silos.sources.source_params import Npz, Table
+from silos.sources.picture_folder import are_splits, list_pictures
+from silos.sources.source_params import Folder, Npz, Table
 from silos.sources.tables.column_kinds import Column
 from silos.sources.tables.look_at import ENDINGS, Look, look_at
 from silos.sources.tables.usable_columns import is_row_number, must_be_usable
@@ -22,6 +23,8 @@ CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
 _SHOWN = 20  # columns of a sentence
 _FEW = 20  # classes that are not counted by rows
 _ROWS_OF_A_CLASS = 10  # on average, or numbers that are more than a few are no classes
+_LEAST_PIXELS, _MOST_PIXELS = 8, 64  # of a side of a picture
+_LOOKED_AT = 100  # pictures whose size is looked at
 _MOST_DROPPED = 0.1  # of the rows, for a value that is missing
 _WHY = {"date": "dates", "mixed": "numbers among text", "unplain": "no plain numbers", "empty": "no values"}
 
@@ -40,22 +43,25 @@ class Asked:
 class OwnData:
     """The source that reads a file, what it reads there, and what was guessed of it, in words."""
 
-    source: Npz | Table
+    source: Npz | Table | Folder
     rows: Rows
     guessed: tuple[str, ...]
 
 
 def look(file: Path, asked: Asked) -> OwnData:
-    """What is in the file; UserError where that is not to be guessed, or cannot be read as a source."""
+    """What is in the file or folder; UserError where that is not to be guessed, or cannot be read as a source."""
     name = file.name.lower()
-    if not name.endswith((".npz", *ENDINGS)):
+    is_folder = file.is_dir() and not name.endswith((".npz", *ENDINGS))
+    if not is_folder and not name.endswith((".npz", *ENDINGS)):
         raise UserError(
-            f"{file}: data come as .npz, {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; save them as one of these."
+            f"{file}: data come as .npz, {', '.join(ENDINGS)} or a folder of pictures; save them as one of these."
         )
     if asked.client is not None and asked.clients is not None:
         raise UserError(
             "--client names the silo of each row, and --clients deals the rows to others; give one of them."
         )
+    if is_folder:
+        return _pictures(file, asked)
     if not file.is_file():
         raise UserError(f"--data {file}: {'this is a folder' if file.is_dir() else 'there is no such file'}.")
     return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
@@ -72,6 +78,45 @@ def _archive(file: Path, asked: Asked) -> OwnData:
     task, why = _task(asked, held["y"].ravel())
     source = Npz(kind="npz", path=file.name, task=task)
     return OwnData(source, load(source, file.parent, 0), (*why, *_dealt(asked)))
+
+
+def _pictures(folder: Path, asked: Asked) -> OwnData:
+    """Take the classes, and the silos if there are domains, from the names of folders; guess the size of a row."""
+    for option, value in (("--label", asked.label), ("--client", asked.client)):
+        if value is not None:
+            raise UserError(
+                f"{option}: got {value}, expected no column, since {folder.name} is a folder of pictures. Drop {option}: "
+                "the label is the folder of a picture, and the silo is the folder above it."
+            )
+    if asked.task == "regression":
+        raise UserError(
+            f"--task: got regression, expected classification, since the label in {folder.name} is the name of a folder. "
+            "Save x and y as .npz for numbers."
+        )
+    found = list_pictures(folder.name, folder)
+    domains = {domain for domain, _, _ in found}
+    has_domains = domains != {""} and not are_splits(domains)
+    if asked.clients is None and not has_domains:
+        raise UserError(f"{folder.name} has no folders of silos above those of the classes; {_DEAL}.")
+    size = _size([path for _, _, path in found])
+    source = Folder(kind="folder", path=folder.name, size=size)
+    silos = ("silos by the folders above those of the classes",) if asked.clients is None else _dealt(asked)
+    guessed = ("labels by the folders' names", *silos, f"each picture is squeezed to {size} x {size} pixels")
+    return OwnData(source, load(source, folder.parent, 0), guessed)
+
+
+def _size(paths: Sequence[Path]) -> int:
+    """Choose the pixels of a side: as most of the pictures have, within what a small network learns from quickly."""
+    from PIL import Image
+
+    sides = []
+    for path in paths[:: max(1, len(paths) // _LOOKED_AT)]:
+        try:
+            with Image.open(path) as picture:
+                sides.append(min(picture.size))
+        except Exception:  # reading all pictures names it
+            continue
+    return min(max(int(np.median(sides or [_MOST_PIXELS])), _LEAST_PIXELS), _MOST_PIXELS)
 
 
 def _table(file: Path, asked: Asked) -> OwnData:

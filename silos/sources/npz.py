@@ -8,10 +8,19 @@ from silos.errors import UserError
 from silos.rows import Rows
 from silos.schema import Feature, is_table, twice
 from silos.sources.npz_archive import read_arrays
-from silos.sources.own_file import split_names, told_apart
+from silos.sources.own_file import ROUNDED, split_names, told_apart
 from silos.sources.source_params import Npz
 
 _DOUBLE = 52  # binary digits of a float64 behind the first
+_SINGLE = 2**24  # up to which float32 holds all whole numbers
+_CHANNELS = (1, 3, 4)  # of a picture
+_SMALLER = "subtract its smallest value, or save it in another unit"
+_INSTEAD = {
+    "M": "save the days since one day as numbers",
+    "m": "save it in days as numbers",
+    "c": "save its real and imaginary parts as columns",
+    "V": "save its fields as the columns of one array",
+}
 
 
 def npz(source: Npz, root: Path) -> Rows:
@@ -25,6 +34,7 @@ def npz(source: Npz, root: Path) -> Rows:
         raise UserError(f"{name}: x has shape {x.shape}, rows without a number in them; give each row one at least.")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    _check_channels(name, x)
     features = _feature_names(name, x, arrays.pop("features", None))
     for key, array in {**arrays, "y": y}.items():
         if key != "x" and array.ndim != 1:
@@ -37,7 +47,7 @@ def npz(source: Npz, root: Path) -> Rows:
     split = arrays.get("split")
     classes, targets = _labels(name, y) if source.task == "classification" else ([], _numbers(name, y))
     return Rows(
-        x=_features(name, x, client),
+        x=_features(name, x, client, features),
         y=targets,
         classes=classes,
         client=client,
@@ -48,14 +58,28 @@ def npz(source: Npz, root: Path) -> Rows:
     )
 
 
-def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray:
+def _check_channels(name: str, x: np.ndarray) -> None:
+    """Raise a UserError for pictures that look like channels × height × width."""
+    if x.ndim != 4:
+        return
+    first, height, width = x.shape[1:]
+    if first < min(height, width) and width not in _CHANNELS and (first in _CHANNELS or height == width):
+        raise UserError(
+            f"{name}: x has rows of shape {x.shape[1:]}, and pictures are read as height × width × channels; save "
+            "numpy.moveaxis(x, 1, -1) instead. If these are channels last, save numpy.swapaxes(x, 1, 2)."
+        )
+
+
+def _features(name: str, x: np.ndarray, client: np.ndarray | None, features: tuple[Feature, ...]) -> np.ndarray:
     """x as uint8, or else as finite float32, NaN in a table only: (n, *shape); plain numbers become one feature a row."""
     if x.ndim == 1:
         x = x[:, None]
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x)
     if x.dtype.kind not in "fiub":
-        raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; encode its columns first.")
+        instead = _INSTEAD.get(x.dtype.kind, "encode its columns first")
+        raise UserError(f"{name}: x holds {x.dtype}, and must hold numbers; {instead}.")
+    exact = x
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
     fits = np.isfinite(x)
@@ -69,7 +93,35 @@ def _features(name: str, x: np.ndarray, client: np.ndarray | None) -> np.ndarray
         raise UserError(
             f"{name}: row {row}{owner} of x has a value that is not a finite float32{more}; fill in or drop such rows."
         )
+    small = exact.dtype.kind in "iu" and exact.min() >= -_SINGLE and exact.max() <= _SINGLE
+    if not small and not np.can_cast(exact.dtype, np.float32):
+        _check_rounding(name, exact, x, features)
     return x
+
+
+def _check_rounding(name: str, exact: np.ndarray, x: np.ndarray, features: tuple[Feature, ...]) -> None:
+    """Raise a UserError if float32 does not tell the values of a column apart, or those of pictures.
+
+    exact: (n, *shape) as saved; x: the same as float32, NaN in a table only.
+    """
+    if x.ndim > 2:
+        wide = np.float64 if exact.dtype == np.float64 else np.longdouble
+        spread = wide(exact.max()) - wide(exact.min())
+        moved = max(np.abs(row - rounded).max() for row, rounded in zip(map(wide, exact), x, strict=True))
+        if spread and moved > ROUNDED * spread:
+            raise UserError(
+                f"{name}: x differs by less than float32 can tell at its size, {exact.min():.17g} to {exact.max():.17g}; "
+                f"{_SMALLER}."
+            )
+        return
+    for at, (column, rounded) in enumerate(zip(exact.T, x.T, strict=True)):
+        there = ~np.isnan(rounded)
+        if not told_apart(column[there], rounded[there]):
+            named = f" ({features[at].name!r})" if features else ""
+            raise UserError(
+                f"{name}: column {at} of x{named} differs by less than float32 can tell at its size, such as "
+                f"{column[there][0]}; {_SMALLER}."
+            )
 
 
 def _feature_names(name: str, x: np.ndarray, names: np.ndarray | None) -> tuple[Feature, ...]:
@@ -132,7 +184,7 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
     if not np.isfinite(targets).all():
         row = int((~np.isfinite(targets)).argmax())
         raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
-    if not told_apart(y.astype(np.float64), targets):
+    if not told_apart(y, targets):
         raise UserError(
             f"{name}: y differs by less than float32 can tell at its size; subtract its mean before saving."
         )
@@ -144,7 +196,13 @@ def _names(name: str, key: str, column: np.ndarray | None) -> np.ndarray | None:
     if column is None:
         return None
     if column.dtype.kind not in "iuU":
-        raise UserError(f"{name}: {key} holds {column.dtype}, and must hold strings or whole numbers.")
+        real = column.dtype.kind == "f"
+        unnamed = "drop rows where it is NaN, and " if real and np.isnan(column).any() else ""
+        kind = "int" if real and (np.isnan(column) | (column == np.floor(column))).all() else "str"
+        raise UserError(
+            f"{name}: {key} holds {column.dtype}, and must hold strings or whole numbers; {unnamed}save "
+            f"{key}.astype({kind})."
+        )
     names = column.astype(str)
     empty = np.char.str_len(names) == 0
     if empty.any():

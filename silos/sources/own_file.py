@@ -7,7 +7,7 @@ import numpy as np
 from silos.errors import UserError
 from silos.rows import SPLITS
 
-_ROUNDED = 0.01  # of the values' standard deviation, that rounding to float32 may move one
+ROUNDED = 0.01  # of the values' standard deviation, that rounding to float32 may move one
 _SPLIT_CODES = {"0": "train", "1": "test", "2": "validation", **{name: name for name in SPLITS}}
 
 
@@ -21,8 +21,11 @@ def must_be_there(name: str, path: Path) -> None:
 
 
 def told_apart(exact: np.ndarray, rounded: np.ndarray) -> bool:
-    """Whether values still differ as they did, once rounded. exact: (n,) float64; rounded: (n,) float32, all finite."""
-    return bool(exact.max() == exact.min() or np.abs(exact - rounded).max() <= _ROUNDED * exact.std())
+    """Whether values still differ as they did, once rounded. exact: (n,) real numbers; rounded: (n,) float32, all finite."""
+    if exact.dtype != np.float64:
+        exact = exact.astype(np.longdouble)  # holds integers of 64 bits
+    spread = ROUNDED * exact.std() if len(exact) else 0.0
+    return not len(exact) or bool(exact.max() == exact.min() or np.abs(exact - rounded).max() <= spread)
 
 
 def split_names(name: str, column: np.ndarray) -> np.ndarray:

@@ -149,11 +149,24 @@ class Gtsrb(Downloaded):
 
 
 class Folder(Section):
-    """Pictures as domain/class/file, the layout of PACS; each becomes `size` x `size` pixels in colour."""
+    """Pictures as domain/class/file, the layout of PACS, or class/file; each becomes `size` x `size` pixels in colour."""
 
     kind: Literal["folder"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
     size: int = Field(ge=1, le=bounds.SIDE)
+    range: tuple[Number, Number] | None = Field(
+        default=None,
+        description="values that become black and white in pictures of more than 8 bits; null: their type's",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_range_in_order(self) -> "Folder":
+        if self.range and not self.range[0] < self.range[1]:
+            raise ValueError(
+                f"range: got [{self.range[0]:g}, {self.range[1]:g}], expected two increasing numbers. "
+                "Give the lowest value first"
+            )
+        return self
 
 
 class Synthetic(Section):

@@ -12,6 +12,7 @@ from tasks.recording.figures.line_labels import label_ends
 from tasks.recording.figures.style import GREY, drawable_name, drawable_names, look, new_figure, set_rounds, set_title
 
 ACCURACY = QUANTITIES["classification"]
+_SHORT = 20  # letters of a name
 
 
 def draw_comparison(
@@ -22,7 +23,9 @@ def draw_comparison(
 ) -> None:
     """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
     methods = list(curves)
-    figure, (left, middle, right) = new_figure(16.5, max(4.6, 1.5 + 0.3 * len(methods)), 3)
+    longest = max(map(len, drawable_names(methods)), default=0)
+    width = 16.5 + 0.35 * max(0, longest - _SHORT)  # names stand beside each of the three panels
+    figure, (left, middle, right) = new_figure(width, max(4.6, 1.5 + 0.3 * len(methods)), 3)
     looks = {method: look(at, max(map(len, curves[method]), default=1)) for at, method in enumerate(methods)}
     lines = []
     for method, seeds in curves.items():
@@ -55,7 +58,7 @@ def draw_comparison(
         right.plot([quantity.axis(p["low"]), quantity.axis(p["high"])], [at, at], color=colour, linewidth=2.2)
         right.plot(quantity.axis(p["difference"]), at, marker, color=colour)
     _set_rows(right, [p["method"] for p in paired])
-    set_title(right, f"Difference to {drawable_name(paired[0]['reference'])}, 95 % interval" if paired else "")
+    set_title(right, f"Difference to {drawable_name(paired[0]['reference'], _SHORT)}, 95 % interval" if paired else "")
     right.set(xlabel=quantity.difference_axis)
     if curves:
         label_ends(left, lines, methods)

@@ -20,6 +20,8 @@ from tasks.recording.figures.style import (
 
 ACCURACY = QUANTITIES["classification"]
 _LINES = 100  # that can be read beside each other
+_LEGEND = 24  # domains that a legend has room for
+_HIGHEST = 30  # inches of a picture
 
 
 def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> None:
@@ -77,16 +79,18 @@ def draw_groups(path: Path, history: Mapping[int, Mapping[str, int]]) -> None:
     table = [[history[number].get(client, math.nan) for number in rounds] for client in clients]
     highest = max(g for groups in history.values() for g in groups.values())
     colours = ListedColormap([COLOURS[group % len(COLOURS)] for group in range(highest + 1)])
-    figure, axes = new_figure(8, min(1.4 + 0.28 * len(clients), 30), 1)
+    figure, axes = new_figure(8, min(1.4 + 0.28 * len(clients), _HIGHEST), 1)
     sides = (rounds[0] - 0.5, rounds[-1] + 0.5, len(clients) - 0.5, -0.5)
     axes.imshow(table, colours, vmin=-0.5, vmax=highest + 0.5, aspect="auto", interpolation="nearest", extent=sides)
     axes.grid(visible=False)
     if len(clients) <= _LINES:
         axes.set_yticks(range(len(clients)), drawable_names(clients))
-    set_title(axes, f"Who was with whom: {len(set(last.values()))} groups at the end")
+    count = len(set(last.values()))
+    set_title(axes, f"Who was with whom: {count} group{'s' * (count > 1)} at the end")
     axes.set(ylabel="client" if len(clients) <= _LINES else f"{len(clients)} clients")
     set_rounds(axes)
-    _number_groups(axes, [last[client] for client in clients])
+    if count <= 2 * _LINES:
+        _number_groups(axes, [last[client] for client in clients])
     style.write_figure(figure, path)
 
 
@@ -115,13 +119,17 @@ def draw_codebook(
         if len(words):
             axes.scatter(*zip(*words, strict=True), s=26, color=colour, marker="x", linewidths=1.2)
     marks = [axes.scatter(*zip(*shared, strict=True), s=34, color="black", marker="+", linewidths=1.2)]
+    listed = domains if len(domains) <= _LEGEND else domains[: _LEGEND - 1]
     marks += [
         axes.scatter([], [], s=24, color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)])
-        for at in range(len(domains))
+        for at in range(len(listed))
     ]
+    if len(listed) < len(domains):
+        marks += axes.plot([], [], linestyle="")
     marks += [axes.scatter([], [], s=26, color=GREY, marker="x")]
     set_title(axes, "Features and words")
     axes.set(xlabel="first direction of the shared words", ylabel="second")
-    named = ["shared words", *(name or "features" for name in domains), "own words"]
+    more = [f"and {len(domains) - len(listed)} more"] if len(listed) < len(domains) else []
+    named = ["shared words", *(name or "features" for name in listed), *more, "own words"]
     set_legend(axes, marks, named, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     style.write_figure(figure, path)

@@ -44,6 +44,7 @@ _NAMED = 40  # silos beside each other whose names can be read
 _RANKED = 25  # features
 _LEAST = 10  # rows of a silo in a bin, below which shares of classes are chance
 _LETTERS = 24  # of a name in a panel
+_ABREAST = 40  # letters that a panel is wide
 
 
 def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int]) -> None:
@@ -81,7 +82,8 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
     axes.grid(visible=False)
     left = len(ranking) - len(shown)
     set_title(axes, "Which features differ" + (f": the first {len(shown)} of {len(ranking)}" if left else ""))
-    axes.legend(frameon=False, loc="lower right")
+    axes.set_xlim(left=0)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=8, borderaxespad=0.2)
     style.write_figure(figure, path)
 
 
@@ -92,9 +94,10 @@ def draw_close_ups(
     figure, axes = new_figure(13.5, 2.9 * len(close_ups), 3, len(close_ups))
     drawn: tuple[int, int] | None = None  # of each pair, label shares are drawn once
     for line, one in zip(np.atleast_2d(axes), close_ups, strict=True):
-        both = [drawable_name(names[at], _LETTERS) for at in (one.first, one.second)]
+        both = [drawable_name(names[at], _ABREAST // 2) for at in (one.first, one.second)]
         named = drawable_name(features[one.feature], _LETTERS)
-        set_title(line[0], f"{both[0]} and {both[1]}: {named}")
+        pair = f"{both[0]} and {both[1]}:"
+        set_title(line[0], f"{pair}{' ' if len(pair) + len(named) < _ABREAST else chr(10)}{named}")
         _draw_density(line[0], one, both)
         _draw_posterior(line[1], one, classes)
         if (one.first, one.second) == drawn:
@@ -107,7 +110,8 @@ def draw_close_ups(
             if one.ends is not None:
                 panel.locator_params(axis="x", nbins=6)
             else:
-                panel.set_xticks(range(len(one.values)), drawable_names(one.values))
+                every = math.ceil(sum(len(value) + 2 for value in one.values) / _ABREAST)
+                panel.set_xticks(range(0, len(one.values), every), drawable_names(one.values[::every]))
     style.write_figure(figure, path)
 
 
@@ -175,7 +179,7 @@ def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
         panel.text(0.5, 0.5, "No label is told by both", ha="center", color=GREY, transform=panel.transAxes)
         return
     panel.set_ylim(0, 1.08 * max(0.01, np.nan_to_num(share[:, :, worst]).max(initial=0)))
-    set_legend(panel, marks, [classes[at] for at in worst], fontsize=9)
+    set_legend(panel, marks, [drawable_name(classes[at], _LETTERS) for at in worst], fontsize=9)
 
 
 def _draw_labels(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """What is in data/, as a picture."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ _SPLITS = {"train": COLOURS[0], "validation": COLOURS[4], "test": "#cfe3f3"}
 """From dark to light, so that they differ in grey."""
 
 _NAMED = 30  # classes
+_LEAST, _MOST = 16, 64  # pixels of a side of an image, about
 
 Examples = Mapping[str, Sequence[Any | None]]
 """Client to one image for each class that is shown, None where it has no row of that class."""
@@ -23,6 +25,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     height += room_below(classes) if len(classes) <= _NAMED else 0.0
     panels = 2 + bool(examples)
     figure, axes = new_figure(4.5 * panels, height, panels)
+    figure.get_layout_engine().set(wspace=0.06)  # for the label of the colour bar
     _draw_rows(axes[0], clients, overview["count"])
     if classes:
         shares = [list(c["label_shares"].values()) for c in clients]
@@ -37,14 +40,14 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     else:
         _draw_targets(axes[1], clients)
     if examples:
-        sheet, step = _contact_sheet(list(examples.values()))
+        sheet, width = _contact_sheet(list(examples.values()))
         columns = len(next(iter(examples.values())))
-        axes[-1].imshow(sheet, cmap="gray", aspect="equal", interpolation="nearest")
-        set_title(
-            axes[-1],
-            "A training row of each class" + (f" ({len(examples)} clients)" if len(clients) > len(examples) else ""),
-        )
-        set_names(axes[-1], classes[:columns], [step * (i + 0.5) for i in range(columns)])
+        axes[-1].imshow(sheet, cmap="gray", vmin=0, vmax=1, aspect="equal", interpolation="nearest")
+        axes[-1].set_anchor("W")  # the title has the room beside the sheet
+        of = [f"{len(examples)} clients"] if len(clients) > len(examples) else []
+        of += _channels_shown(overview["shape"])
+        set_title(axes[-1], "A training row of each class" + (f" ({', '.join(of)})" if of else ""))
+        set_names(axes[-1], classes[:columns], [(width + 1) * i + (width - 1) / 2 for i in range(columns)])
         axes[-1].set(yticks=[], xlabel="label")
         axes[-1].spines[["left", "bottom"]].set_visible(False)
         axes[-1].tick_params(length=0)
@@ -93,16 +96,44 @@ def _draw_targets(ax: Any, clients: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _contact_sheet(clients: Sequence[Sequence[Any | None]]) -> tuple[Any, int]:
-    """One line of images a client, (lines, columns) pixels in [0, 1] with a pixel of white between; and a column's width."""
+    """Arrange images as one line a client, with a pixel of white between.
+
+    Returns:
+        The pixels in [0, 1], (lines, columns) in grey or (lines, columns, 3) in colour, and the width of an image.
+    """
     import numpy as np
 
-    first = next(image for images in clients for image in images if image is not None)
-    height, width = first.shape[:2]
-    sheet = np.ones((len(clients) * (height + 1), len(clients[0]) * (width + 1), *first.shape[2:]))
-    for line, images in enumerate(clients):
+    drawn = [[None if image is None else _thumbnail(image) for image in images] for images in clients]
+    height, width, *colours = next(image for images in drawn for image in images if image is not None).shape
+    sheet = np.ones((len(drawn) * (height + 1), len(drawn[0]) * (width + 1), *colours))
+    for line, images in enumerate(drawn):
         for column, image in enumerate(images):
             if image is not None:
-                scale = 255 if image.dtype == np.uint8 else max(float(np.abs(image).max()), 1e-9)
                 y, x = line * (height + 1), column * (width + 1)
-                sheet[y : y + height, x : x + width] = np.clip(image / scale, 0, 1)
-    return sheet, width + 1
+                sheet[y : y + height, x : x + width] = image
+    return sheet, width
+
+
+def _thumbnail(image: Any) -> Any:
+    """Make an image of any size, channels and type drawable: (height, width) or (height, width, 3) in [0, 1].
+
+    Bytes are divided by 255, other numbers spread from the image's least to its greatest.
+    """
+    import numpy as np
+
+    if image.ndim == 3:
+        image = image[..., :3] if image.shape[2] in (3, 4) else image[..., 0]
+    coarse = math.ceil(max(image.shape[:2]) / _MOST)
+    steps = [min(coarse, max(1, side // _LEAST)) for side in image.shape[:2]]  # a short side keeps its pixels
+    pixels = image[:: steps[0], :: steps[1]]
+    low, high = (0, 255) if pixels.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
+    for axis in (0, 1):
+        pixels = pixels.repeat(max(1, round(_LEAST / pixels.shape[axis])), axis)
+    return (pixels - low) / max(high - low, 1e-9)
+
+
+def _channels_shown(shape: Sequence[int]) -> list[str]:
+    """Name the channels that are drawn if not all are."""
+    if len(shape) < 3 or shape[2] in (1, 3):
+        return []
+    return [f"{'first 3' if shape[2] == 4 else 'first'} of {shape[2]} channels"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from typer.main import get_command
 
 from flows import method as methods
@@ -326,3 +327,80 @@ def test_pictures_with_channels_first_are_told_apart(tmp_path, save):
     file = save(x=np.zeros((ROWS, 3, 32, 32), np.uint8))
     with pytest.raises(UserError, match=r"save numpy\.moveaxis\(x, 1, -1\) instead"):
         init(tmp_path / "study", file, Asked())
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Write pictures of these names and this size; those of cats are dark."""
+
+    def build(*folders: str, size: tuple[int, int] = (24, 30)) -> Path:
+        for place in folders:
+            (tmp_path / "pics" / place).mkdir(parents=True)
+            for at in range(6):
+                grey = at + 200 * (not place.endswith("cat"))
+                Image.new("L", size, grey).save(tmp_path / "pics" / place / f"{at}.png")
+        return tmp_path / "pics"
+
+    return build
+
+
+def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_path, pictures):
+    base = pictures("north/cat", "north/dog", "south/cat", "south/dog")
+    (base / ".cache").mkdir()
+    made = init(tmp_path / "study", base, Asked())
+    assert made["copied"] == "pics"
+    assert made["read"] == {"rows": 24, "shape": [24, 24, 3], "classes": 2, "clients": 2}
+    assert made["guessed"][-1] == "each picture is squeezed to 24 x 24 pixels"
+    assert not (tmp_path / "study" / "pics" / ".cache").exists()
+    params = params_of(made)
+    assert params.data.source.model_dump(exclude_defaults=True) == {"kind": "folder", "path": "pics", "size": 24}
+    assert (params.data.scheme[0].column, params.model.kind) == ("domain", "cnn")
+    project = Project.open(root=tmp_path / "study")
+    assert make(project)["clients"] == 2
+    assert project.problem(0).network.init(server_stream(0, 0, "init"))
+
+
+@pytest.mark.parametrize("folders", [("cat", "dog"), ("train/cat", "train/dog", "test/cat", "test/dog")])
+def test_pictures_without_silos_are_dealt_if_it_is_asked_for(tmp_path, pictures, folders):
+    base = pictures(*folders)
+    with pytest.raises(UserError, match=r"pics has no folders of silos above those of the classes; give --clients 5"):
+        init(tmp_path / "study", base, Asked())
+    params = params_of(init(tmp_path / "study", base, Asked(clients=2)))
+    assert [step.model_dump() for step in params.data.scheme] == [{"kind": "equal", "within": None, "clients": 2}]
+    assert make(Project.open(root=tmp_path / "study"))["rows"]["test"] == (12 if len(folders) == 4 else 4)
+
+
+@pytest.mark.parametrize(("size", "side"), [((1, 1), 8), ((300, 900), 64), ((33, 40), 33)])
+def test_the_size_of_pictures_is_guessed_within_what_a_small_network_takes(tmp_path, pictures, size, side):
+    made = init(tmp_path / "study", pictures("a/cat", "a/dog", size=size), Asked())
+    assert params_of(made).data.source.size == side
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Asked(label="cat"), "--label: got cat, expected no column"),
+        (Asked(client="north"), "--client: got north, expected no column"),
+        (Asked(task="regression"), "--task: got regression, expected classification"),
+    ],
+)
+def test_options_for_columns_are_refused_for_pictures(tmp_path, pictures, asked, said):
+    with pytest.raises(UserError, match=said):
+        init(tmp_path / "study", pictures("a/cat"), asked)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_project_inside_of_its_pictures_is_refused_and_one_around_them_copies_nothing(
+    tmp_path, pictures, monkeypatch
+):
+    monkeypatch.chdir(pictures("a/cat", "a/dog"))
+    with pytest.raises(UserError, match="expected a folder outside of the pictures"):
+        init(Path("study"), Path(), Asked())
+    monkeypatch.chdir(tmp_path)
+    assert init(Path(), Path("pics"), Asked())["copied"] is None
+
+
+def test_pictures_of_floats_are_standardised(tmp_path, save):
+    x = 1000 * np.random.default_rng(0).random((ROWS, 8, 8))
+    model = params_of(init(tmp_path / "study", save(x=x), Asked())).model
+    assert (model.kind, model.inputs) == ("cnn", "standardise")

@@ -69,10 +69,50 @@ def test_a_broken_picture_is_named(tmp_path, pacs, damage):
 def test_a_missing_or_empty_folder_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"pacs: no such folder .*domain/class/file"):
         read(tmp_path)
-    (tmp_path / "pacs" / "dog").mkdir(parents=True)
-    (tmp_path / "pacs" / "dog" / "x.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"pacs holds no pictures as domain/class/file"):
+    (tmp_path / "pacs").mkdir()
+    (tmp_path / "pacs" / "x.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"pacs holds no pictures as domain/class/file or class/file"):
         read(tmp_path)
+
+
+def draw(folder, *names):
+    """Pictures whose red tells their place in `names`."""
+    for red, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (red, 100, 200)).save(folder / name)
+
+
+def test_pictures_without_a_domain_have_classes_only(tmp_path):
+    draw(tmp_path / "pacs", "dog/a.png", "cat/b.png", "cat/a.png", "test/a.png")
+    rows = read(tmp_path)
+    assert rows.x[:, 0, 0, 0].tolist() == [2, 1, 0, 3]
+    assert rows.classes == ["cat", "dog", "test"]
+    assert (rows.domain, rows.split) == (None, None)
+
+
+def test_folders_that_are_called_as_splits_are_splits(tmp_path):
+    draw(tmp_path / "pacs", "train/cat/a.png", "VAL/cat/a.png", "test/dog/a.png")
+    rows = read(tmp_path)
+    assert rows.split.tolist() == ["validation", "test", "train"]
+    assert rows.domain is None
+    draw(tmp_path / "other" / "pacs", "train/cat/a.png", "val/cat/a.png")
+    assert read(tmp_path / "other").split.tolist() == ["train", "test"]
+    draw(tmp_path / "pacs", "art/cat/a.png")
+    assert read(tmp_path).domain.tolist() == ["VAL", "art", "test", "train"]
+
+
+def test_pictures_at_two_depths_are_refused(tmp_path, pacs):
+    draw(pacs, "art/over.png")
+    with pytest.raises(UserError, match=r"as class/file \(art/over\.png\) and as domain/class/file \(art/cat/x\.png\)"):
+        read(tmp_path)
+
+
+def test_the_range_of_deep_pictures_is_given_in_params(tmp_path, pacs):
+    Image.fromarray(np.full((5, 5), 0.25, np.float32)).save(pacs / "art" / "cat" / "a.tif")
+    given = Folder(kind="folder", path="pacs", size=4, range=[-1, 1])
+    assert load(given, tmp_path, 0).x[0, 0, 0].tolist() == [159] * 3
+    with pytest.raises(ValueError, match=r"range: got \[1, 1\], expected two increasing numbers"):
+        Folder(kind="folder", path="pacs", size=4, range=[1, 1])
 
 
 @pytest.mark.parametrize("form", ["TIFF", "PNG", "WEBP"])

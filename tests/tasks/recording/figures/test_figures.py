@@ -72,7 +72,7 @@ def silos_of_evil(path) -> None:
     rows = {"train": 1, "validation": 1, "test": 1}
     clients = [{"name": n, "domain": "", "rows": rows, "label_shares": dict.fromkeys(EVIL, 0.1)} for n in EVIL]
     images = {name: [np.zeros((4, 4), np.uint8)] * len(EVIL) for name in EVIL}
-    draw_silos(path, {"count": 10_000, "clients": clients, "classes": list(EVIL)}, images)
+    draw_silos(path, {"count": 10_000, "clients": clients, "classes": list(EVIL), "shape": [4, 4]}, images)
 
 
 def groups_of_evil(path) -> None:
