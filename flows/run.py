@@ -12,6 +12,7 @@ from flows.console.ctrl_c import heed
 from flows.console.run_news import say_notes, say_result, say_round, say_warnings
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
+from flows.experiment.baseline import baseline
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
@@ -22,7 +23,7 @@ from flows.experiment.one_run.mlflow_run import finish, ticket
 from flows.experiment.one_run.run_folder import Kept, RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.scaling.agreed import Agreed, agreed
-from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_scores, notes_of_training
+from flows.experiment.scaling.run_notes import Note, notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, start
@@ -211,8 +212,13 @@ class _Run:
             **records.totals_of(rounds),
             "parameters": to_learn(model.network),
             "metrics": metrics,
+            "baseline": baseline(project),
             "doubts": doubts,
-            "notes": notes + notes_of_training(self.folder, last, metrics, quantity),
+            "notes": [
+                *notes,
+                *notes_of_training(self.folder, last, metrics, quantity),
+                *notes_of_best(self.folder, reported, last, quantity),
+            ],
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(project.root)),
         }

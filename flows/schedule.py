@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.console.printing.literal_text import say
-from flows.console.printing.run_printing import headline
+from flows.console.printing.run_printing import headline, sentences_after
+from flows.doors.verb import IncompleteError
 from silos.errors import UserError
 
 FIELDS = 5  # minute, hour, day, month, weekday
@@ -98,16 +99,25 @@ def _started(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def _done(flow: Any, flow_run: Any, state: Any) -> None:
-    comparison = state.result(raise_on_failure=False)
-    say(f"{_now()}  {comparison['experiment']} done. {headline(comparison['paired'])}")
+    _say_comparison(state.result(raise_on_failure=False))
+
+
+def _say_comparison(comparison: dict[str, Any]) -> None:
+    ended = "ended" if comparison["failed"] else "done"
+    say(f"{_now()}  {comparison['experiment']} {ended}. {headline(comparison['paired'])}")
     for p in comparison["paired"]:
         say(f"  {p['sentence']}")
+    for sentence in sentences_after(comparison):
+        say(f"  {sentence}")
     for failure in comparison["failed"]:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
-    if "aborted" in state.message:  # Prefect's name for both signals, with either hook
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, IncompleteError):
+        _say_comparison(error.answer)
+    elif "aborted" in state.message:  # Prefect's name for both signals, with either hook
         say(f"{_now()}  compare stopped; `siloflow compare --resume` with the same methods and seeds goes on")
     else:
         say(f"{_now()}  compare failed: {state.message}")

@@ -19,18 +19,30 @@ from flows.doors.own_server import prefects_api
 from silos.errors import UserError
 
 
+class IncompleteError(Exception):
+    """A verb's answer of which a part failed: to the caller it is the answer, in Prefect a flow run that failed."""
+
+    def __init__(self, message: str, answer: Any) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
 class Verb(Flow):
     """A flow that brings Prefect's API along where it is called from Python, and none is there."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """The flow's answer."""
-        if FlowRunContext.get() is not None:
-            args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
-            return super().__call__(*args, **options)
         try:
+            if FlowRunContext.get() is not None:
+                args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
+                return super().__call__(*args, **options)
             with prefects_api():
                 return super().__call__(*args, **options)
+        except IncompleteError as error:
+            return error.answer
         except UserError as error:
+            if FlowRunContext.get() is not None:
+                raise
             mistake = error
         raise mistake.with_traceback(None) from None
 
@@ -82,5 +94,7 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
             if FlowRunContext.get() is None:
                 raise
             return Failed(message=str(error), data=error)
+        except IncompleteError as error:
+            return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
 
     return run
