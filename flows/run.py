@@ -1,6 +1,5 @@
 """The flow `run`: one method, one seed, one data version. It owns the loop, once for every method."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from flows.experiment.one_run import records
 from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.identity import identity_of
 from flows.experiment.one_run.mlflow_run import finish, ticket
-from flows.experiment.one_run.run_folder import Kept, RunFolder, run_name
+from flows.experiment.one_run.run_folder import NO_RANK, Kept, RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.scaling.agreed import Agreed, agreed
 from flows.experiment.scaling.run_notes import Note, notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
@@ -140,7 +139,7 @@ class _Run:
         sampler = self.page.sampler(self.project.sampler)
         keep_best = params.evaluation.report == "best"
         say_warnings(self.folder.name, sampler.warnings(problem))
-        best = self.folder.best_round(number, quantity) if keep_best else (-math.inf, 0)
+        best = self.folder.best_round(number, quantity) if keep_best else (NO_RANK, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
         with Commits(self.folder, Kept.of(state, best[1])) as commits:
             while number < params.training.rounds and not state.finished and not reached:
@@ -161,7 +160,7 @@ class _Run:
                 record = records.round_record(round, report, scores, self.project.silos, quantity)
                 if score:
                     record["metrics"] |= scores_of_others(self.project, self.page, state, round)
-                validation = quantity.score(record["metrics"], "validation/")
+                validation = quantity.rank(record["metrics"], "validation/")
                 if keep_best and validation > best[0]:
                     best = (validation, number)
                     self.folder.save_best(state, number)

@@ -1,6 +1,7 @@
 """What is read of a run's folder at its end: a round at a time, however many there are."""
 
 import gc
+import math
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_what_is_read_is_all_of_it(folder: RunFolder) -> None:
     records = folder.rounds(MANY)
     assert [r["round"] for r in records] == list(range(1, MANY + 1))
     assert {r["dropped"] for r in records} == {CLIENTS // 2}
-    assert folder.best_round(MANY, ACCURACY) == (1.0, 7)
+    assert folder.best_round(MANY, ACCURACY) == ((1.0, -math.inf), 7)
     assert folder.curve("accuracy/mean", 3) == [(1, 0.01), (2, 0.02), (3, 0.03)]
     table: Path = READS["the table of clients"](folder, 2)
     lines = table.read_text(encoding="utf-8").splitlines()
