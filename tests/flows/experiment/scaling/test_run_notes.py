@@ -5,8 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_rows
+from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_best, notes_of_rows
+from models.assessment.quantities import QUANTITIES
+from silos.machine.files import write_bytes
 from silos.private import PrivateStore
 from tasks.running.runner import PlainRunner
 
@@ -27,3 +30,28 @@ def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, t
     problem = make_problem(dict.fromkeys(map(str, range(1001)), 10), silos=silos)
     (note,) = notes_of_rows(opened, problem, PlainRunner(1), PrivateStore(str(tmp_path / "private")))
     assert note["sentence"].startswith("inputs of 1000 of 1000 clients are far from unit scale")
+
+
+BEST = "on validation rows was worse at the end than in the best round, which is reported (evaluation.report is best)"
+
+
+@pytest.mark.parametrize(
+    ("task", "curve", "said"),
+    [
+        ("classification", [0.5, 0.8, 0.7, 0.78], True),
+        ("classification", [0.5, 0.8, 0.7, 0.795], False),  # by less than a hundredth
+        ("classification", [0.5, 0.6, 0.7, 0.8], False),
+        ("regression", [9.0, 5.0, 6.0, 5.1], True),
+        ("regression", [9.0, 5.0, 6.0, 5.01], False),
+        ("regression", [9.0, 6.0, 5.5, 5.0], False),
+    ],
+)
+def test_it_is_said_where_validation_became_worse_after_the_round_that_is_reported(task, curve, said, tmp_path):
+    quantity, folder = QUANTITIES[task], RunFolder(tmp_path / "run")
+    for number, value in enumerate(curve, 1):
+        metrics = {f"validation/{quantity.headline}": value}
+        write_bytes(*folder.journal.file({"round": number, "metrics": metrics}))
+    best = folder.best_round(len(curve), quantity)[1]
+    notes = notes_of_best(folder, best, len(curve), quantity)
+    assert [BEST in note["sentence"] for note in notes] == [True] * said
+    assert notes_of_best(folder, len(curve), len(curve), quantity) == []  # evaluation.report is last
