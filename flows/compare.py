@@ -5,9 +5,11 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
+from flows.console.printing.run_printing import not_complete
 from flows.doors.forms import MethodNames, MethodOrNone, Overrides, Seeds, Text
-from flows.doors.verb import verb
+from flows.doors.verb import IncompleteError, verb
 from flows.experiment import prefect_page
+from flows.experiment.baseline import against_baseline, scored_baseline
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.free_name import free_name
 from flows.experiment.many_runs import comparison_in_mlflow
@@ -28,6 +30,7 @@ from tasks.recording.figures.comparison_figure import draw_comparison
 from tasks.recording.json_files import write_json
 from tasks.recording.result_tables import table_rows
 from tasks.running.runner import PrefectRunner
+from tasks.scoring.pair import Kept
 
 Results = dict[tuple[str, int], dict[str, Any]]
 
@@ -137,8 +140,12 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     write_json(folder / "comparison.json", comparison)
     comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison, called)
     prefect_page.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
-    for line in (p["sentence"] for p in comparison["paired"]):
+    for line in filter(
+        None, [*(p["sentence"] for p in comparison["paired"]), (comparison["baseline"] or {}).get("sentence")]
+    ):
         prefect_page.logged(line)
+    if failed:
+        raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)
     return comparison
 
 
@@ -195,6 +202,7 @@ def _conclusions(
             paired.append({**about, "distinguishable": difference.distinguishable, **said})
     return {
         "table": table_rows(list(results.values()), quantity),
+        "baseline": _baseline(project, results, tuned=bool(chosen)),
         "paired": paired,
         "ensembles": [
             one
@@ -202,6 +210,15 @@ def _conclusions(
             if (one := _ensemble(_project_of(project, overrides, chosen.get(method)), method, wanted, results))
         ],
     }
+
+
+def _baseline(project: Project, results: Results, tuned: bool) -> dict[str, Any] | None:
+    """The answer that takes no inputs, and each method against it on the seeds that it finished; None without test rows."""
+    runs: dict[str, list[Kept]] = {}
+    for (method, _), result in results.items():
+        runs.setdefault(method, []).append(kept(project, project.root / result["folder"]))
+    with scored_baseline(project) as found:
+        return None if found is None else against_baseline(project, found, runs, tuned)
 
 
 def _ensemble(project: Project, method: str, wanted: dict[str, Any], results: Results) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """The flow `run`: one method, one seed, one data version. It owns the loop, once for every method."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from flows.console.ctrl_c import heed, interruption
 from flows.console.run_news import say_notes, say_result, say_round, say_warnings
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
+from flows.experiment.baseline import baseline
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
@@ -19,10 +19,10 @@ from flows.experiment.one_run import records
 from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.identity import identity_of
 from flows.experiment.one_run.mlflow_run import finish, ticket
-from flows.experiment.one_run.run_folder import Kept, RunFolder, run_name
+from flows.experiment.one_run.run_folder import NO_RANK, Kept, RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.scaling.agreed import Agreed, agreed
-from flows.experiment.scaling.run_notes import Note, notes_of_rows, notes_of_scores, notes_of_training
+from flows.experiment.scaling.run_notes import Note, notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, start
@@ -140,7 +140,7 @@ class _Run:
         sampler = self.page.sampler(self.project.sampler)
         keep_best = params.evaluation.report == "best"
         say_warnings(self.folder.name, sampler.warnings(problem))
-        best = self.folder.best_round(number, quantity) if keep_best else (-math.inf, 0)
+        best = self.folder.best_round(number, quantity) if keep_best else (NO_RANK, 0)
         reached = number > 0 and self._reached(self.folder.journal.read(number))
         with Commits(self.folder, Kept.of(state, best[1])) as commits:
             while number < params.training.rounds and not state.finished and not reached:
@@ -161,7 +161,7 @@ class _Run:
                 record = records.round_record(round, report, scores, self.project.silos, quantity)
                 if score:
                     record["metrics"] |= scores_of_others(self.project, self.page, state, round)
-                validation = quantity.score(record["metrics"], "validation/")
+                validation = quantity.rank(record["metrics"], "validation/")
                 if keep_best and validation > best[0]:
                     best = (validation, number)
                     self.folder.save_best(state, number)
@@ -212,8 +212,13 @@ class _Run:
             **records.totals_of(rounds),
             "parameters": to_learn(model.network),
             "metrics": metrics,
+            "baseline": baseline(project),
             "doubts": doubts,
-            "notes": notes + notes_of_training(self.folder, last, metrics, quantity),
+            "notes": [
+                *notes,
+                *notes_of_training(self.folder, last, metrics, quantity),
+                *notes_of_best(self.folder, reported, last, quantity),
+            ],
             "weights_sha256": state.sha256(),
             "folder": str(self.folder.path.relative_to(project.root)),
         }

@@ -11,7 +11,8 @@ from typing import Any
 
 from flows.console.ctrl_c import Stopped
 from flows.console.printing.literal_text import say
-from flows.console.printing.run_printing import headline
+from flows.console.printing.run_printing import headline, sentences_after
+from flows.doors.verb import IncompleteError
 from silos.errors import UserError
 from silos.machine.locks import hold, is_locked
 
@@ -158,16 +159,25 @@ def _started(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def _done(flow: Any, flow_run: Any, state: Any) -> None:
-    comparison = state.result(raise_on_failure=False)
-    say(f"{_now()}  {comparison['experiment']} done. {headline(comparison['paired'])}")
+    _say_comparison(state.result(raise_on_failure=False))
+
+
+def _say_comparison(comparison: dict[str, Any]) -> None:
+    ended = "ended" if comparison["failed"] else "done"
+    say(f"{_now()}  {comparison['experiment']} {ended}. {headline(comparison['paired'])}")
     for p in comparison["paired"]:
         say(f"  {p['sentence']}")
+    for sentence in sentences_after(comparison):
+        say(f"  {sentence}")
     for failure in comparison["failed"]:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 
 def _failed(flow: Any, flow_run: Any, state: Any) -> None:
-    if "aborted" not in state.message:  # else a signal ended it, which the schedule says
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, IncompleteError):
+        _say_comparison(error.answer)
+    elif "aborted" not in state.message:  # else a signal ended it, which the schedule says
         say(f"{_now()}  compare failed: {state.message}")
 
 

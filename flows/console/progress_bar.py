@@ -32,6 +32,7 @@ class Terminal(Screen):
         self._bar = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("starting", total=None, count="", left="", news="", visible=False)
         self._runs, self._planned, self._ended = 1, 0, 0
+        self._over_here: set[str] = set()  # names of runs, which may fail after their end: where Prefect cannot be told
         self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
         self._number, self._rounds = 0, 0  # of the present run
         self._run, self._news = "starting", ""
@@ -79,13 +80,11 @@ class Terminal(Screen):
 
     def end(self, run: str, score: str | None, seconds: float) -> None:
         """A run is done; what it spared of its rounds will not come."""
-        self.say(f"{self._count()}{run:<20} {score or 'no test rows':<14}  {seconds:5.1f} s")
-        self._over()
+        self._over(run, f"{score or 'no test rows':<14}  {seconds:5.1f} s")
 
     def fail(self, run: str, reason: str) -> None:
         """A run ended with an error; others go on."""
-        self.say(f"{self._count()}{run:<20} failed: {reason}")
-        self._over()
+        self._over(run, f"failed: {reason}")
 
     def say(self, line: str) -> None:
         """Something that a person should know."""
@@ -107,8 +106,14 @@ class Terminal(Screen):
         """For the rounds that are left, at the pace of those that were made here; None before there is one."""
         return self._worked / self._made * max(self._planned - self.done, 0) if self._made else None
 
-    def _over(self) -> None:
-        self._ended += 1
+    def _over(self, run: str, how: str) -> None:
+        """Count a run once, though it may be told of twice."""
+        again = run in self._over_here
+        self._ended += not again
+        self._over_here.add(run)
+        self.say(f"{self._count()}{run:<20} {how}")
+        if again:
+            return
         spared = self._rounds - self._number if self._rounds else self._planned // self._runs  # it did not even begin
         self._skipped += spared
         self._number = self._rounds = 0
@@ -144,4 +149,4 @@ class Terminal(Screen):
 
     def _count(self) -> str:
         """Which run of how many this is, where there are several."""
-        return f"{self._ended + 1:>3} of {self._runs}  " if self._runs > 1 else ""
+        return f"{self._ended:>3} of {self._runs}  " if self._runs > 1 else ""

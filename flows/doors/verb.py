@@ -27,6 +27,14 @@ from silos.errors import UserError
 from silos.machine.locks import hold
 
 
+class IncompleteError(Exception):
+    """A verb's answer of which a part failed: to the caller it is the answer, in Prefect a flow run that failed."""
+
+    def __init__(self, message: str, answer: Any) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
 class Verb(Flow):
     """A flow that brings Prefect's API along where it is called from Python, and none is there."""
 
@@ -37,15 +45,19 @@ class Verb(Flow):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """The flow's answer; TypeError if these are not its parameters."""
         self._bind(args, options)
-        if FlowRunContext.get() is not None:
-            args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
-            with _holding():
-                return super().__call__(*args, **options)
         try:
+            if FlowRunContext.get() is not None:
+                args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
+                with _holding():
+                    return super().__call__(*args, **options)
             file_of(Path())  # before Prefect leaves its folder here
             with prefects_api(), _holding():
                 return super().__call__(*args, **options)
+        except IncompleteError as error:
+            return error.answer
         except UserError as error:
+            if FlowRunContext.get() is not None:
+                raise
             mistake = error
         raise mistake.with_traceback(None) from None
 
@@ -160,6 +172,8 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
             if FlowRunContext.get() is None:
                 raise
             return Failed(message=str(error), data=error)
+        except IncompleteError as error:
+            return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
         except Exception as error:
             stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
             if stop is None:

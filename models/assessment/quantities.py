@@ -71,6 +71,13 @@ class Quantity(ABC):
         value = metrics.get(f"{before}{self.headline}")
         return self.gain(value) if value is not None and math.isfinite(value) else -math.inf
 
+    def rank(self, metrics: Mapping[str, Any], before: str = "") -> tuple[float, float]:
+        """Return what models are chosen by: the score, and of equal scores, as few rows have them, the least mean loss."""
+        score, loss = self.score(metrics, before), metrics.get(f"{before}loss/mean")
+        if not math.isfinite(score) or loss is None or not math.isfinite(loss):
+            return score, -math.inf
+        return score, -loss
+
     def reaches(self, metrics: Mapping[str, Any], target: float) -> bool:
         """Whether the headline is as good as the target."""
         return self.score(metrics) >= self.gain(target) - 1e-9  # the mean of equal numbers may round down

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.assessment.quantities import QUANTITIES
+from models.assessment.quantities import QUANTITIES, Task
 from models.model import Model
 from models.training.engine import Training, outcomes
-from models.training.objectives import Objective
 from silos.cohort import Cohort, Silos, Stack
 from silos.private import PrivateStore
 from tasks.messages import Scores
@@ -38,8 +37,26 @@ def evaluate(
             rows = open_rows(cohort.silos, stack, split, device)
             found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
             measures = _in_units_of_y(found, cohort.silos)
-            kept = _keep(stack, measures, training.objective, private) if keep_outcomes else {}
+            kept = _keep(stack, measures, training.objective.task, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, measures, kept))
+    return scores
+
+
+@step
+def evaluate_constant(cohort: Cohort, answer: float, private: PrivateStore) -> list[Scores]:
+    """Score one answer, the code of a class or a number in units of y, on each client's test rows; one record a stack.
+
+    Each client keeps the outcomes of its rows, for paired comparisons.
+    """
+    scores, task = [], cohort.silos.manifest.task
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, "test", "cpu")
+        real = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
+        if task == "classification":
+            measures = {"correct": (rows.y == int(answer)) & real}
+        else:
+            measures = {"squared_error": (rows.y.double() - answer) ** 2 * real}
+        scores.append(_scores(stack, "test", rows.counts, measures, _keep(stack, measures, task, private)))
     return scores
 
 
@@ -50,9 +67,9 @@ def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
     return {**measures, "squared_error": measures["squared_error"] * silos.scaling.unit**2}
 
 
-def _keep(stack: Stack, measures: Measures, objective: Objective, private: PrivateStore) -> dict[str, str]:
+def _keep(stack: Stack, measures: Measures, task: Task, private: PrivateStore) -> dict[str, str]:
     """Right or wrong as a byte a row, a squared error as it was computed."""
-    name = QUANTITIES[objective.task].outcome
+    name = QUANTITIES[task].outcome
     kept = measures[name][: len(stack.clients)].cpu()
     return private.save(OUTCOMES, stack.clients, {name: (kept.byte() if kept.dtype == torch.bool else kept).numpy()})
 

@@ -97,6 +97,15 @@ def test_a_paired_difference_is_the_first_methods_mean_accuracy_less_the_referen
         assert paired["better"] == max(mean, key=mean.__getitem__)
 
 
+def test_the_baseline_stands_beside_the_methods_and_is_worse_than_both(finished: Any) -> None:
+    baseline = finished.compare.json["baseline"]
+    assert (baseline["name"], baseline["kind"]) == (f'always "{baseline["answer"]}"', "commonest class")
+    assert 0.05 < baseline["metrics"]["accuracy/mean"] < 0.2, "of ten classes that are about equally common"
+    assert {one["method"]: one["better"] for one in baseline["paired"]} == {method: method for method in METHODS}
+    assert baseline["sentence"] is None
+    assert {run["baseline"]["answer"] for run in finished.compare.json["runs"]} == {baseline["answer"]}
+
+
 def test_the_figure_is_a_picture(finished: Any) -> None:
     figure = finished.folder.path / finished.compare.json["figure"]
     assert figure.read_bytes().startswith(PNG)
@@ -176,7 +185,8 @@ def test_the_comparison_is_a_run_of_its_own_with_figure_and_tables_and_comes_las
         json.loads(Path(client.download_artifacts(last.info.run_id, name, str(tmp_path))).read_text(encoding="utf-8"))
         for name in ("table.json", "runs.json")
     )
-    assert [row[:2] for row in table["data"]] == [["fedavg", "global"], ["local_only", "personal"]]
+    rows = [["fedavg", "global"], ["local_only", "personal"], [found["baseline"]["name"], "constant"]]
+    assert [row[:2] for row in table["data"]] == rows
     at = runs["columns"].index("weights_sha256")
     assert {(row[0], row[1]): row[at] for row in runs["data"]} == {
         (run["method"], run["seed"]): run["weights_sha256"] for run in found["runs"]

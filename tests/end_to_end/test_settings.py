@@ -42,7 +42,8 @@ def test_the_same_seed_loses_the_same_clients_whatever_the_method(unusual: Any) 
 def test_the_best_round_is_the_one_that_validation_rows_chose(unusual: Any) -> None:
     for run in unusual.one.json["runs"]:
         journal = {record["round"]: record["metrics"] for record in records(unusual.folder.path, run)}
-        best = max(journal, key=lambda round: (journal[round]["validation/accuracy/mean"], -round))
+        scores = {n: (m["validation/accuracy/mean"], -m["validation/loss/mean"]) for n, m in journal.items()}
+        best = max(scores, key=scores.__getitem__)
         assert run["reported_round"] == best
         scored = [name for name in journal[best] if re.match(r"(validation/)?(accuracy|loss|entropy)/(?!train)", name)]
         assert len(scored) > 8

@@ -1,9 +1,12 @@
 """What is printed of runs, comparisons and methods."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from flows.console.printing.literal_text import PlainConsole, text_table
 from models.assessment.quantities import QUANTITIES, Quantity
+from silos.rows import some
 
 LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"
 """Where there is more than is printed."""
@@ -19,6 +22,14 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
     if quantity.headline in metrics:
         for line in f"test {quantity.as_text(metrics)}".split("\n"):
             console.print(line)
+    baseline = result.get("baseline")  # runs of earlier versions have none
+    if baseline:
+        scores = [
+            f"{title} {text}"
+            for title, text in zip(quantity.columns.values(), _scores(baseline, quantity), strict=True)
+        ]
+        shown = ", ".join(text for text in scores if not text.endswith(" -"))
+        console.print(f"{baseline['name']}, the {baseline['kind']}: {shown}")
     for line in _said_at_the_end(result):
         console.print(line)
     console.print(f"data version  {result['data_version']}")
@@ -29,19 +40,19 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
 
 def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     """The table, the sentences, and where to look."""
-    quantity = QUANTITIES[answer["task"]]
-    table = text_table("method", "model tested", *quantity.columns.values(), "seconds")
-    for row in answer["table"]:
-        table.add_row(
-            row["method"],
-            row["model"],
-            *(spread(row, name, quantity) for name in quantity.columns),
-            f"{row['seconds']:.1f}",
-        )
+    quantity, counts = QUANTITIES[answer["task"]], seeds_finished(answer)
+    titles, *rows = comparison_table(answer, quantity, seconds=True)
+    table = text_table(*titles)
+    for cells in rows:
+        table.add_row(*cells)
     console.print(table)
-    console.print(_heading(len({r["seed"] for r in answer["runs"]}), bool(answer["paired"])))
+    seeds = {r["seed"] for r in answer["runs"]}
+    console.print(_heading(len(seeds), bool(answer["paired"]), bool(counts)))
     for p in answer["paired"]:
-        console.print(f"  {p['sentence']}")
+        some = f" (seed{'s' * (len(p['seeds']) > 1)} {', '.join(map(str, p['seeds']))})" if counts else ""
+        console.print(f"  {p['sentence']}{some}")
+    for sentence in sentences_after(answer):
+        console.print(sentence)
     for line in _said_at_the_end(answer):
         console.print(line)
     if answer["tuning"]:
@@ -57,13 +68,71 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"look closer   {LOOK_CLOSER}")
 
 
-def _heading(seeds: int, paired: bool) -> str:
-    """What the numbers of the table are, and the intervals of the sentences below it, where there are any."""
+def _heading(seeds: int, paired: bool, unequal: bool) -> str:
+    """What the numbers of the table are, and the intervals of the sentences below it, where there are any.
+
+    `unequal`: not every method finished with all seeds.
+    """
+    over = "the seeds that each method finished with" if unequal else f"{seeds} seeds"
     if not paired:
-        return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+        return f"mean ± standard deviation over {over}" if seeds > 1 else "one seed"
     if seeds > 1:
-        return f"mean ± standard deviation over {seeds} seeds; 95 % intervals over seeds and rows:"
+        return f"mean ± standard deviation over {over}; 95 % intervals over seeds and rows:"
     return "one seed: 95 % intervals over rows, which say nothing of other seeds:"
+
+
+def comparison_table(answer: Mapping[str, Any], quantity: Quantity, seconds: bool = False) -> list[list[str]]:
+    """Return titles, then a row for each method, then one for the answer that takes no inputs.
+
+    The number of seeds is in it where not all methods finished with the same. Comparisons of earlier versions have no such
+    answer.
+    """
+    counts, baseline = seeds_finished(answer), answer.get("baseline")
+    rows = {
+        row["method"]: [row["model"], *(spread(row, n, quantity) for n in quantity.columns)] for row in answer["table"]
+    }
+    took = {row["method"]: f"{row['seconds']:.1f}" for row in answer["table"]}
+    nothing = ["-"] * (1 + len(quantity.columns))
+    lines = [[method, *rows.get(method, nothing), took.get(method, "-")] for method in {**rows, **counts}]
+    if baseline:
+        lines.append([baseline["name"], "constant", *_scores(baseline, quantity), "-"])
+    titles = ["method", "model tested", *quantity.columns.values(), "seconds"]
+    table = [titles, *lines] if seconds else [line[:-1] for line in (titles, *lines)]
+    if counts:
+        table = [
+            [*line, count]
+            for line, count in zip(table, ["seeds", *(counts.get(m, "-") for m, *_ in lines)], strict=True)
+        ]
+    return table
+
+
+def seeds_finished(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Return `2 of 3` for each method, also for one without any; nothing where every run has finished."""
+    if not answer["failed"]:
+        return {}
+    runs = [(run["method"], run["seed"]) for run in (*answer["runs"], *answer["failed"])]
+    asked = len({seed for _, seed in runs})
+    finished = Counter(run["method"] for run in answer["runs"])
+    return {method: f"{finished[method]} of {asked}" for method in dict.fromkeys(method for method, _ in runs)}
+
+
+def not_complete(answer: Mapping[str, Any]) -> str:
+    """Return how many runs of a comparison failed, and which; an empty text if none did."""
+    failed = [f"{run['method']} seed {run['seed']}" for run in answer["failed"]]
+    if not failed:
+        return ""
+    return f"not complete: {len(failed)} of {len(failed) + len(answer['runs'])} runs failed ({some(failed)})"
+
+
+def sentences_after(answer: Mapping[str, Any]) -> list[str]:
+    """Return what restricts the differences: no method is better than the baseline, or runs are missing."""
+    baseline, missing = answer.get("baseline") or {}, not_complete(answer)
+    again = [f"The comparison is {missing}; the same command with --resume tries them again."] if missing else []
+    return [*filter(None, [baseline.get("sentence")]), *again]
+
+
+def _scores(baseline: Mapping[str, Any], quantity: Quantity) -> list[str]:
+    return [quantity.number(baseline["metrics"].get(name)) for name in quantity.columns]
 
 
 def headline(paired: list[dict[str, Any]]) -> str:

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.console import screen
-from flows.console.printing.run_printing import headline, spread, tuned_sentence
+from flows.console.printing.run_printing import (
+    comparison_table,
+    headline,
+    not_complete,
+    sentences_after,
+    tuned_sentence,
+)
 from flows.experiment import prefect_page
 from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project
@@ -59,6 +65,7 @@ def tell_mlflow(
         note="\n\n".join(text for text in (note, prefect_page.sentence(flow_run)) if text),
         about=note,
         tables=tuple(tables),
+        status="FAILED" if comparison["failed"] else "FINISHED",
     )
     delivery = Delivery(folder, ticket)
     if delivery.finish(told) is None:
@@ -91,11 +98,12 @@ def note_of(project: Project, comparison: Mapping[str, Any]) -> str:
     table = _methods(project, comparison)
     return "\n".join(
         [
-            headline(comparison["paired"]),
+            _first_line(comparison),
             "",
             *_markdown(table["columns"], table["data"]),
             "",
             *(f"- {p['sentence']}" for p in comparison["paired"]),
+            *(f"- {sentence}" for sentence in sentences_after(comparison)),
             "",
             *_tuning(comparison["tuning"]),
             *_ensembles(comparison["ensembles"]),
@@ -104,14 +112,15 @@ def note_of(project: Project, comparison: Mapping[str, Any]) -> str:
     )
 
 
+def _first_line(comparison: Mapping[str, Any]) -> str:
+    missing, verdicts = not_complete(comparison), headline(comparison["paired"])
+    return f"{missing[:1].upper()}{missing[1:]}. {verdicts}" if missing else verdicts
+
+
 def _methods(project: Project, comparison: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The table that is printed."""
-    quantity = project.quantity
-    rows = [
-        [row["method"], row["model"], *(spread(row, name, quantity) for name in quantity.columns)]
-        for row in comparison["table"]
-    ]
-    return {"columns": ["method", "model tested", *quantity.columns.values()], "data": rows}
+    titles, *rows = comparison_table(comparison, project.quantity)
+    return {"columns": titles, "data": rows}
 
 
 def _runs(project: Project, comparison: Mapping[str, Any]) -> dict[str, list[Any]]:

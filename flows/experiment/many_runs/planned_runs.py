@@ -15,5 +15,6 @@ def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:
 
 
 def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[str]:
-    """Those without a result: a resumed comparison has others already."""
-    return [run for run in runs if not RunFolder(project.runs / experiment / run).result.is_file()]
+    """Return the runs that are still to be made, or to be delivered to MLflow; a resumed comparison has others already."""
+    results = {run: RunFolder(project.runs / experiment / run).finished() for run in runs}
+    return [run for run, result in results.items() if result is None or result["mlflow_run_id"] is None]

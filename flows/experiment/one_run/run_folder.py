@@ -44,6 +44,9 @@ _OWN = {
 
 SameRows = Callable[[str, str], bool]
 
+NO_RANK = (-math.inf, -math.inf)
+"""Of a round without a finite score on validation rows."""
+
 Files = Sequence[tuple[Path, bytes]]
 """What is written, in this order."""
 
@@ -176,11 +179,11 @@ class RunFolder:
             raise UserError(f"{self._best(number)} is missing; {ANEW}.")
         return best
 
-    def best_round(self, last: int, quantity: Quantity) -> tuple[float, int]:
-        """The best score on validation rows up to round `last` and its number, the first of equals; (-inf, 0) if none."""
-        scored = [(quantity.score(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
-        scores = [(score, number) for score, number in scored if score > -math.inf]
-        return max(scores, key=lambda pair: (pair[0], -pair[1]), default=(-math.inf, 0))
+    def best_round(self, last: int, quantity: Quantity) -> tuple[tuple[float, float], int]:
+        """Return the best rank on validation rows up to round `last` and its number, the first of equals; 0 if none."""
+        scored = [(quantity.rank(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
+        ranks = [(rank, number) for rank, number in scored if rank > NO_RANK]
+        return max(ranks, key=lambda pair: (pair[0], -pair[1]), default=(NO_RANK, 0))
 
     def curve(self, metric: str, last: int) -> list[tuple[int, float]]:
         """(round, value) of the rounds up to `last` that have the metric."""

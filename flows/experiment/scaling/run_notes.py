@@ -24,6 +24,7 @@ _WAY_OUT = "lower training.optimiser.learning_rate, or set model.inputs to stand
 
 _MOST_ASKED = 1000  # clients
 _LEAST_ROUNDS = 3  # of which it is said that the loss did not fall
+_LEAST_WORSE = 0.01  # of the best score on validation rows
 _LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
 
 
@@ -81,6 +82,20 @@ def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], qua
     if not lost and len(losses) >= _LEAST_ROUNDS and min(losses[1:]) > losses[0] - _LEAST_FALL * abs(losses[0]):
         return [{"about": "training", "sentence": f"the training loss did not fall after the first round: {_WAY_OUT}"}]
     return []
+
+
+def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: Quantity) -> list[Note]:
+    """Say that the score on validation rows became worse after the best round, which is the one that is reported."""
+    if reported == last:
+        return []
+    best, end = (quantity.score(folder.journal.read(number)["metrics"], "validation/") for number in (reported, last))
+    if best - end < _LEAST_WORSE * abs(best):
+        return []
+    sentence = (
+        f"{quantity.name} on validation rows was worse at the end than in the best round, which is reported "
+        "(evaluation.report is best): fewer training.rounds are enough."
+    )
+    return [{"about": "training", "sentence": sentence}]
 
 
 def of_all(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ def draw_comparison(
         middle.scatter(means, offsets, s=22, color=colour, marker=marker, alpha=0.8, linewidths=0)
         if means:
             middle.vlines(quantity.over_clients(means), at - 0.4, at + 0.4, color=colour, linewidth=2)
+    baseline = comparison.get("baseline")
+    if baseline:
+        _draw_baseline(left.axhline, left.get_ylim(), baseline["metrics"][quantity.headline])
+        _draw_baseline(middle.axvline, middle.get_xlim(), baseline["metrics"][quantity.headline])
     set_title(middle, "Each client (mark: mean over seeds; line: all clients)")
     middle.set(xlabel=f"test {quantity.name}")
     _set_rows(middle, methods)
@@ -63,6 +67,12 @@ def draw_comparison(
     if curves:
         label_ends(left, lines, methods)
     style.write_figure(figure, path)
+
+
+def _draw_baseline(line: Callable[..., Any], limits: tuple[float, float], value: float) -> None:
+    """Draw the score of the constant answer, dotted, if it lies among those of the methods."""
+    if limits[0] <= value <= limits[1]:
+        line(value, color=GREY, linewidth=1.2, linestyle=":")
 
 
 def _set_rows(axes: Any, names: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ class Delivery:
     def finish(self, finish: Finish, patience: float = 60.0) -> str | None:
         """Deliver the rest and what is logged once; the MLflow run's id, or None if MLflow could not be reached."""
         self._finish = finish
-        self._close(patience)
+        self._close(patience, finish.status)
         if self._whole:
             return self.run_id
         self._late = self._failed or f"MLflow at {masked(self.ticket.uri)} did not answer for {patience:g} s"

@@ -43,6 +43,7 @@ class Finish:
     about: str = ""
     # names of those files that hold `columns` and rows of `data`, as MLflow's own tables do
     tables: tuple[str, ...] = ()
+    status: str = "FINISHED"  # or FAILED
 
 
 def view(ticket: Ticket) -> dict[str, Any]:

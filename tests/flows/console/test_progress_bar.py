@@ -78,6 +78,20 @@ def test_rounds_that_a_run_spares_or_loses_do_not_come_and_are_not_waited_for():
     assert (screen.done, screen.seconds_left) == (30, 0.0)
 
 
+def test_a_run_that_fails_after_its_end_is_counted_once():
+    out = io.StringIO()
+    bar = Terminal(PlainConsole(file=out, width=80), clock=lambda: 0.0)
+    bar.plan(2, 20)
+    for run in ("fedavg-seed0", "fedavg-seed1"):
+        bar.begin(run, 0, 10)
+        bar.round(10, None)
+        bar.end(run, None, 1.0)
+    bar.fail("fedavg-seed1", "Prefect did not answer")
+    counts = [line.strip().split("  ")[0] for line in out.getvalue().splitlines()]
+    assert counts == ["1 of 2", "2 of 2", "2 of 2"]
+    assert bar.done == 20
+
+
 def test_what_comes_on_top_is_counted_with_what_is_done():
     screen, clock, _ = terminal()
     screen.plan(2, 20, 1, 10)

@@ -1,6 +1,7 @@
 """What goes wrong in a run is told in a sentence, spoils nothing, and `resume` ends with the bits of an undisturbed run."""
 
 import json
+import re
 import resource
 import signal
 import threading
@@ -9,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
 
 from flows.cli import app
 from flows.compare import compare
+from flows.console.printing.by_verb import PRINTERS
+from flows.console.printing.literal_text import PlainConsole
 from flows.experiment.one_run.identity import check_resume
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
@@ -21,6 +26,7 @@ from silos.errors import UserError
 from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state
 from tasks.recording.json_files import unwritable, write_json
+from tasks.recording.mlflow_store.connection import connect
 from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.running.workers import check
 
@@ -171,6 +177,61 @@ def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(
     (failed,) = found["failed"]
     assert (failed["method"], failed["seed"]) == ("own", 0)
     assert failed["error"].startswith(said)
+
+
+HALF = """
+from flows.methods import fedavg
+from silos.errors import UserError
+
+
+class Half(fedavg.FedAvg):
+    def one_round(self, state, round):
+        if round.problem.seed == 1:
+            raise UserError("the loss is no number; lower the learning rate.")
+        return super().one_round(state, round)
+"""
+
+
+def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, told, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(Project, "silos", Project.open(derived=True).silos)
+    (folder / "half.py").write_text(HALF)
+    settings = ["training.rounds=1", "extra_methods.half=half.py"]
+    found = compare(["fedavg", "half", "local_only"], [0, 1], "fedavg", settings, name="partial")
+    assert [(run["method"], run["seed"]) for run in found["failed"]] == [("half", 1)]
+
+    with get_client(sync_client=True) as client:
+        (state,) = [run.state for run in client.read_flow_runs() if run.name.endswith(", partial")]
+    assert (state.type, state.message) == (
+        StateType.FAILED,
+        "partial is not complete: 1 of 6 runs failed (half seed 1)",
+    )
+    store = connect(Project.open(settings).tracking)
+    number = store.get_experiment_by_name("partial").experiment_id
+    (run,) = store.search_runs([number], "attributes.run_name = 'comparison'")
+    assert run.info.status == "FAILED"
+    assert run.data.tags["mlflow.note.content"].startswith("Not complete: 1 of 6 runs failed (half seed 1). Against ")
+
+    PRINTERS["compare"](found, PlainConsole(width=120))
+    shown = capsys.readouterr().out
+    assert re.search(r"^method .* seeds *$", shown, re.MULTILINE)
+    for method, seeds in {"fedavg": "2 of 2", "half": "1 of 2", "local_only": "2 of 2", "always": "-"}.items():
+        assert re.search(rf"^{method} .* {seeds} *$", shown, re.MULTILINE), shown
+    assert "over the seeds that each method finished with; 95 %" in shown
+    assert "over 2 seeds" not in shown
+    assert re.search(r"^  half − fedavg .* \(seed 0\)$", shown, re.MULTILINE)
+    assert "The comparison is not complete: 1 of 6 runs failed (half seed 1)" in shown
+
+    (folder / "half.py").write_text(HALF.replace("seed == 1", "seed == 2"))
+    again = compare(["fedavg", "half", "local_only"], [0, 1], "fedavg", settings, resume=True, name="partial")
+    assert again["failed"] == []
+    (run,) = store.search_runs([number], "attributes.run_name = 'comparison'")
+    assert run.info.status == "FINISHED"
+    PRINTERS["compare"](again, PlainConsole(width=120))
+    shown = capsys.readouterr().out
+    assert "seeds" not in shown.split("\n")[0]
+    assert "over 2 seeds; 95 %" in shown
+    assert "not complete" not in shown
 
 
 def test_a_comparison_ends_where_data_are_others_also_under_a_users_method(prefect, folder, told, monkeypatch):

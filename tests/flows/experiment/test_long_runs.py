@@ -1,6 +1,7 @@
 """However many rounds a run has, it needs no more memory and open files; also what is read of its folder at its end."""
 
 import gc
+import math
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_what_is_read_is_all_of_it(run_folder: RunFolder) -> None:
     records = run_folder.rounds(MANY)
     assert [r["round"] for r in records] == list(range(1, MANY + 1))
     assert {r["dropped"] for r in records} == {CLIENTS // 2}
-    assert run_folder.best_round(MANY, ACCURACY) == (1.0, 7)
+    assert run_folder.best_round(MANY, ACCURACY) == ((1.0, -math.inf), 7)
     assert run_folder.curve("accuracy/mean", 3) == [(1, 0.01), (2, 0.02), (3, 0.03)]
     table: Path = READS["the table of clients"](run_folder, 2)
     lines = table.read_text(encoding="utf-8").splitlines()

@@ -163,10 +163,28 @@ def test_numbers_are_a_regression_and_what_is_asked_is_not_guessed(tmp_path, wri
 
 
 @pytest.mark.parametrize("columns", [{}, NUMBER], ids=["classes", "numbers"])
-def test_a_table_is_standardised_and_few_rows_are_given_a_linear_network(tmp_path, write, columns):
-    model = params_of(init(tmp_path / "study", write(**columns), Asked())).model
-    assert (model.kind, model.hidden, model.inputs) == ("mlp", [], "standardise")
-    assert model.targets == ("standardise" if columns else "none")
+def test_a_table_is_standardised_and_few_rows_are_given_a_linear_network_and_few_steps(tmp_path, write, columns):
+    params = params_of(init(tmp_path / "study", write(**columns), Asked()))
+    assert (params.model.kind, params.model.hidden, params.model.inputs) == ("mlp", [], "standardise")
+    assert params.model.targets == ("standardise" if columns else "none")
+    assert params.training.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "of_the_commonest", "hidden"),
+    [(1999, 1000, []), (2000, 1000, [64]), (5000, 4050, []), (6000, 4860, [64])],
+)
+def test_rows_of_the_commonest_class_allow_no_hidden_layer(tmp_path, save, rows, of_the_commonest, hidden):
+    y = np.repeat([0, 1], [of_the_commonest, rows - of_the_commonest])
+    file = save(x=np.random.default_rng(0).normal(size=(rows, 5)), y=y, client=np.arange(rows) % 4)
+    params = params_of(init(tmp_path / "study", file, Asked()))
+    assert (params.model.hidden, params.training.epochs) == (hidden, 2 if hidden else 1)
+
+
+def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, write):
+    params = params_of(init(tmp_path / "study", write(), Asked()))
+    assert params.evaluation.report == "best"
+    assert params.data.split.validation > 0
 
 
 def test_many_rows_are_given_hidden_layers_and_a_rate_that_many_features_do_not_make_diverge(tmp_path):

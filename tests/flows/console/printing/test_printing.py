@@ -52,11 +52,12 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "rounds": 1,
             "model": "global",
             "metrics": {},
+            "baseline": {"name": EVIL, "kind": "commonest class", "metrics": {"accuracy/mean": 0.5}},
             "data_version": EVIL,
             "weights_sha256": "ab",
             "folder": EVIL,
         },
-        3,
+        4,
     ),
     "compare": (
         {
@@ -64,15 +65,16 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "table": [
                 {"method": EVIL, "model": "global", "seeds": 1, "seconds": 1.0, **dict.fromkeys(QUANTITY.columns)}
             ],
-            "runs": [{"seed": 0}],
-            "paired": [{"sentence": EVIL}],
+            "baseline": {"name": EVIL, "sentence": EVIL, "metrics": {"accuracy/mean": 0.5}},
+            "runs": [{"method": EVIL, "seed": 0}],
+            "paired": [{"sentence": EVIL, "seeds": [0]}],
             "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8, "score": 1.0, "seed": 0}],
             "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
             "data_version": EVIL,
             "figure": EVIL,
             "experiment": EVIL,
         },
-        10,
+        13,
     ),
     "show": (
         {
@@ -442,6 +444,32 @@ def test_nothing_is_cut_at_eighty_columns(name: str) -> None:
         shown.append(out.getvalue())
     assert sorted("".join(shown[1].split())) == sorted("".join(shown[0].split()))
     assert max(len(line) for line in shown[1].splitlines() if not line.startswith("next  ")) <= 80
+
+
+def test_the_baseline_is_the_last_row_and_what_it_has_not_is_left_empty() -> None:
+    out = io.StringIO()
+    baseline = {
+        "name": 'always "no"',
+        "kind": "commonest class",
+        "metrics": {"accuracy/mean": 0.8, "accuracy/worst": 0.7},
+    }
+    sample = {**SAMPLES["compare"][0], "failed": [], "baseline": {**baseline, "sentence": "No method is better."}}
+    PRINTERS["compare"](sample, PlainConsole(file=out, width=120))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert ["always", '"no"', "constant", "0.800", "0.700", "-", "-"] in lines
+    assert ["No", "method", "is", "better."] in lines
+    assert "complete" not in out.getvalue()
+    out.truncate(0)
+    PRINTERS["run"]({**SAMPLES["run"][0], "baseline": baseline}, PlainConsole(file=out, width=120))
+    assert 'always "no", the commonest class: accuracy 0.800, worst client 0.700\n' in out.getvalue()
+
+
+def test_results_of_earlier_versions_are_printed_without_a_baseline() -> None:
+    for name in ("run", "compare"):
+        sample = {key: value for key, value in SAMPLES[name][0].items() if key != "baseline"}
+        out = io.StringIO()
+        PRINTERS[name](sample, PlainConsole(file=out, width=120))
+        assert "constant" not in out.getvalue()
 
 
 def test_a_long_name_is_folded_before_a_number_is() -> None:

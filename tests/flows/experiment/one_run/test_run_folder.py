@@ -1,5 +1,6 @@
 """A run's folder at every moment at which a kill may leave it."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ def state(number: int) -> State:
     return State({"weights": {"w": torch.full((3,), float(number))}})
 
 
-def record(number: int, validation: float | None = None, test: float = 0.5) -> dict:
+def record(number: int, validation: float | None = None, test: float = 0.5, loss: float | None = None) -> dict:
     metrics = {"accuracy/mean": test} | ({} if validation is None else {"validation/accuracy/mean": validation})
-    return {"round": number, "metrics": metrics}
+    return {"round": number, "metrics": metrics | ({} if loss is None else {"validation/loss/mean": loss})}
 
 
 def reached(folder: RunFolder) -> tuple[int, int]:
@@ -103,4 +104,11 @@ def test_the_best_round_is_the_first_of_the_best_on_validation_rows_up_to_the_la
     for number, (validation, test) in enumerate(scores, 1):
         write_bytes(*folder.journal.file(record(number, validation, test)))
     assert [folder.best_round(last, ACCURACY)[1] for last in range(7)] == [0, 1, 1, 3, 3, 3, 6]
-    assert folder.best_round(5, ACCURACY)[0] == 0.7
+    assert folder.best_round(5, ACCURACY)[0] == (0.7, -math.inf)
+
+
+def test_of_rounds_with_equal_scores_on_validation_rows_the_best_has_the_least_loss_there(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    for number, (score, loss) in enumerate([(0.9, 0.5), (0.9, 0.3), (0.9, 0.4), (0.8, 0.1), (0.9, 0.3)], 1):
+        write_bytes(*folder.journal.file(record(number, score, loss=loss)))
+    assert [folder.best_round(last, ACCURACY)[1] for last in range(1, 6)] == [1, 2, 2, 2, 2]

@@ -7,7 +7,7 @@ import pytest
 
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_rows, notes_of_training
+from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_best, notes_of_rows, notes_of_training
 from models.assessment.quantities import QUANTITIES
 from silos.machine.files import write_bytes
 from silos.private import PrivateStore
@@ -72,3 +72,28 @@ def journal(path, losses, lost=0):
         about = {"round": number, "time_ms": number, "metrics": {"loss/train": loss}, "seconds": {}, "dropped": []}
         write_bytes(*folder.journal.file({**about, "clients": clients}))
     return folder
+
+
+BEST = "on validation rows was worse at the end than in the best round, which is reported (evaluation.report is best)"
+
+
+@pytest.mark.parametrize(
+    ("task", "curve", "said"),
+    [
+        ("classification", [0.5, 0.8, 0.7, 0.78], True),
+        ("classification", [0.5, 0.8, 0.7, 0.795], False),  # by less than a hundredth
+        ("classification", [0.5, 0.6, 0.7, 0.8], False),
+        ("regression", [9.0, 5.0, 6.0, 5.1], True),
+        ("regression", [9.0, 5.0, 6.0, 5.01], False),
+        ("regression", [9.0, 6.0, 5.5, 5.0], False),
+    ],
+)
+def test_it_is_said_where_validation_became_worse_after_the_round_that_is_reported(task, curve, said, tmp_path):
+    quantity, folder = QUANTITIES[task], RunFolder(tmp_path / "run")
+    for number, value in enumerate(curve, 1):
+        metrics = {f"validation/{quantity.headline}": value}
+        write_bytes(*folder.journal.file({"round": number, "metrics": metrics}))
+    best = folder.best_round(len(curve), quantity)[1]
+    notes = notes_of_best(folder, best, len(curve), quantity)
+    assert [BEST in note["sentence"] for note in notes] == [True] * said
+    assert notes_of_best(folder, len(curve), len(curve), quantity) == []  # evaluation.report is last

@@ -32,6 +32,19 @@ def test_the_figure_is_a_png_also_if_there_is_nothing_to_compare(tmp_path, paire
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("score", "lines"), [(0.4, 2), (0.1, 0)])
+def test_the_baseline_is_drawn_where_it_lies_among_the_methods(score, lines, tmp_path, monkeypatch):
+    """A line far below would press all curves together."""
+    drawn = []
+    monkeypatch.setattr(comparison_figure.style, "write_figure", lambda figure, _: drawn.extend(figure.axes))
+    curves = {"fedavg": [[(1, 0.25), (2, 0.5)]], "pooled": [[(1, 0.3), (2, 0.35)]]}
+    runs = [result("fedavg", 0.5), result("pooled", 0.35)]
+    baseline = {"metrics": {"accuracy/mean": score}}
+    draw_comparison(tmp_path / "c.png", {"runs": runs, "paired": [], "baseline": baseline}, curves)
+    dotted = [line for axes in drawn for line in axes.get_lines() if line.get_linestyle() == ":"]
+    assert len(dotted) == lines
+
+
 @pytest.mark.parametrize("end", [1.5, math.inf, math.nan])
 def test_the_figure_of_a_regression_bears_what_diverged(tmp_path, end):
     runs = [result("fedavg", 2.0, "rmse"), result("pooled", end, "rmse")]

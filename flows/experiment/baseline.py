@@ -1,0 +1,105 @@
+"""The baseline of every result: one answer for all rows, scored on the clients and test rows that the methods have."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from flows.console.printing.shortened import shortened
+from flows.experiment.many_runs.difference_records import difference_record
+from flows.experiment.many_runs.paired_runs import compared
+from flows.experiment.project import Project
+from flows.params import Params
+from flows.round import on_cohorts
+from silos.cohort import Silos
+from silos.constant_answer import constant_answer
+from silos.private import PrivateStore
+from silos.scaling import AS_THEY_ARE
+from tasks.messages import Scores
+from tasks.recording.round_metrics import by_client
+from tasks.running.runner import PlainRunner
+from tasks.scoring.evaluate import evaluate_constant
+from tasks.scoring.pair import Kept
+
+_STACK = 16  # clients
+_LETTERS = 20  # of a class
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What always gives the same answer, with its metrics; `outcomes` of a row are there while `scored_baseline` is open."""
+
+    silos: Silos
+    outcomes: Kept
+    about: dict[str, Any]
+
+
+def baseline(project: Project) -> dict[str, Any] | None:
+    """Return the name, the answer and the metrics of the baseline as plain JSON; None without test rows."""
+    with scored_baseline(project) as found:
+        return None if found is None else found.about
+
+
+@contextmanager
+def scored_baseline(project: Project) -> Iterator[Baseline | None]:
+    """Score the commonest class, or the mean target, of the training rows of the federated clients that are scored.
+
+    It is the same answer for all clients, and does not depend on the seed. Nothing is trained.
+    """
+    silos = replace(project.scored.federated(), scaling=AS_THEY_ARE)
+    with TemporaryDirectory(prefix="siloflow-") as folder:
+        store, answer = PrivateStore(folder), constant_answer(silos)
+        answers = on_cohorts(PlainRunner(), evaluate_constant, silos, _STACK, answer, private=store)
+        scores: list[Scores] = [message for cohort in answers for message in cohort]
+        rows = [row for row in by_client(scores, project.quantity).values() if row["test/rows"]]
+        if not rows:
+            yield None
+            return
+        values, counts = (np.array([row[f"test/{n}"] for row in rows], float) for n in (project.quantity.name, "rows"))
+        kept = {client: ref for message in scores for client, ref in message.outcomes.items()}
+        metrics = project.quantity.summary(values, counts)
+        yield Baseline(silos, (store, kept), {**_named(project, answer), "metrics": metrics})
+
+
+def against_baseline(
+    project: Project, found: Baseline, runs: Mapping[str, Sequence[Kept]], tuned: bool
+) -> dict[str, Any]:
+    """Compare each method with the baseline, on all of its seeds; `sentence` says so if no method is better."""
+    name, quantity = found.about["name"], project.quantity
+    paired = []
+    for method, outcomes in runs.items():
+        same = [found.outcomes] * len(outcomes)
+        difference = compared(PlainRunner(), found.silos, outcomes, same, quantity)
+        assert difference is not None, "there are test rows"
+        paired.append({"method": method, **difference_record(method, name, difference, quantity)})
+    none = bool(paired) and all(one["better"] != one["method"] for one in paired)
+    sentence = _none_is_better(project, found.about, tuned) if none else None
+    return {**found.about, "paired": paired, "sentence": sentence}
+
+
+def _named(project: Project, answer: float) -> dict[str, Any]:
+    if project.manifest.task == "regression":
+        return {"name": f"always {project.quantity.number(answer)}", "answer": answer, "kind": "mean target"}
+    label = project.manifest.classes[int(answer)]
+    return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": "commonest class"}
+
+
+def _none_is_better(project: Project, about: Mapping[str, Any], tuned: bool) -> str:
+    quantity = project.quantity
+    score = f"{quantity.name} {quantity.number(about['metrics'][quantity.headline])}"
+    answer = about["name"].replace("always", "always answering", 1)
+    way_out = _advice(project.params, tuned) or "the inputs may tell nothing about what is predicted"
+    return f"No method is better than {answer}, the {about['kind']} of the training rows ({score}): {way_out}."
+
+
+def _advice(params: Params, tuned: bool) -> str:
+    """Name what may help that has not been done."""
+    ways = [] if tuned else ["`--tune`"]
+    if params.evaluation.report == "last":
+        ways += ["fewer training.rounds", "evaluation.report=best"]
+    if params.model.kind == "mlp" and params.model.hidden:
+        ways.append("model.hidden=[]")
+    return f"try {' or '.join([', '.join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)}" if ways else ""
