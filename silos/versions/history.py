@@ -6,15 +6,15 @@ A version is named by a git revision of data.dvc, or by a hash: of data/ as in d
 import hashlib
 import json
 import re
-import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from silos.errors import UserError
 from silos.machine.files import write_bytes
 from silos.versions.digest import file_hashes, listing_digest
 from silos.versions.dvc_version import RECORD, digest_in, listed, object_path, record_text, recorded, restore
+from silos.versions.git_command import run_git
 from silos.versions.linked import files_of, inside
 
 _UNDER_WAY = Path("runs") / ".data-use.json"  # which two versions `use` is between
@@ -68,6 +68,8 @@ def find(root: Path, revision: str) -> str:
     if recorded(root) in digests:
         return str(recorded(root))
     if not digests:
+        with suppress(FileNotFoundError):
+            run_git(root, "rev-parse")  # raises if git refuses the repository, and the revision may be one
         raise UserError(
             f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that DVC's cache knows; "
             "`siloflow data log` lists versions."
@@ -136,11 +138,14 @@ def _left_by_a_kill(root: Path, there: dict[str, str]) -> bool:
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:
-    decoding: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False, **decoding)
+        done = run_git(root, *arguments)
     except FileNotFoundError:
         code, out, reason = 1, "", "it is not installed"
+    except UserError:
+        if check:
+            raise
+        return ""
     else:
         code, out, reason = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
     if code and check:

@@ -1,17 +1,17 @@
 """A folder whose data can be versioned: in a git and a DVC repository, of its own where it lies in none."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from silos.versions.dvc_version import make_repository
+from silos.versions.git_command import has_repository, run_git
 
 
 def versioned(root: Path) -> list[str]:
     """Makes the repositories that `root` lacks and answers with which: git, where it is installed, and DVC."""
     root, made = Path(root).resolve(), []  # of a relative path the parents end at the working folder
-    if not any((folder / ".git").exists() for folder in (root, *root.parents)) and shutil.which("git"):
-        subprocess.run(["git", "init", "--quiet", str(root)], capture_output=True, check=True)
+    if not has_repository(root) and shutil.which("git"):
+        run_git(root, "init", "--quiet").check_returncode()
         made.append("git")
     if not any((folder / ".dvc").is_dir() for folder in (root, *root.parents)):
         make_repository(root)
