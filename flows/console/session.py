@@ -19,6 +19,7 @@ from flows.console.printing.literal_text import PlainConsole
 from flows.console.quiet import quiet_prefect
 from flows.console.starting import Starting
 from silos.errors import UserError, shown
+from silos.machine.proxies import keep_loopback_direct
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
 
@@ -51,6 +52,7 @@ class Session:
 
     def __enter__(self) -> Self:
         quiet_prefect()
+        keep_loopback_direct()
         listen()
         screen.use(_Lines(self))
         if self._wants_server and not self._json:
