@@ -58,6 +58,8 @@ def tell_mlflow(
     delivery = Delivery(folder, ticket)
     if delivery.finish(told) is None:
         screen.current().say(f"{delivery.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
+    elif delivery.notice:
+        screen.current().say_once(f"{delivery.notice}.")
 
 
 def note_of(project: Project, comparison: Mapping[str, Any]) -> str:
