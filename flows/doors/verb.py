@@ -8,6 +8,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from prefect import Flow
@@ -15,6 +16,8 @@ from prefect.context import FlowRunContext
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.console import screen
+from flows.console.prefect_failure import discard_events, failure_sentence, is_prefect_failure
 from flows.doors.own_server import prefects_api
 from silos.errors import UserError
 
@@ -26,13 +29,42 @@ class Verb(Flow):
         """The flow's answer."""
         if FlowRunContext.get() is not None:
             args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
-            return super().__call__(*args, **options)
+            return self._whatever_prefect_does(*args, **options)
         try:
             with prefects_api():
-                return super().__call__(*args, **options)
+                return self._whatever_prefect_does(*args, **options)
         except UserError as error:
             mistake = error
         raise mistake.with_traceback(None) from None
+
+    def _whatever_prefect_does(self, *args: Any, **options: Any) -> Any:
+        """Call the flow; if Prefect's API fails, answer with what the function returned or raised.
+
+        Raises:
+            UserError: If Prefect's API failed before the function ended.
+        """
+        outcome: list[Any] = []
+        token = _outcome.set(outcome)
+        try:
+            return super().__call__(*args, **options)
+        except Exception as error:
+            if not is_prefect_failure(error):
+                raise
+            discard_events()
+            ended = outcome[0] if outcome else error
+            reason = failure_sentence(error)
+            if isinstance(ended, BaseException):
+                if not is_prefect_failure(ended):
+                    raise ended from None
+                raise UserError(f"{reason}; then --resume goes on after the last whole round.") from error
+            screen.current().say_once(f"{reason}; the result is whole, and Prefect's page does not show its end.")
+            return ended
+        finally:
+            _outcome.reset(token)
+
+
+_outcome: ContextVar[list[Any]] = ContextVar("outcome")
+"""What the function of the flow that is running returned or raised: Prefect loses it if its API fails afterwards."""
 
 
 def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Verb]:
@@ -76,11 +108,15 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
+        outcome = _outcome.get([])
         try:
-            return function(*args, **options)
-        except UserError as error:
-            if FlowRunContext.get() is None:
+            answer = function(*args, **options)
+        except Exception as error:
+            outcome[:] = [error]
+            if not isinstance(error, UserError) or FlowRunContext.get() is None:
                 raise
             return Failed(message=str(error), data=error)
+        outcome[:] = [answer]
+        return answer
 
     return run
