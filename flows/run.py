@@ -229,6 +229,8 @@ class _Run:
         pictures = drawn(self.page.pictures(), scene)
         once = finish(project, self.page, problem, private, model, self.folder, result, final, pictures)
         result["mlflow_run_id"] = delivery.finish(once)
+        if delivery.notice:
+            screen.current().say_once(f"{delivery.notice}.")
         result["seconds"] = {"total": time.perf_counter() - self.began, **records.seconds_of(rounds)}
         write_json(self.folder.result, result)
         say_result(self.folder.name, result, quantity, delivery.problem)

@@ -1,6 +1,7 @@
 """`siloflow ui`: MLflow's and Prefect's own pages over this project's runs, on loopback."""
 
 import signal
+import time
 
 from flows.console.mlflow_server import MlflowServer, ServerElsewhere
 from flows.console.page_ports import PORT, at, must_be_free
@@ -41,16 +42,20 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
             say(f"         {newest}  (newest comparison)")
         say(f"Prefect  {prefect.url.removesuffix('/api')}/runs")
         say("ctrl-C ends both." if ours else "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on.")
-        mlflow.hold()
+        while mlflow.alive() and prefect.alive():
+            time.sleep(_LOOK)
+        gone = "MLflow's server" if prefect.alive() else "Prefect's server"
+        raise UserError(f"{gone} ended by itself; see {mlflow.log if prefect.alive() else prefect.log}.")
     except KeyboardInterrupt:
         pass
     finally:
-        gone = prefect.stop()
+        stopped = prefect.stop()
         mlflow.stop()
-        if not gone:
+        if not stopped:
             say("Prefect's server stays until the command that uses it has ended.")
 
 
+_LOOK = 0.5  # seconds between two looks at whether both servers live
 _TRAINING = "workflowType=machine_learning"  # else MLflow opens on its pages for language models
 
 

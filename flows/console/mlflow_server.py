@@ -38,15 +38,15 @@ class ServerElsewhere:
     def __init__(self, uri: str) -> None:
         """UserError if it does not answer."""
         must_answer(uri)
+        self.log = Path()  # it is not ours
         self.page = without_login(uri)
 
     def wait(self) -> None:
         """It answers."""
 
-    def hold(self) -> None:
-        """Until ctrl-C."""
-        while True:
-            signal.pause()
+    def alive(self) -> bool:
+        """Return True: whether it goes on is for others to see."""
+        return True
 
     def stop(self) -> None:
         """It goes on."""
@@ -57,8 +57,8 @@ class MlflowServer:
 
     def __init__(self, root: Path, uri: str, port: int) -> None:
         self.page = f"http://127.0.0.1:{port}"
-        self._log = root / "runs" / "mlflow-ui.log"
-        self._log.parent.mkdir(exist_ok=True)
+        self.log = root / "runs" / "mlflow-ui.log"
+        self.log.parent.mkdir(exist_ok=True)
         connect(uri)
         settings = {
             "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -67,7 +67,7 @@ class MlflowServer:
             "MLFLOW_BACKEND_STORE_URI": uri,  # everybody on the machine sees a command line, and there may be a password
         }
         command = [sys.executable, "-c", _GUARD, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self._guard = subprocess.Popen(
                 [*command, "--port", str(port), "--workers", "1"],
                 stdin=subprocess.PIPE,
@@ -87,11 +87,11 @@ class MlflowServer:
                 return
             except OSError:
                 time.sleep(0.1)
-        raise UserError(f"MLflow's page does not answer at {url}; see {self._log}, or choose another --mlflow-port.")
+        raise UserError(f"MLflow's page does not answer at {url}; see {self.log}, or choose another --mlflow-port.")
 
-    def hold(self) -> None:
-        """Until ctrl-C, or until it ends by itself."""
-        self._guard.wait()
+    def alive(self) -> bool:
+        """Return whether it has not ended by itself."""
+        return self._guard.poll() is None
 
     def stop(self) -> None:
         """Ends it and its children; a second ctrl-C does not interrupt that."""

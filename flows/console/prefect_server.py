@@ -6,10 +6,10 @@ already, is used instead.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,15 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from flows.console import prefect_child, running_server
+from flows.console import prefect_child, running_server, screen
 from flows.console.page_ports import PORT
 from flows.console.quiet import quiet_prefect
 from flows.console.running_server import ADDRESS, USERS
 from silos.errors import UserError
+from silos.machine.proxies import must_be_reachable
 from tasks.recording.addresses import has_password
+from tasks.recording.full_disk import is_full
 from tasks.recording.json_files import plain_path
 
-_ROOM = 2**19  # bytes; its tables take as much
+_RESTARTS = 3  # of a server that ended by itself
 
 
 class PrefectServer:
@@ -44,12 +46,15 @@ class PrefectServer:
         self._kept: IO[str] | None = None
         self._offered = False
         self._joined: running_server.Running | None = None
+        self._keeper: threading.Thread | None = None
+        self._changing = threading.Lock()  # of the child
         if os.environ.get("PREFECT_API_URL"):
             self.url = os.environ["PREFECT_API_URL"]
             if has_password(self.url):
                 raise UserError(
                     "PREFECT_API_URL holds a password; take it out, and set PREFECT_API_AUTH_STRING=user:password."
                 )
+            must_be_reachable(self.url)
             return
         self._joined = None if own else running_server.join(self.home)
         if self._joined is None:
@@ -64,8 +69,13 @@ class PrefectServer:
     def _start(self, ui: bool, listener: socket.socket) -> None:
         self.log = self.home / "server.log"
         self.home.mkdir(parents=True, exist_ok=True)
-        log = self.log.open("wb")
+        self.log.write_bytes(b"")
+        self._ui, self._listener = ui, listener
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        self._spawn()
+
+    def _spawn(self) -> None:
+        ui, listener = self._ui, self._listener
         environment = {
             **os.environ,
             "PREFECT_UI_ENABLED": str(ui).lower(),
@@ -77,7 +87,7 @@ class PrefectServer:
         self._kept = running_server.keep(self.home) if ui else None
         offered = [self.home / name for name in (ADDRESS, USERS)] if self._kept else []
         command = [sys.executable, "-P", "-m", prefect_child.__name__, listener.fileno(), self.home / "tables.lock"]
-        with log, listener:
+        with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*map(str, [*command, *offered])],
                 stdin=subprocess.PIPE,
@@ -89,30 +99,58 @@ class PrefectServer:
             )
 
     def alive(self) -> bool:
-        """Whether a server that was started here has not ended by itself."""
+        """Whether a server that was started here has not ended by itself, or is started again if it has."""
+        if self._keeper is not None:
+            return self._keeper.is_alive()
         return self._child is None or self._child.poll() is None
+
+    def _keep(self) -> None:
+        """Start the server again if it ends by itself: at its port, where clients wait, and with its database."""
+        for left in reversed(range(_RESTARTS + 1)):
+            child = self._child
+            assert child is not None
+            child.wait()
+            with self._changing:
+                if self._child is not child:
+                    return  # stopped
+                if left == 0:
+                    break
+                self._spawn()
+            screen.current().say("Prefect's server ended by itself, and is started again.")
+            if not self._answers(120.0):
+                break
+            self._offer()
+        self._listener.close()  # else clients would wait for an answer that never comes
 
     def wait(self, patience: float = 120.0) -> float:
         """Seconds waited until the server answers; UserError with the last line of its log if it does not."""
         start = time.perf_counter()
-        while time.perf_counter() - start < patience:
-            if not self.alive():
-                break
-            try:
-                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
-                self._offer()
-                return time.perf_counter() - start
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.03)
+        if self._answers(patience):
+            self._offer()
+            if self._child is not None and self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep, name="keeper of Prefect's server", daemon=True)
+                self._keeper.start()
+            return time.perf_counter() - start
         if self._child is None:
             raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
-        if shutil.disk_usage(self.log.parent).free < _ROOM:  # then the log ends anywhere
+        if is_full(self.log.parent):  # then the log ends anywhere
             raise UserError(
                 f"Prefect's server in {self.log.parent} does not answer; the disk is full; free some space."
             )
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
         said = f"; the last line of its log is: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
+
+    def _answers(self, patience: float) -> bool:
+        """Wait until the server answers; False if it ends by itself, or does not answer for so many seconds."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end and (self._child is None or self._child.poll() is None):
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+                return True
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.03)
+        return False
 
     def _offer(self) -> None:
         """Others may use a server that stays; from here on it holds what says so by itself."""
@@ -146,6 +184,10 @@ class PrefectServer:
                     return
                 time.sleep(0.05)
 
+    def is_gone(self) -> bool:
+        """Whether nobody hears what this process still has for the server: `stop` ends it, or it does not answer."""
+        return self._child is not None or not self._answers(2.0)
+
     def stop(self) -> bool:
         """Ends the server that was started here, but for one that others use still; whether none of it is left.
 
@@ -156,7 +198,9 @@ class PrefectServer:
         if self._child is None:
             return True
         os.environ.pop("PREFECT_API_URL", None)
-        child, self._child = self._child, None
+        with self._changing:
+            child, self._child = self._child, None
+        self._listener.close()
         assert child.stdin is not None
         used = self._in_use()  # asked before its end, when it asks itself
         child.stdin.close()

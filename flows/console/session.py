@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import re
 import sys
 import time
@@ -19,6 +20,7 @@ from flows.console.printing.literal_text import PlainConsole
 from flows.console.quiet import quiet_prefect
 from flows.console.starting import Starting
 from silos.errors import UserError, shown
+from silos.machine.proxies import keep_loopback_direct
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
 
@@ -51,6 +53,8 @@ class Session:
 
     def __enter__(self) -> Self:
         quiet_prefect()
+        keep_loopback_direct()
+        logging.raiseExceptions = False  # Prefect's log handler would write on the screen whenever its server is away
         listen()
         screen.use(_Lines(self))
         if self._wants_server and not self._json:
@@ -65,6 +69,10 @@ class Session:
         if self._server is not None:
             self._settle(error is not None)
             self._mark("task runs written down")
+            if "prefect.events.worker" in sys.modules and self._server.is_gone():
+                from flows.console.prefect_failure import discard_events
+
+                discard_events()
             self._server.stop()
         if self._timings:
             self._say_timings()

@@ -98,6 +98,8 @@ def _tell_mlflow(
     delivery = Delivery(folder, ticket)
     if delivery.finish(Finish(files, data=dataset(project, project.silos), metrics=metrics)) is None:
         screen.current().say(f"{delivery.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
+    elif delivery.notice:
+        screen.current().say_once(f"{delivery.notice}.")
 
 
 def _metrics(report: dict[str, Any]) -> dict[str, float]:

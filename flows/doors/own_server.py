@@ -13,6 +13,7 @@ from prefect.context import refresh_global_settings_context
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.console.prefect_server import PrefectServer
+from silos.machine.proxies import loopback_direct
 
 
 @contextmanager
@@ -24,10 +25,11 @@ def prefects_api() -> Iterator[None]:
     """
     with _one_at_a_time:  # settings are the process's; looked at in here, they are never those of another thread's call
         if not os.environ.get("PREFECT_API_URL"):
-            with _set_to_own():
+            with loopback_direct(), _set_to_own():
                 yield
             return
-    yield
+    with loopback_direct():
+        yield
 
 
 @contextmanager

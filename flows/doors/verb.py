@@ -18,8 +18,10 @@ from prefect.context import FlowRunContext
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.console import screen
 from flows.console.complaints import nearest
 from flows.console.ctrl_c import interruption
+from flows.console.prefect_failure import discard_events, failure_sentence, is_prefect_failure
 from flows.doors.own_server import prefects_api
 from flows.params_file import file_of
 from flows.past.abandoned import OPEN, close_abandoned
@@ -49,10 +51,10 @@ class Verb(Flow):
             if FlowRunContext.get() is not None:
                 args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
                 with _holding():
-                    return super().__call__(*args, **options)
+                    return self._whatever_prefect_does(*args, **options)
             file_of(Path())  # before Prefect leaves its folder here
             with prefects_api(), _holding():
-                return super().__call__(*args, **options)
+                return self._whatever_prefect_does(*args, **options)
         except IncompleteError as error:
             return error.answer
         except UserError as error:
@@ -72,6 +74,35 @@ class Verb(Flow):
             signature.bind(*args, **options)
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}; expected {self.name}({', '.join(signature.parameters)}).") from None
+
+    def _whatever_prefect_does(self, *args: Any, **options: Any) -> Any:
+        """Call the flow; if Prefect's API fails, answer with what the function returned or raised.
+
+        Raises:
+            UserError: If Prefect's API failed before the function ended.
+        """
+        outcome: list[Any] = []
+        token = _outcome.set(outcome)
+        try:
+            return super().__call__(*args, **options)
+        except Exception as error:
+            if not is_prefect_failure(error):
+                raise
+            discard_events()
+            ended = outcome[0] if outcome else error
+            reason = failure_sentence(error)
+            if isinstance(ended, BaseException):
+                if not is_prefect_failure(ended):
+                    raise ended from None
+                raise UserError(f"{reason}; then --resume goes on after the last whole round.") from error
+            screen.current().say_once(f"{reason}; the result is whole, and Prefect's page does not show its end.")
+            return ended
+        finally:
+            _outcome.reset(token)
+
+
+_outcome: ContextVar[list[Any]] = ContextVar("outcome")
+"""What the function of the flow that is running returned or raised: Prefect loses it if its API fails afterwards."""
 
 
 def _plain_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -165,19 +196,25 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
+        outcome = _outcome.get([])
         try:
             _begin()
-            return function(*args, **options)
+            answer = function(*args, **options)
+        except IncompleteError as error:
+            outcome[:] = [error.answer]
+            return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
         except UserError as error:
+            outcome[:] = [error]
             if FlowRunContext.get() is None:
                 raise
             return Failed(message=str(error), data=error)
-        except IncompleteError as error:
-            return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
         except Exception as error:
             stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+            outcome[:] = [stop or error]
             if stop is None:
                 raise
             raise stop from None
+        outcome[:] = [answer]
+        return answer
 
     return run

@@ -10,6 +10,7 @@ from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
+from flows.console.prefect_failure import tolerated
 from tasks.recording.legible_names import as_markdown
 
 _log = logging.getLogger("siloflow")  # none of Prefect's, which is told of every task
@@ -32,7 +33,7 @@ so_far = Logged()
 def called(name: str) -> str:
     """Gives the flow run this name, which says what it does, and answers it."""
     if flow_run.id:
-        with get_client(sync_client=True) as client:
+        with tolerated(), get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, name=name)
     return name
 
@@ -63,4 +64,5 @@ def sentence(name: str | None = None) -> str:
 def shown(key: str, markdown: str) -> None:
     """Text on the flow run's page; key: lower-case letters and dashes, the same for all such texts."""
     if flow_run.id:
-        create_markdown_artifact(markdown, key=key)
+        with tolerated():
+            create_markdown_artifact(markdown, key=key)

@@ -17,6 +17,7 @@ from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.stored.manifest import Manifest
 from silos.versions.digest import file_hashes, folder_digest, listing_digest
+from silos.versions.git_command import has_repository, no_local_variables
 
 __all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
 
@@ -216,8 +217,7 @@ def _config(root: Path) -> dict[str, Any]:
     """DVC without its own habits, and without git where the copy has none, as one that was downloaded."""
     config = {"analytics": False, "check_update": False, "autostage": False}
     home = next((folder for folder in (root, *root.parents) if (folder / ".dvc").is_dir()), root)
-    has_git = any((folder / ".git").exists() for folder in (home, *home.parents))
-    return {"core": config if has_git else {**config, "no_scm": True}}
+    return {"core": config if has_repository(home) else {**config, "no_scm": True}}
 
 
 @lru_cache
@@ -241,8 +241,11 @@ def _cache(root: Path) -> Path:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drops what DVC draws on a terminal; its import belongs in here too: it wraps the standard streams."""
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    """Drops what DVC draws on a terminal; its import belongs in here too: it wraps the standard streams.
+
+    DVC's git sees the repository around the folder that it is given, not one that a hook's environment names.
+    """
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), no_local_variables():
         yield
 
 

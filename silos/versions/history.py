@@ -3,11 +3,9 @@
 A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc, which every run carries.
 """
 
-import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from silos.errors import UserError
 from silos.versions.data_swap import replace_data
@@ -24,6 +22,7 @@ from silos.versions.dvc_version import (
     record_text,
     recorded,
 )
+from silos.versions.git_command import run_git
 from silos.versions.linked import files_of, inside
 
 
@@ -82,6 +81,8 @@ def find(root: Path, revision: str) -> str:
     if recorded(root) in digests:
         return str(recorded(root))
     if not digests:
+        with suppress(FileNotFoundError):
+            run_git(root, "rev-parse")  # raises if git refuses the repository, and the revision may be one
         raise UserError(
             f"{revision} is neither a git revision with a {RECORD} nor the start of a hash that git or DVC's cache knows; "
             "`siloflow data log` lists versions."
@@ -139,11 +140,14 @@ def _keep(root: Path) -> None:
 
 
 def _git(root: Path, *arguments: str, check: bool = True) -> str:
-    decoding: dict[str, Any] = {"encoding": "utf-8", "errors": "replace"}  # whatever the terminal's is
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False, **decoding)
+        done = run_git(root, *arguments)
     except FileNotFoundError:
         code, out, reason = 1, "", "it is not installed"
+    except UserError:
+        if check:
+            raise
+        return ""
     else:
         code, out, reason = done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
     if code and check:

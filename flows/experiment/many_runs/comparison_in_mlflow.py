@@ -70,6 +70,8 @@ def tell_mlflow(
     delivery = Delivery(folder, ticket)
     if delivery.finish(told) is None:
         screen.current().say(f"{delivery.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
+    elif delivery.notice:
+        screen.current().say_once(f"{delivery.notice}.")
 
 
 def metrics_of(quantity: Quantity, comparison: Mapping[str, Any]) -> dict[str, float]:

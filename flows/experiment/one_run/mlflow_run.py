@@ -1,8 +1,6 @@
 """What a run shows to the outside: its names in MLflow, and the model that is logged once."""
 
 import json
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,10 @@ from models.model import Model
 from models.networks.registry import comes_along, kind_of, to_json
 from models.state import Private, Weights
 from silos.cohort import Silos
+from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.sources.tables.raw_columns import columns_of
+from silos.versions.git_command import has_repository, run_git
 from tasks.recording.mlflow_store.ticket import Finish, Ticket
 from tasks.recording.result_tables import write_client_table
 
@@ -109,15 +109,25 @@ def dataset(project: Project, silos: Silos) -> dict[str, Any]:
 
 
 def git_commit(root: Path) -> str:
-    """The checkout's commit, `+changes` if files differ from it; `none` outside of git, or where git is not installed."""
-    if shutil.which("git") is None:
+    """Return the checkout's commit, with `+changes` if files differ from it; `none` where there is none.
+
+    If there is a repository and git does not answer for it, the screen says why, once.
+    """
+    if not has_repository(root):
         return "none"
-    git = ["git", "-C", str(root)]
-    answer = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=False)
-    if answer.returncode:
-        return "none"
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False)
-    return answer.stdout.decode().strip() + ("+changes" if changed.stdout.strip() else "")
+    try:
+        head = run_git(root, "rev-parse", "--verify", "--quiet", "--short=12", "HEAD")
+        if head.returncode == 0:
+            changed = run_git(root, "status", "--porcelain", "-uno").stdout.strip()
+            return head.stdout.strip() + ("+changes" if changed else "")
+        reason = (head.stderr.strip().splitlines() or [""])[-1]  # nothing before the first commit
+    except FileNotFoundError:
+        reason = "git is not installed."
+    except UserError as error:
+        reason = str(error)
+    if reason:
+        screen.current().say_once(f"git_commit is none in MLflow: {reason}")
+    return "none"
 
 
 def _model(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
+from silos.machine.proxies import must_be_reachable
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import plain_path
 
@@ -57,6 +58,8 @@ def import_mlflow() -> None:
 def connect(uri: str) -> Any:
     """A quiet MLflow client of this store."""
     _be_quiet()
+    if is_server(uri):
+        must_be_reachable(uri)
     import mlflow
 
     for logger in ("mlflow", "alembic", "urllib3"):  # a store that is only busy is no news to a person
@@ -87,6 +90,8 @@ def must_answer(uri: str) -> None:
     try:
         with impatient():
             connect(uri).search_experiments(max_results=1)
+    except UserError:
+        raise
     except Exception as error:
         said = _of_server(error) or "does not answer"
         way_out = "start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml"
@@ -95,6 +100,8 @@ def must_answer(uri: str) -> None:
 
 def trouble(uri: str, error: Exception) -> str:
     """What is amiss with the store, as a sentence begins: a server is away, or lets nobody in, or what MLflow says."""
+    if isinstance(error, UserError):
+        return f"MLflow at {masked(uri)} is not reached ({str(error).rstrip('.')})"
     said = _of_server(error) if is_server(uri) else None
     if said is None:
         line = (str(error).splitlines() or [""])[0].strip().removesuffix(".")

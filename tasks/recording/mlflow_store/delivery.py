@@ -4,6 +4,7 @@ Rounds are delivered from the journal, each once: MLflow drops a metric that is 
 stored times make a repeated delivery equal. What cannot be delivered stays in the run's folder for the next `--resume`.
 """
 
+import itertools
 import json
 import threading
 import time
@@ -34,6 +35,7 @@ class Delivery:
         self._began = int(time.time() * 1000)
         self._failed: str | None = None  # what the last try of the thread ended with, which only the thread says
         self._late: str | None = None  # and what whoever waited for it was told
+        self.notice: str | None = None  # where the run is, if not in the experiment of the ticket
         self._whole = False
         self._folder, self._journal = folder, Journal(folder / "journal")
         self._wanted = 0
@@ -72,6 +74,7 @@ class Delivery:
         self._thread.join(patience)
 
     def _work(self) -> None:
+        again = False  # whether the last try is repeated with a run that is looked for anew
         while True:
             self._wake.wait(RETRY if self._failed else None)
             self._stop.wait(GATHER if self.run_id else 0)
@@ -85,27 +88,42 @@ class Delivery:
                 self._failed = None
             except Exception as error:
                 self._failed = trouble(self.ticket.uri, error)
+                lost, self.run_id = self.run_id, None  # deleted there, perhaps: the next try finds it, or makes another
+                if last and lost is not None and not again:
+                    again = True
+                    self._wake.set()
+                    continue
             if last:
                 return
 
     def _deliver(self) -> None:
         """Every checkpointed round that has no delivered mark yet."""
         client = self._client()
-        mark = self._folder / "delivered.json"
-        store = sha256(masked(self.ticket.uri).encode()).hexdigest()[:16]  # a password could be guessed from its hash
-        try:
-            known = read_json(mark, keys=("round", "store", "run")) or {}
-        except UserError:
-            known = {}  # it only saves time: what is delivered twice is there once
-        same = known.get("store") == store and known.get("run") == self.run_id
-        done = known["round"] if same else 0  # the run is new there, and knows no round
+        known = self._delivered()
+        done = known["round"] if known.get("run") == self.run_id else 0  # the run is new there, and knows no round
         wanted = self._wanted
         if done >= wanted:
             return
         metrics = [m for number in range(done + 1, wanted + 1) for m in entities.metrics(self._journal.read(number))]
         for at in range(0, len(metrics), _BATCH):
             client.log_batch(self.run_id, metrics=metrics[at : at + _BATCH])
-        write_json(mark, {"round": wanted, "store": store, "run": self.run_id})
+        write_json(self._mark, {"round": wanted, "store": self._store, "run": self.run_id})
+
+    def _delivered(self) -> dict[str, Any]:
+        """Read which round of which run was delivered last to this store; empty if none was."""
+        try:
+            known = read_json(self._mark, keys=("round", "store", "run")) or {}
+        except UserError:
+            return {}  # it only saves time: what is delivered twice is there once
+        return known if known.get("store") == self._store else {}
+
+    @property
+    def _mark(self) -> Path:
+        return self._folder / "delivered.json"
+
+    @property
+    def _store(self) -> str:
+        return sha256(masked(self.ticket.uri).encode()).hexdigest()[:16]  # a password could be guessed from its hash
 
     def _conclude(self) -> None:
         """Artifacts, model and dataset, once each; then the run's end."""
@@ -145,16 +163,35 @@ class Delivery:
         return client
 
     def _find(self, client: Any) -> str | None:
-        experiment = client.get_experiment_by_name(self.ticket.experiment)
-        if experiment is None:
-            return None
-        runs = client.search_runs([experiment.experiment_id], f"tags.`siloflow.run` = '{self.ticket.tag}'")
+        """Find the run, also where its experiment was renamed; None if there is none, or it was deleted."""
+        from mlflow.exceptions import MlflowException
+
+        known = self._delivered().get("run")
+        try:
+            if known is not None and client.get_run(known).info.lifecycle_stage == "active":
+                return str(known)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+        _, number = self._experiment(client)
+        runs = client.search_runs([number], f"tags.`siloflow.run` = '{self.ticket.tag}'") if number else []
         return runs[0].info.run_id if runs else None
+
+    def _experiment(self, client: Any) -> tuple[str, str | None]:
+        """Return name and id of the experiment, of the next that is not deleted; the id is None if it is to be made."""
+        wanted = self.ticket.experiment
+        for at in itertools.count(1):
+            name = wanted if at == 1 else f"{wanted}-{at}"
+            found = client.get_experiment_by_name(name)
+            if found is None or found.lifecycle_stage == "active":
+                break
+        if name != wanted:
+            self.notice = f"MLflow's experiment {wanted} is deleted; the run is in the experiment {name}"
+        return name, found and str(found.experiment_id)
 
     def _create(self, client: Any) -> str:
         ticket = self.ticket
-        experiment = client.get_experiment_by_name(ticket.experiment)
-        number = experiment.experiment_id if experiment else None
+        name, number = self._experiment(client)
         if number is None:
             about = {
                 "mlflow.experimentKind": "custom_model_development",
@@ -162,7 +199,7 @@ class Delivery:
                 **({"mlflow.note.content": ticket.about} if ticket.about else {}),
             }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
-            number = client.create_experiment(ticket.experiment, artifact_location=place, tags=about)
+            number = client.create_experiment(name, artifact_location=place, tags=about)
         tags = {**origin(ticket.tags.get("git_commit", "none")), **ticket.tags, "siloflow.run": ticket.tag}
         tags |= {"mlflow.note.content": ticket.note} if ticket.note else {}
         run = client.create_run(number, start_time=self._began, tags=tags, run_name=ticket.name)

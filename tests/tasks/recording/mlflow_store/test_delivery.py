@@ -105,6 +105,58 @@ def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(mlflow
     assert_whole(mlflow_server.url, "stopped", delivery.run_id, 20, without={("loss/train", 2)})
 
 
+@pytest.mark.parametrize("before_the_rounds_end", [False, True])
+def test_a_run_whose_experiment_was_deleted_is_logged_in_one_of_a_free_name(
+    before_the_rounds_end, deliver, play, tmp_path
+):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = connect(uri)
+    number = client.create_experiment("gone")
+    first = deliver(uri, "gone")
+    play(first, range(1, 4))
+    wait_for(lambda: (read_json(tmp_path / "delivered.json") or {}).get("round") == 3)
+    if before_the_rounds_end:
+        client.delete_experiment(number)
+        assert first.finish(Finish()) is not None
+    else:
+        assert first.finish(Finish()) is not None
+        client.delete_experiment(number)
+    second = deliver(uri, "gone")
+    second.round_done(3)
+    assert second.finish(Finish()) is not None
+    assert (second.run_id == first.run_id) == before_the_rounds_end
+    told = first if before_the_rounds_end else second
+    assert told.notice == "MLflow's experiment gone is deleted; the run is in the experiment gone-2"
+    assert_whole(uri, "gone-2", second.run_id, 3, without={("loss/train", 2)})
+    assert client.get_experiment(number).lifecycle_stage == "deleted"
+
+
+def test_a_run_that_was_deleted_while_it_trained_is_logged_whole_in_a_new_one(deliver, play, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    delivery = deliver(uri, "deleted")
+    play(delivery, range(1, 4))
+    wait_for(lambda: (read_json(tmp_path / "delivered.json") or {}).get("round") == 3)
+    deleted = delivery.run_id
+    connect(uri).delete_run(deleted)
+    play(delivery, range(4, 6))
+    assert delivery.finish(Finish()) not in (None, deleted)
+    assert delivery.notice is None
+    assert_whole(uri, "deleted", delivery.run_id, 5, without={("loss/train", 2)})
+
+
+def test_a_run_whose_experiment_was_renamed_goes_on_there(deliver, play, tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = connect(uri)
+    first = deliver(uri, "renamed")
+    play(first, range(1, 4))
+    assert first.finish(Finish()) is not None
+    client.rename_experiment(client.get_experiment_by_name("renamed").experiment_id, "other")
+    second = deliver(uri, "renamed")
+    play(second, range(4, 6))
+    assert second.finish(Finish()) == first.run_id
+    assert_whole(uri, "other", second.run_id, 5, without={("loss/train", 2)})
+
+
 def test_a_store_that_was_made_anew_hears_of_the_rounds_that_the_old_one_knew(deliver, play, tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     first = deliver(uri, "anew")

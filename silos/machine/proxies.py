@@ -1,0 +1,82 @@
+"""Keep connections to this machine out of the environment's proxies, in this process and in its children."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
+
+from silos.errors import UserError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PROXIES = ("all_proxy", "http_proxy", "https_proxy")
+_PORT = re.compile(r"^\[(.*)\](:\d+)?$")  # httpx does not parse an IPv6 address in brackets, nor a network of them
+
+_removed: dict[str, str] = {}
+
+
+def keep_loopback_direct() -> dict[str, str]:
+    """Add loopback to NO_PROXY; remove and return proxies that would fail every connection, also the direct ones.
+
+    httpx, and so Prefect, opens a transport for each proxy in the environment before it looks at NO_PROXY. It raises an
+    error for SOCKS without the package `socksio`, and for any scheme that it does not know.
+    """
+    wanted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in wanted.split(",")]
+    if "*" in hosts:
+        hosts = ["*"]  # urllib and requests know it only on its own
+    else:
+        hosts = [_PORT.sub(r"\1", host) for host in hosts if host]
+        hosts = [host for host in hosts if host.count(":") < 2 or _is_address(host)]
+        hosts += [host for host in LOOPBACK if host not in hosts]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
+    names = [name for name in os.environ if name.lower() in _PROXIES and not _works(os.environ[name])]
+    removed = {name: os.environ.pop(name) for name in names}
+    _removed.update(removed)
+    return removed
+
+
+@contextmanager
+def loopback_direct() -> Iterator[None]:
+    """Call `keep_loopback_direct`, and put the removed proxies back afterwards: the process is not ours alone."""
+    removed = keep_loopback_direct()
+    try:
+        yield
+    finally:
+        os.environ.update(removed)
+        for name in removed:
+            del _removed[name]
+
+
+def must_be_reachable(address: str) -> None:
+    """Raise UserError if the address is to be reached through a proxy that was removed."""
+    parts = urlsplit(address)
+    if parts.scheme in getproxies_environment() or proxy_bypass(parts.hostname or ""):
+        return
+    for name, proxy in _removed.items():
+        if name.lower() in (f"{parts.scheme}_proxy", "all_proxy"):
+            raise UserError(
+                f"{name}: got a proxy with the scheme {_scheme(proxy)}, which cannot be used here, for "
+                f"{parts.hostname}. For SOCKS version 5 `pip install socksio pysocks`, or use an HTTP proxy, or add "
+                "the host to NO_PROXY."
+            )
+
+
+def _works(proxy: str) -> bool:
+    scheme = _scheme(proxy)
+    return scheme in ("http", "https", "") or (scheme in ("socks5", "socks5h") and find_spec("socksio") is not None)
+
+
+def _scheme(proxy: str) -> str:
+    return proxy.partition("://")[0].lower() if "://" in proxy else ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

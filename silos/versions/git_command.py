@@ -1,0 +1,73 @@
+"""Run git, and DVC's use of git, on the repository around a folder, whatever repository the environment names."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from silos.errors import UserError
+
+# `git rev-parse --local-env-vars` without the configuration, where a container may allow a directory (safe.directory);
+# and the ceiling, which would hide a repository that `has_repository` and DVC see. Git sets the first ones for its hooks.
+_LOCAL_VARIABLES = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_INTERNAL_SUPER_PREFIX",
+    "GIT_NAMESPACE",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+    "GIT_CEILING_DIRECTORIES",
+)
+_EXCEPTION = re.compile(r"safe\.directory (.+)$", re.MULTILINE)  # the same in every language of git's messages
+
+
+def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run git in the folder and return its exit code and output.
+
+    Raises:
+        FileNotFoundError: If git is not installed.
+        UserError: If git refuses the repository because another user owns it.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _LOCAL_VARIABLES}
+    command = ["git", "-C", str(root), *arguments]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,  # git must not wait for a passphrase
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        errors="replace",
+        env=environment,
+    )
+    refused = _EXCEPTION.search(done.stderr) if done.returncode else None
+    if refused:
+        raise UserError(
+            f"git refuses the repository of {root}: another user owns it. If you trust it, allow it with "
+            f"`git config --global --add safe.directory {refused[1]}`."
+        )
+    return done
+
+
+def has_repository(root: Path) -> bool:
+    """Return whether the folder, or one above it, holds a git repository."""
+    return any((folder / ".git").exists() for folder in (root, *root.parents))
+
+
+@contextmanager
+def no_local_variables() -> Iterator[None]:
+    """Remove from the environment what names another repository, for libraries that read it in this process."""
+    before = {name: os.environ.pop(name) for name in _LOCAL_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)

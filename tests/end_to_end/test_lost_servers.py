@@ -1,0 +1,103 @@
+"""Servers that end in the middle of a command: what is trained is never lost, and the command ends."""
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.console.prefect_server import PrefectServer
+
+COMMAND = Path(sys.executable).parent / "siloflow"
+ROUNDS = 25
+
+
+def kill_server(pid: int) -> None:
+    """Kill the Prefect server among the descendants of the process."""
+    found = [p for p in psutil.Process(pid).children(recursive=True) if any("prefect_child" in w for w in p.cmdline())]
+    assert len(found) == 1
+    found[0].kill()
+
+
+def wait_for_rounds(folder: Path, process, count: int = 3) -> None:
+    while len(list(folder.glob("runs/*/*/journal/*"))) < count:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+
+
+def test_a_run_whose_own_server_is_killed_ends_whole_and_prefect_has_all_of_it(partitioned, tmp_path, living):
+    folder = partitioned[0].copy(tmp_path / "project")
+    with (tmp_path / "screen.txt").open("w+") as screen:
+        process = folder.start("run", "fedavg", "--json", "--set", f"training.rounds={ROUNDS}", out=screen)
+        wait_for_rounds(folder.path, process)
+        kill_server(process.pid)
+        assert process.wait(200) == 0, process.stderr.read()
+        said = process.stderr.read()
+    assert json.loads((tmp_path / "screen.txt").read_text())["rounds"] == ROUNDS
+    assert "Prefect's server ended by itself, and is started again." in said
+    assert "Traceback" not in said
+    assert living(folder.path) == []
+    with sqlite3.connect(folder.path / ".prefect" / "prefect.db") as database:
+        assert database.execute("select state_type from flow_run").fetchall() == [("COMPLETED",)]
+        assert {state for (state,) in database.execute("select state_type from task_run")} == {"COMPLETED"}
+
+
+def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(
+    partitioned, tmp_path, databases, monkeypatch
+):
+    folder = partitioned[0].copy(tmp_path / "project")
+    home = tmp_path / "elsewhere"
+    (home / ".prefect").mkdir(parents=True)
+    shutil.copy(databases / "prefect.db", home / ".prefect")
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_HOME", str(home / ".prefect"))
+    server = PrefectServer(home)
+    server.wait()
+    command = [COMMAND, "run", "fedavg", "--json", "--set", f"training.rounds={ROUNDS}"]
+    pipe = subprocess.PIPE
+    environment = {**folder._environment(), "PREFECT_API_URL": server.url}
+    process = subprocess.Popen(command, cwd=folder.path, env=environment, stdout=pipe, stderr=pipe, text=True)
+    wait_for_rounds(folder.path, process)
+    server.stop()
+    out, said = process.communicate(timeout=250)
+    assert process.returncode == 0, said
+    assert json.loads(out)["rounds"] == ROUNDS
+    *_, sentence = said.strip().splitlines()
+    assert sentence.startswith(f"Prefect's API at {server.url} does not answer any more")
+    assert "Traceback" not in said
+    assert "EventsWorker" not in said
+
+
+@pytest.mark.parametrize("name", ["prefect_child", "mlflow"])
+def test_ui_ends_in_a_sentence_when_a_server_of_its_own_is_gone_for_good(name, finished, tmp_path, living, until):
+    folder = finished.folder.copy(tmp_path / "project")
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    words = [
+        word
+        for option, one in zip(("--mlflow-port", "--prefect-port"), sockets, strict=True)
+        for word in (option, str(one.getsockname()[1]))
+    ]
+    for one in sockets:
+        one.close()
+    with (tmp_path / "screen.txt").open("w+") as screen:
+        process = folder.start("ui", *words, out=screen)
+        until(screen.name, "ctrl-C ends both", process)
+        while process.poll() is None:  # Prefect's is started again three times
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    if any(name in word for word in child.cmdline()):
+                        child.kill()
+            time.sleep(0.2)
+    assert process.returncode == 2
+    owner = "Prefect's" if name == "prefect_child" else "MLflow's"
+    assert f"{owner} server ended by itself; see " in process.stderr.read()
+    assert living(folder.path) == []
