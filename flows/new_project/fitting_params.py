@@ -20,6 +20,9 @@ _ABOUT = {
     "label": "the column that is predicted",
     "client": "the column of a row's silo",
     "drop": "columns that are no features",
+    "decimal": "the decimal mark of the file",
+    "censored": "how <0.5 is read: limit or half",
+    "na_values": "texts that are missing values",
 }
 _CHANNELS = (1, 3, 4)  # that pictures have
 

@@ -32,9 +32,9 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "init": (
         {
             **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
-            **{"read": None, "network": {"kind": "mlp"}},
+            **{"left_out": [EVIL], "read": None, "network": {"kind": "mlp"}},
         },
-        4,
+        5,
     ),
     "partition": (
         {
