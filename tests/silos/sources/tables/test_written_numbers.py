@@ -237,6 +237,7 @@ def test_limits_are_read_as_the_user_says(read, censored, numbers):
 def test_half_of_a_negative_limit_is_no_number(read):
     held = table(",", a=["-1", "<-2"])
     assert column(read(held, censored="limit")) == [-1, -2]
+    assert column(read(table(",", a=["-1", "<0"]), censored="half")) == [-1, 0]
     assert "'<-2' in row 3" in refused(read, held, censored="half")
     with_text = table(",", a=["1", "<2", "lost"])
     assert "1 of 3 rows hold no number, the first is 'lost'" in refused(read, with_text, censored="half")
