@@ -28,6 +28,12 @@ def init(
     task: Annotated[
         Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")
     ] = None,
+    decimal: Annotated[
+        Literal[".", ","] | None, typer.Option(help="The decimal mark of the file; found there if not given.")
+    ] = None,
+    censored: Annotated[
+        Literal["limit", "half"] | None, typer.Option(help="Read <0.5 as 0.5 or 0.25, and >90 as 90.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a project's folder with a params.yaml that fits your data.
@@ -38,7 +44,7 @@ def init(
         from flows.new_project.init import init as made
         from flows.new_project.own_data import Asked
 
-        session.answer(made(folder, data, Asked(label, client, clients, task)), "init")
+        session.answer(made(folder, data, Asked(label, client, clients, task, decimal, censored)), "init")
 
 
 def partition(overrides: Overrides = None, json: Json = False, timings: Timings = False) -> None:

@@ -20,6 +20,9 @@ _ABOUT = {
     "client": "the column of a row's silo",
     "drop": "columns that are no features",
     "size": "pixels of a side, to which each picture is squeezed",
+    "decimal": "the decimal mark of the file",
+    "censored": "how <0.5 is read: limit or half",
+    "na_values": "texts that are missing values",
 }
 
 

@@ -63,6 +63,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
         "committed": committed,
         "copied": file.name if file is not None and copied else None,
         "guessed": [] if data is None else list(data.guessed),
+        "left_out": [] if data is None else list(data.left_out),
         "read": None if data is None else _read(data),
         "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
     }

@@ -1,7 +1,7 @@
 """A first look at a person's own file: which column is what, and why it is thought so."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +13,10 @@ from silos.sources.load import load
 from silos.sources.npz_archive import read_arrays
 from silos.sources.picture_folder import are_splits, list_pictures
 from silos.sources.source_params import Folder, Npz, Table
-from silos.sources.tables.column_kinds import Column
+from silos.sources.tables.column_kinds import ODD_NUMBERS, Column, Conventions
 from silos.sources.tables.look_at import ENDINGS, Look, look_at
-from silos.sources.tables.usable_columns import is_row_number, must_be_usable
+from silos.sources.tables.usable_columns import fault_of_numbers, is_row_number, must_be_usable
+from silos.sources.tables.written_numbers import Censored, Decimal
 
 LABELS = ("label", "target", "outcome", "class", "y")
 CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
@@ -26,7 +27,7 @@ _ROWS_OF_A_CLASS = 10  # on average, or numbers that are more than a few are no 
 _LEAST_PIXELS, _MOST_PIXELS = 8, 64  # of a side of a picture
 _LOOKED_AT = 100  # pictures whose size is looked at
 _MOST_DROPPED = 0.1  # of the rows, for a value that is missing
-_WHY = {"date": "dates", "mixed": "numbers among text", "unplain": "no plain numbers", "empty": "no values"}
+_WHY = {"date": "dates", "empty": "no values"}
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,21 @@ class Asked:
     client: str | None = None
     clients: int | None = None
     task: Task | None = None
+    decimal: Decimal | None = None
+    censored: Censored | None = None
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """The source that reads a file, what it reads there, and what was guessed of it, in words."""
+    """The source that reads a file, what it reads there, what was guessed of it, in words, and columns that it cannot read.
+
+    `left_out` has a sentence for each column of numbers that are not written as such.
+    """
 
     source: Npz | Table | Folder
     rows: Rows
     guessed: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def look(file: Path, asked: Asked) -> OwnData:
@@ -120,30 +127,53 @@ def _size(paths: Sequence[Path]) -> int:
 
 
 def _table(file: Path, asked: Asked) -> OwnData:
-    seen = look_at(file)
+    conventions = Conventions(asked.decimal, asked.censored or "refuse")
+    seen = look_at(file, conventions=conventions)
     label, why_label = _role(seen, "label", asked.label, LABELS, "")
     client, why_client = None, _dealt(asked)
     if asked.clients is None:
         client, why_client = _role(seen, "client", asked.client, CLIENTS, f"; or {_DEAL}")
-    column = seen.column(label)
-    assert column is not None
+    absent = {text: name for name in (label, client) if name for text in _column(seen, name).na_texts}
+    if absent:
+        conventions = replace(conventions, na_values=tuple(absent))
+        seen = look_at(file, conventions=conventions)
+    column = _column(seen, label)
+    if (
+        asked.task is None
+        and column.kind in ODD_NUMBERS
+        and len(column.used) > max(_FEW, seen.rows // _ROWS_OF_A_CLASS)
+    ):
+        raise UserError(
+            f"{seen.name}: the label {shown(repr(label))} {fault_of_numbers(seen, column)}, or give --task classification."
+        )
     numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
     task, why_task = _task(asked, numbers)
     roles = [column for column in seen.columns if column.name in (label, client)]
     features = [column for column in seen.columns if column not in roles and not is_row_number(column, seen.rows)]
-    left_out = {column.name: why for column in features if (why := _useless(seen, column))}
+    odd = {column.name: fault_of_numbers(seen, column) for column in features if column.kind in ODD_NUMBERS}
+    useless = {c.name: why for c in features if c.name not in odd and (why := _useless(seen, c))}
+    left_out = [column.name for column in features if column.name in odd or column.name in useless]
     missing, why_missing = _missing(seen.rows, roles, [c for c in features if c.name not in left_out])
     source = Table.model_validate(
         {
             **{"kind": "table", "path": file.name, "label": label, "client": client, "task": task},
             **{"drop": tuple(left_out), "missing": missing},
+            **{"decimal": conventions.decimal, "censored": conventions.censored, "na_values": conventions.na_values},
         }
     )
+    why_absent = [f"{text!r} of {shown(name, 40)} is a missing value" for text, name in absent.items()]
     why_left_out = (
-        [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in left_out.items()])}"] if left_out else []
+        [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
     rows = load(source, file.parent, 0)
-    return OwnData(source, rows, (*why_label, *why_client, *why_task, *why_missing, *why_left_out))
+    guessed = (*why_label, *why_client, *why_task, *why_absent, *why_missing, *why_left_out)
+    return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)} {why}" for name, why in odd.items()))
+
+
+def _column(seen: Look, name: str) -> Column:
+    column = seen.column(name)
+    assert column is not None
+    return column
 
 
 _DEAL = "give --clients 5 to deal the rows to so many silos that are alike"

@@ -84,6 +84,15 @@ class Table(Section):
         Literal["refuse", "drop_rows"] | Fill,
         one_fault("is none of refuse, drop_rows and {fill: v} with a finite v or mean"),
     ] = "refuse"
+    decimal: Literal[".", ","] | None = Field(
+        default=None, description="the decimal mark of numbers that are text; null finds it in the file"
+    )
+    censored: Literal["refuse", "limit", "half"] = Field(
+        default="refuse", description="limits among numbers: <0.5 is 0.5 (limit) or 0.25 (half), >90 is 90"
+    )
+    na_values: tuple[Name, ...] | None = Field(
+        default=None, description="texts that are missing values in every column, such as NA"
+    )
 
     @property
     def roles(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from flows.console.printing.literal_text import PlainConsole, text_table
 
 _SPLITS = ("train", "validation", "test")
 _CHANGES = ("added", "removed", "changed")
+_LEFT_OUT = 10  # columns of odd numbers that `init` names
 
 
 def init(made: dict[str, Any], console: PlainConsole) -> None:
@@ -19,6 +20,12 @@ def init(made: dict[str, Any], console: PlainConsole) -> None:
     table.show_header = False
     table.add_row("made", f"{made['folder']}: {', '.join(there)}{copied}")
     table.add_row("guessed", "; ".join(filter(None, guessed)))
+    for reason in made["left_out"][:_LEFT_OUT]:
+        table.add_row("left out", reason)
+    if len(made["left_out"]) > _LEFT_OUT:
+        table.add_row("left out", f"{len(made['left_out']) - _LEFT_OUT} more columns; --json has them all")
+    if made["left_out"]:
+        table.add_row("", "once corrected, take such a column out of `drop` in params.yaml")
     console.print(table)
     there_first = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
     if not made["committed"] and "git" in made["repositories"]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from silos.errors import UserError, shown
 from silos.schema import twice
 from silos.sources.own_file import must_be_there
-from silos.sources.tables.column_kinds import Column, typed, written
+from silos.sources.tables.column_kinds import AS_WRITTEN, Column, Conventions, typed, written
 from silos.sources.tables.csv_file import read_csv
 from silos.sources.tables.parquet_file import read_parquet
 
@@ -37,7 +37,7 @@ class Look:
         return next((column for column in self.columns if column.name == name), None)
 
 
-def look_at(path: Path, name: str = "") -> Look:
+def look_at(path: Path, name: str = "", conventions: Conventions = AS_WRITTEN) -> Look:
     """What is in a .csv, .csv.gz or .parquet file; UserError, which calls it `name`, where it cannot be read as a table."""
     path = Path(path)
     name = name or path.name
@@ -56,8 +56,9 @@ def look_at(path: Path, name: str = "") -> Look:
     fault = twice(names)
     if fault:
         raise UserError(f"{name}: in its header {shown(fault, 300)}.")
-    made = [
-        written(each, column, separator == ";") if separator else typed(each, column)
-        for each, column in zip(names, columns, strict=True)
-    ]
+    named = list(zip(names, columns, strict=True))
+    if separator:
+        made = list(written(named, conventions, commas=separator == ";"))
+    else:
+        made = [typed(each, column, conventions) for each, column in named]
     return Look(name, tuple(made), separator, 2 if separator else 0)

@@ -4,6 +4,7 @@ No rule looks at other rows for what to fill in: a mean of the file would be one
 is made where clients are.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -34,6 +35,9 @@ def kept_rows(
     if source.missing == "drop_rows":
         for column in roles.values():
             dropped |= column.missing
+    if source.na_values is None:
+        for role, column in roles.items():
+            _must_not_be_na(look, role, column)
     refused = []
     for column, rule in zip(columns, rules, strict=True):
         if rule == "drop_rows":
@@ -56,6 +60,19 @@ def kept_rows(
     if dropped.all():
         raise UserError(f"{look.name}: every row misses a value, and drop_rows leaves none; list columns under drop.")
     return ~dropped
+
+
+def _must_not_be_na(look: Look, role: str, column: Column) -> None:
+    """UserError if a text of the column may be a missing value, such as R's NA, and the user does not say what it is."""
+    texts = column.na_texts
+    if not texts:
+        return
+    rows = column.codes == column.texts.index(texts[0])
+    raise UserError(
+        f"{look.name}: the {role} {shown(repr(column.name))} is {texts[0]!r} in {int(rows.sum()):,} of {look.rows:,} rows, "
+        f"the first {look.row(int(rows.argmax()))}, which may be a missing value; say `na_values: {json.dumps(texts)}` "
+        "under data.source if it is one, or `na_values: []` if it is a name."
+    )
 
 
 def _gaps(look: Look, column: Column) -> str:

@@ -4,16 +4,21 @@ import numpy as np
 
 from silos.errors import UserError, shown
 from silos.sources.source_names import first_fault
-from silos.sources.tables.column_kinds import Column
+from silos.sources.tables.column_kinds import ODD_NUMBERS, Column
 from silos.sources.tables.look_at import Look
 from silos.sources.tables.one_hot import ordered
-from silos.sources.tables.usable_columns import must_be_single
+from silos.sources.tables.usable_columns import fault_of_numbers, must_be_single
 
 _FEW = 20  # classes that any table may have
 
 
 def must_be_targets(look: Look, label: Column) -> None:
     """UserError where a label holds no numbers that can be predicted."""
+    if label.kind in ODD_NUMBERS:
+        raise UserError(
+            f"{look.name}: the label {shown(repr(label.name))} {fault_of_numbers(look, label)}, or drop `task: regression` "
+            "for classes."
+        )
     if label.kind not in ("number", "boolean"):
         raise UserError(
             f"{look.name}: the label {shown(repr(label.name))} holds values such as {label.example}, and a regression needs "

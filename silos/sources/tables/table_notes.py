@@ -18,6 +18,7 @@ def notes_of(
     look: Look,
     source: Table,
     columns: Sequence[Column],
+    label: Column,
     rules: Sequence[Rule],
     numbering: Sequence[Column],
     dropped: np.ndarray,
@@ -28,6 +29,8 @@ def notes_of(
     return (
         f"{look.name}: {_count(look.rows, 'row')} of {_count(len(look.columns), 'column')}{separated}",
         f"features: {made.x.shape[1]:,} = {' + '.join(_kinds(columns))}",
+        *_odd_numbers(columns, label),
+        *_odd_texts(source, columns),
         *_left_out(source, numbering),
         *_missing(columns, rules, dropped),
         _label(source, made),
@@ -49,6 +52,28 @@ def _kinds(columns: Sequence[Column]) -> Iterator[str]:
     if texts:
         made = sum(len(column.used) + bool(column.missing.any()) for column in texts)
         yield f"{made:,} one-hot ({_some(texts)})"
+
+
+def _odd_numbers(columns: Sequence[Column], label: Column) -> list[str]:
+    """The columns of numbers that are not written plainly, each with one as it was read."""
+    odd = [column for column in (*columns, label) if column.kind == "number" and column.described]
+    return [f"read as numbers: {_some(odd, lambda column: f' ({column.described})')}"] if odd else []
+
+
+def _odd_texts(source: Table, columns: Sequence[Column]) -> list[str]:
+    """The categories that may be missing values, and those of a Parquet file that may be numbers."""
+    texts = [column for column in columns if column.kind == "text" and column.name not in source.categorical]
+    absent = [column for column in texts if source.na_values is None and column.na_texts]
+    numbers = [column for column in texts if column.described in ("number", "mixed")]
+    quoted: Callable[[Column], str] = lambda column: f" ({', '.join(column.na_texts)})"  # noqa: E731
+    return [
+        *(
+            [f"categories that may be missing values (data.source.na_values): {_some(absent, quoted)}"]
+            if absent
+            else []
+        ),
+        *([f"categories that may be numbers, being text in the file: {_some(numbers)}"] if numbers else []),
+    ]
 
 
 def _left_out(source: Table, numbering: Sequence[Column]) -> list[str]:

@@ -11,7 +11,7 @@ from silos.schema import Feature
 from silos.sources.own_file import split_names
 from silos.sources.source_names import first_fault
 from silos.sources.source_params import Table
-from silos.sources.tables.column_kinds import Column
+from silos.sources.tables.column_kinds import Column, Conventions
 from silos.sources.tables.look_at import Look, look_at
 from silos.sources.tables.missing_values import kept_rows, rule_of
 from silos.sources.tables.one_hot import features_of
@@ -25,7 +25,8 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
 
     `declared` are what params say of single features, by name.
     """
-    look = look_at(Path(root) / source.path, source.path)
+    conventions = Conventions(source.decimal, source.censored, source.na_values)
+    look = look_at(Path(root) / source.path, source.path, conventions)
     _must_have(look, source)
     named = {*source.roles.values(), *source.drop}
     columns = [column for column in look.columns if column.name not in named]
@@ -57,7 +58,7 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
         task=source.task,
         features=features,
     )
-    return replace(made, notes=notes_of(look, source, columns, rules, numbering, ~kept, made))
+    return replace(made, notes=notes_of(look, source, columns, label, rules, numbering, ~kept, made))
 
 
 def _must_have(look: Look, source: Table) -> None:

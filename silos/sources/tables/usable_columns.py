@@ -41,8 +41,12 @@ def must_be_usable(look: Look, column: Column, listed: bool) -> None:
             )
     elif column.kind in ("number", "boolean"):
         must_be_single(look, "column", column)
+    elif column.kind == "date":
+        raise UserError(
+            f"{where} holds dates or times, such as {column.example}; give numbers, such as days since one day, or {_DROP}."
+        )
     else:
-        raise UserError(f"{where} {_fault(look, column)}.")
+        raise UserError(f"{where} {fault_of_numbers(look, column)}, or {_CODES}.")
 
 
 def must_be_single(look: Look, what: str, column: Column) -> None:
@@ -65,16 +69,24 @@ def must_be_single(look: Look, what: str, column: Column) -> None:
         )
 
 
-def _fault(look: Look, column: Column) -> str:
-    """Why a column that is neither numbers nor texts is no feature, and the way out."""
-    if column.kind == "date":
-        return f"holds dates or times, such as {column.example}; give numbers, such as days since one day, or {_DROP}"
+def fault_of_numbers(look: Look, column: Column) -> str:
+    """Say which values keep a column from being numbers, how many, where the first is, and what to do about it."""
     odd = np.isnan(column.per_row()) & ~column.missing
     at = int(odd.argmax())
-    said = shown(repr(column.texts[column.codes[at]]), 40)
+    text = column.texts[column.codes[at]]
+    first = f"{shown(repr(text), 40)} in {look.row(at)}"
+    count = f"{int(odd.sum()):,} of {look.rows:,} rows"
+    if column.kind == "ambiguous":
+        return (
+            f'holds numbers that may be fractions or thousands, such as {first}, in {count}; say `decimal: "."` or '
+            '`decimal: ","` under data.source, write them as 1234.5'
+        )
+    if column.kind == "censored":
+        return (
+            f"holds limits among numbers, such as {first}, in {count}; say `censored: limit` under data.source to read "
+            "<0.5 as 0.5 and >90 as 90, or `censored: half` to read <0.5 as 0.25; or correct or empty these"
+        )
     if column.kind == "unplain":
-        return f"holds numbers that are not written plainly, such as {said}; write them as 1234.5, or {_CODES}"
-    return (
-        f"mixes numbers with text: {int(odd.sum()):,} of {look.rows:,} rows hold no number, the first is {said} in "
-        f"{look.row(at)}; correct or empty these, or {_CODES}"
-    )
+        key = f'say `decimal: "{column.described}"` under data.source, ' if column.described else ""
+        return f"holds numbers that are not written plainly, such as {first}, in {count}; {key}write them as 1234.5"
+    return f"mixes numbers with text: {count} hold no number, the first is {first}; correct or empty these"

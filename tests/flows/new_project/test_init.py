@@ -20,6 +20,7 @@ from flows.new_project.own_data import Asked
 from flows.partition import make
 from models.streams import server_stream
 from silos.errors import UserError
+from silos.sources.load import load
 
 ROOT = Path(__file__).parents[3]
 ROWS = 60
@@ -253,6 +254,54 @@ def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(t
     fewer = init(tmp_path / "fewer", write(sex=sex, hospital=hospital), Asked())
     assert "16 of 60 rows with a missing value are dropped" in fewer["guessed"]
     assert fewer["read"]["rows"] == ROWS - 16
+
+
+LIMITS: list[Any] = ["<0.5" if at in (7, 9) else 1 + at / 8 for at in range(ROWS)]
+
+
+def test_a_column_of_odd_numbers_is_left_out_on_a_line_of_its_own_with_row_value_and_count(tmp_path, write):
+    made = init(tmp_path / "study", write(crp=LIMITS, share=[f"{at}%" for at in range(ROWS)]), Asked())
+    crp, share = made["left_out"]
+    assert crp.startswith(
+        "crp holds limits among numbers, such as '<0.5' in row 9 (the header is row 1), in 2 of 60 rows; "
+        "say `censored: limit`"
+    )
+    assert share.startswith(
+        "share holds numbers that are not written plainly, such as '0%' in row 2 (the header is row 1)"
+    )
+    assert params_of(made).data.source.drop == ("visit_id", "admitted", "crp", "share")
+    assert not any("crp" in guess for guess in made["guessed"])
+
+
+@pytest.mark.parametrize(("censored", "value"), [("limit", 0.5), ("half", 0.25)])
+def test_the_reading_of_limits_and_the_decimal_mark_may_be_given(tmp_path, write, censored, value):
+    fees = ["950" if at % 2 else "1.250" for at in range(ROWS)]
+    made = init(tmp_path / "study", write(crp=LIMITS, fee=fees), Asked(censored=censored, decimal="."))
+    source = params_of(made).data.source
+    assert (source.censored, source.decimal, made["left_out"]) == (censored, ".", [])
+    rows = load(source, tmp_path / "study", 0)
+    names = [feature.name for feature in rows.features]
+    assert rows.x[7, names.index("crp")] == value
+    assert rows.x[:2, names.index("fee")].tolist() == [1.25, 950]
+
+
+def test_a_label_of_odd_numbers_is_refused_unless_they_are_to_be_classes(tmp_path, write):
+    file = write(outcome=[f"{1 + at}.500" for at in range(ROWS)])
+    with pytest.raises(
+        UserError, match=r"the label 'outcome' holds numbers that may be fractions or thousands, such as"
+    ):
+        init(tmp_path / "study", file, Asked())
+    made = init(tmp_path / "study", file, Asked(decimal=","))
+    assert params_of(made).data.source.task == "regression"
+
+
+@pytest.mark.parametrize(("column", "other"), [("outcome", "ill"), ("hospital", "north")])
+def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, write, column, other):
+    made = init(tmp_path / "study", write(**{column: ["NA" if at < 3 else other for at in range(ROWS)]}), Asked())
+    assert f"'NA' of {column} is a missing value" in made["guessed"]
+    assert "3 of 60 rows with a missing value are dropped" in made["guessed"]
+    assert params_of(made).data.source.na_values == ("NA",)
+    assert made["read"]["rows"] == ROWS - 3
 
 
 @pytest.mark.parametrize(

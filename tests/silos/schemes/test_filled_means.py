@@ -114,3 +114,15 @@ def test_codes_have_no_mean_and_truths_have(table, build):
     ):
         build(features=[MEANS[0], coded, MEANS[2]])
     build(features=[MEANS[0], coded | {"categories": [0, 1]}, MEANS[2]])
+
+
+def test_ten_values_of_a_client_are_enough_for_the_mean_of_others(table, build, tmp_path):
+    x = np.ones((N, 3))
+    client = np.array(["ten", "nine", "never", "full"])[np.arange(N) % 4]
+    for name, known, value in (("ten", 10, 5), ("nine", 9, 700), ("never", 0, 0), ("full", 10, 7)):
+        rows = np.flatnonzero(client == name)
+        x[rows, 1] = np.nan
+        x[rows[:known], 1] = value
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(N) % 3, client=client, split=np.repeat("train", N))
+    found = opened(build(split={"validation": 0, "test": 0}))
+    assert (found["never"]["train"][0][:, 1] == 6).all()

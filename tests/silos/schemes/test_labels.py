@@ -48,6 +48,11 @@ def test_a_partition_that_cannot_be_found_names_the_keys(numbered, make):
         make(numbered(60), step)
 
 
+def test_a_partition_with_exactly_the_rows_that_are_asked_for_is_found(numbered, make):
+    made = make(numbered(6, 1), {"kind": "dirichlet", "clients": 3, "alpha": 100, "min_rows": 2})
+    assert [len(client.y) for client in made.clients] == [2, 2, 2]
+
+
 # --- shards ---
 
 
@@ -99,6 +104,11 @@ def test_which_shards_a_client_gets_is_random(make):
 def test_more_shards_than_rows_is_a_sentence(numbered, make):
     with pytest.raises(UserError, match=r"4 clients \* 3 shards_per_client = 12 shards, and there are 11 rows"):
         make(numbered(11), {"kind": "shards", "clients": 4, "shards_per_client": 3})
+
+
+def test_a_shard_may_be_one_row(numbered, make):
+    made = make(numbered(12), {"kind": "shards", "clients": 4, "shards_per_client": 3})
+    assert [len(client.y) for client in made.clients] == [3, 3, 3, 3]
 
 
 # --- balanced ---

@@ -32,7 +32,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     "init": (
         {
             **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
-            **{"read": None, "network": {"kind": "mlp"}, "committed": False},
+            **{"left_out": [EVIL], "read": None, "network": {"kind": "mlp"}, "committed": False},
         },
         5,
     ),

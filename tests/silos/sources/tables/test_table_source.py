@@ -16,7 +16,9 @@ from sklearn.preprocessing import OneHotEncoder
 
 from silos.errors import UserError
 from silos.sources.load import contents, load
+from silos.sources.source_names import LONGEST
 from silos.sources.source_params import Table
+from silos.sources.tables.usable_columns import MOST
 
 PATIENTS = "site,age,smokes,ward,ill\n007,34,True,b,no\nnorth,51.5,False,a,yes\n007,70,true,b,yes\n"
 
@@ -44,7 +46,7 @@ def test_client_and_label_keep_their_text(read):
     [
         (["b", "a", "10"], ["10", "a", "b"]),
         (["10", "9", "-1"], ["-1", "9", "10"]),
-        (["NA", "DE", "FR"], ["DE", "FR", "NA"]),
+        (["None", "DE", "FR"], ["DE", "FR", "None"]),
         (["0.5", "1", "1.5"], ["0.5", "1", "1.5"]),
     ],
 )
@@ -205,3 +207,39 @@ def test_what_was_read_is_said_in_a_few_lines(read):
 def test_params_that_contradict_themselves_are_refused(options, said):
     with pytest.raises(ValidationError, match=said):
         Table.model_validate({"kind": "table", "path": "own.csv", "label": "y", **options})
+
+
+def test_as_many_texts_as_are_allowed_become_columns(read):
+    rows = read("a,y\n" + "".join(f"p{at},{at % 2}\n" for at in range(MOST)))
+    assert rows.x.shape == (MOST, MOST)
+
+
+def test_a_name_may_be_as_long_as_is_allowed(read):
+    text = "x" * LONGEST
+    rows = read(f"{text},w,y\n1,u,{text}\n2,{text[2:]},b\n")
+    assert [len(name) for name in names(rows)] == [LONGEST, len("w=u"), LONGEST]
+    assert max(map(len, rows.classes)) == LONGEST
+
+
+def test_the_separator_is_found_where_a_long_line_cuts_the_first_characters(read):
+    """The header has as many commas as semicolons, and the cut line fewer fields than the others."""
+    rows = read('note;"u, v, w";y\nx;1;0\n' + "x" * (1 << 20) + ";2;1\n", drop=["note"])
+    assert (names(rows), rows.x.tolist()) == (["u, v, w"], [[1], [2]])
+
+
+def test_twenty_fractions_or_half_as_many_classes_as_rows_are_classes_and_one_more_is_none(read):
+    def labels(count: int, rows: int, step: float) -> str:
+        return "a,y\n" + "".join(f"{at},{step * (at % count):g}\n" for at in range(rows))
+
+    assert len(read(labels(20, 42, 0.5)).classes) == 20
+    assert len(read(labels(30, 60, 1)).classes) == 30
+    assert len(read(labels(20, 20, 1)).classes) == 20
+    for held, said in ((labels(21, 42, 0.5), "looks like a regression"), (labels(31, 61, 1), "which are no classes")):
+        with pytest.raises(UserError, match=said):
+            read(held)
+
+
+@pytest.mark.parametrize("values", [("1", "1"), ("0.5", "1.5")], ids=["repeated", "fractions"])
+def test_a_column_without_a_name_that_does_not_number_the_rows_is_refused(read, values):
+    with pytest.raises(UserError, match="'Unnamed: 0' has no name in the file"):
+        read(f",a,y\n{values[0]},5,0\n{values[1]},6,1\n")
