@@ -3,7 +3,9 @@
 import asyncio
 import functools
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,11 +149,20 @@ def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
     def with_own(*args: Any, **kwargs: Any) -> Any:
         from flows.experiment.flow_parameters import own
 
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself
         with own(overrides):
             return work(*args, **kwargs)
 
     return with_own
+
+
+def _end_with_parent() -> None:
+    """End this process, a comparison, when the schedule is killed: no server is left to it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _started(flow: Any, flow_run: Any, state: Any) -> None:

@@ -141,7 +141,7 @@ class Session:
     def say(self, line: str) -> None:
         """A line of progress on stderr."""
         self._starting.over()
-        self._errors.print(line)
+        self._errors.print(line, soft_wrap=True)
 
     def _settle(self, failed: bool) -> None:
         """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""

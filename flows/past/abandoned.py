@@ -106,9 +106,15 @@ def _closed(client: Any, flow_run_id: UUID) -> list[str]:
     names = []
     not_over = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_NOT_OVER)))
     for run in _family(client, flow_run_id):
-        while tasks := client.read_task_runs(flow_run_filter=_of(run.id), task_run_filter=not_over, limit=_PAGE):
+        seen: set[UUID] = set()
+        while tasks := [
+            task
+            for task in client.read_task_runs(flow_run_filter=_of(run.id), task_run_filter=not_over, limit=_PAGE)
+            if task.id not in seen
+        ]:
             for task in tasks:
                 client.set_task_run_state(task.id, Crashed(message=_MESSAGE), force=True)
+                seen.add(task.id)
         if not run.state.is_final():
             client.set_flow_run_state(run.id, Crashed(message=_MESSAGE), force=True)
             names.append(run.name)
