@@ -7,7 +7,7 @@ called it in Python it is the UserError, without Prefect's frames.
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -196,25 +196,33 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
-        outcome = _outcome.get([])
-        try:
-            _begin()
-            answer = function(*args, **options)
-        except IncompleteError as error:
-            outcome[:] = [error.answer]
-            return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
-        except UserError as error:
-            outcome[:] = [error]
-            if FlowRunContext.get() is None:
-                raise
-            return Failed(message=str(error), data=error)
-        except Exception as error:
-            stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
-            outcome[:] = [stop or error]
-            if stop is None:
-                raise
-            raise stop from None
-        outcome[:] = [answer]
-        return answer
+        return _end(function, args, options)
 
     return run
+
+
+def _end(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Call the function and return its answer, or the state that its flow run ends with.
+
+    Apart from `_failing`, since Prefect pickles that closure for worker processes, and a ContextVar cannot be pickled.
+    """
+    outcome = _outcome.get([])
+    try:
+        _begin()
+        answer = function(*args, **options)
+    except IncompleteError as error:
+        outcome[:] = [error.answer]
+        return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
+    except UserError as error:
+        outcome[:] = [error]
+        if FlowRunContext.get() is None:
+            raise
+        return Failed(message=str(error), data=error)
+    except Exception as error:
+        stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+        outcome[:] = [stop or error]
+        if stop is None:
+            raise
+        raise stop from None
+    outcome[:] = [answer]
+    return answer
