@@ -46,7 +46,7 @@ def test_a_run_whose_own_server_is_killed_ends_whole_and_prefect_has_all_of_it(p
     assert "Traceback" not in said
     assert living(folder.path) == []
     with sqlite3.connect(folder.path / ".prefect" / "prefect.db") as database:
-        assert database.execute("select state_type from flow_run").fetchall() == [("COMPLETED",)]
+        assert {state for (state,) in database.execute("select state_type from flow_run")} == {"COMPLETED"}
         assert {state for (state,) in database.execute("select state_type from task_run")} == {"COMPLETED"}
 
 
