@@ -42,7 +42,8 @@ class Verb(Flow):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.__signature__ = _plain_signature(self.fn)  # what help() shows
+        full = inspect.signature(self.fn)
+        self.__signature__ = _Signature([*full.parameters.values()], return_annotation=full.return_annotation)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """The flow's answer; TypeError if these are not its parameters."""
@@ -105,16 +106,21 @@ _outcome: ContextVar[list[Any]] = ContextVar("outcome")
 """What the function of the flow that is running returned or raised: Prefect loses it if its API fails afterwards."""
 
 
-def _plain_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature with types as Python has them, without what a form needs."""
-    signature = inspect.signature(function)
-    plain = [
-        one.replace(
-            annotation=get_args(one.annotation)[0] if get_origin(one.annotation) is Annotated else one.annotation
-        )
-        for one in signature.parameters.values()
-    ]
-    return signature.replace(parameters=plain)
+class _Signature(inspect.Signature):
+    """A flow's signature, of which help() shows the types without what a form needs; Prefect reads all of it."""
+
+    def __str__(self) -> str:
+        plain = [_plain(one) for one in self.parameters.values()]
+        return str(inspect.Signature(plain, return_annotation=self.return_annotation))
+
+    def format(self, **options: Any) -> str:
+        """Return the text that pydoc shows from Python 3.13 on."""
+        return str(self)
+
+
+def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    annotation = parameter.annotation
+    return parameter.replace(annotation=get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
 
 
 def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Verb]:

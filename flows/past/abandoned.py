@@ -29,11 +29,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
 from flows.console import screen
-from flows.experiment.project import Project
 from silos.errors import UserError
 from silos.machine.locks import is_held, is_locked, workers
 from tasks.recording.json_files import read_json
-from tasks.recording.mlflow_store.killed_runs import mark_killed
 
 OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
@@ -138,6 +136,9 @@ def _of(flow_run_id: UUID) -> FlowRunFilter:
 
 def _killed(root: Path) -> tuple[list[str], bool]:
     """Names of the runs that MLflow had as running and nobody works on; and whether MLflow answered."""
+    from flows.experiment.project import Project  # here: seldom needed, and it imports scipy and MLflow
+    from tasks.recording.mlflow_store.killed_runs import mark_killed
+
     try:
         tracking = Project.open(root=root).tracking
         ours = _ours(root)

@@ -105,7 +105,8 @@ def test_a_project_of_a_table_is_made_and_what_init_says_to_type_next_is_typed(i
     (installed.folder / "visits.csv").write_text("\n".join(["hospital,age,outcome", *rows]), encoding="utf-8")
     *told, following = installed.type("siloflow", "init", "study", "--data", "visits.csv").splitlines()
     made, _, guessed = " ".join(" ".join(told).split()).partition(" guessed ")
-    assert made.startswith("made study: params.yaml, .gitignore, a git repository, a DVC repository; visits.csv")
+    assert made.startswith("made study: params.yaml, prefect.yaml, .gitignore, a git repository, a DVC repository")
+    assert "visits.csv is copied there" in made
     assert guessed.startswith("label outcome (by its name), client hospital (by its name); 200 rows")
     typed = following.removeprefix("next     ")
     assert typed == "cd study && siloflow partition && siloflow compare"
