@@ -27,7 +27,7 @@ CSV = {
     'a,b,y\n"1,2,0\n3,4,5\n': "row 2 .* write a field that holds ',' or a line's end in quotes",
     "a,,y\n1,u,0\n2,v,1\n": r"'Unnamed: 1' has no name in the file; .*data\.source\.drop",
     "a,b,y\n1,,0\n2,,1\n": "'b' has no value in any row",
-    "a,y\n1,0\n2,1\nunknown,1\n": "'a' mixes numbers with text: 1 of 3 rows .* 'unknown' in row 4 .*categorical",
+    "a,y\n1,0\n2,1\nunknown,1\n": "'a' mixes numbers with text: 1 of 3 rows .* 'unknown' in row 4 .*na_values .*categorical",
     "a,y\n2020-01-02,0\n2021-03-04 12:30,1\n": "'a' holds dates or times, such as '2020-01-02'.*days since",
     "a;y\n01.02.2020;0\n3.4.21;1\n": "'a' holds dates or times",
     "a,y\n12:30,0\n13:45:10,1\n": "'a' holds dates or times",
