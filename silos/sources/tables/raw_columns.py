@@ -27,7 +27,8 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
     """Return the columns of a file as JSON, in the order of their features: the inverse of `one_hot.features_of`.
 
     A text column has its `values`, and whether there is a feature for `missing` ones; any other column has `missing`, the
-    rule of its feature. Names decide: a feature `ward=eye` belongs to the text column `ward`, up to the first `=`, unless the feature has a `column`.
+    rule of its feature. Names decide, unless a feature has a `column`: a feature `ward=eye` belongs to the text column
+    `ward`, up to the first `=`.
 
     Args:
         source: The source of the table, whose `categorical` columns are text columns in any case.

@@ -54,7 +54,8 @@ def test_a_declared_column_and_a_listed_one_may_have_any_name(read, name):
 
 
 def test_columns_whose_names_look_like_a_value_of_another_are_found_again(read):
-    held = "ward,ward is missing,ward=x,bmi>=30,bmi>=40,dose=mg,y\neye,true,false,true,false,a=b,u\neye,false,true,true,true,,v\n"
+    held = "ward,ward is missing,ward=x,bmi>=30,bmi>=40,dose=mg,y\n"
+    held += "eye,true,false,true,false,a=b,u\neye,false,true,true,true,,v\n"
     options = {"missing": {"fill": 0}}
     rows = read(held, **options)
     columns = found(rows, **options)

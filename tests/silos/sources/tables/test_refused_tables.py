@@ -21,6 +21,7 @@ CSV = {
     "a,y\n": "has a header and no rows below it",
     "y\n1\n0\n": "no column left that is a feature",
     "a,z\n1,2\n": r"data\.source\.label names the column 'y', and own\.csv has none.*it has 'a', 'z' \(separated by ','\)",
+    "sep=;\na;y\n1;0\n": r"got 'sep=;' in row 1, expected the header\. Delete row 1\.",
     "a,a,y\n1,2,0\n": "in its header the name 'a' stands for columns 0 and 1",
     "a,b,y\n1,2,0\n3,4\n": r"row 3 \(the header is row 1\) has 2 fields, and the header has 3, separated by ','",
     "a,b,y\n1,2,0\n3,4,5,6\n": "row 3 .* has 4 fields, and the header has 3",
