@@ -27,7 +27,8 @@ class Feature(Section):
     """One column of a flat table.
 
     `categories` are the values that a categorical one takes, in the agreed order; `low` and `high` the agreed bounds of a
-    numeric one, both or neither. `missing` says what is done with NaN.
+    numeric one, both or neither. `missing` says what is done with NaN. `column` is the column of a file that a feature of 0
+    and 1 is made from, where its own name may mislead: the name of the column holds an equals sign or ends in ` is missing`.
     """
 
     name: Annotated[Name, Field(max_length=LONGEST)]
@@ -38,6 +39,7 @@ class Feature(Section):
     missing: Annotated[
         Literal["refuse"] | Fill, one_fault("is neither refuse nor {fill: v} with a finite number v or mean")
     ] = "refuse"
+    column: Name | None = None
 
     @property
     def fill(self) -> float | Literal["mean"] | None:

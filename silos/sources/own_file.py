@@ -24,8 +24,13 @@ def told_apart(exact: np.ndarray, rounded: np.ndarray) -> bool:
     """Whether values still differ as they did, once rounded. exact: (n,) real numbers; rounded: (n,) float32, all finite."""
     if exact.dtype != np.float64:
         exact = exact.astype(np.longdouble)  # holds integers of 64 bits
-    spread = ROUNDED * exact.std() if len(exact) else 0.0
-    return not len(exact) or bool(exact.max() == exact.min() or np.abs(exact - rounded).max() <= spread)
+    if not len(exact) or exact.max() == exact.min():
+        return True
+    moved = np.abs(exact - rounded).max()
+    if moved > ROUNDED * exact.std():
+        return False
+    low, high = np.quantile(exact, (0.25, 0.75))  # a few far values, such as 0 for a missing one, widen the deviation
+    return bool(moved <= ROUNDED * (high - low)) or 2 * len(np.unique(rounded)) >= len(np.unique(exact))
 
 
 def split_names(name: str, column: np.ndarray) -> np.ndarray:

@@ -117,13 +117,12 @@ def _in_colour(picture: "Image", path: Path, limits: tuple[float, float] | None,
         if limits is None:
             deep.add(path, levels)
         return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8)).convert("RGB")
+    if halved:
+        deep.add(path, np.asarray(picture.convert("RGB")).astype(float))
     if picture.has_transparency_data:
         seen = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
-    colour = picture.convert("RGB")
-    if halved:
-        deep.add(path, np.asarray(colour).astype(float))
-    return colour
+    return picture.convert("RGB")
 
 
 def _scaled(picture: "Image", path: Path, limits: tuple[float, float] | None) -> np.ndarray:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import re
 import zlib
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,10 @@ def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], s
     if not data.strip():
         raise UserError(f"{name} is empty; it needs a header with the names of its columns, and rows below it.")
     head = _checked(name, data)
+    if re.match(r'"?sep=', head, re.IGNORECASE):
+        raise UserError(
+            f"{name}: got {shown(repr(head.splitlines()[0]), 40)} in row 1, expected the header. Delete row 1."
+        )
     separator = _separator(head)
     table = _parsed(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head)
     names = [column[0].as_py().strip() for column in table.columns]

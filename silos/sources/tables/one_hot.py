@@ -48,12 +48,16 @@ def _features(look: Look, column: Column, rule: Rule) -> list[Feature]:
     if column.kind != "text":
         said: dict = {"missing": rule} if isinstance(rule, Fill) else {}
         if column.kind == "boolean":
-            said |= {"kind": "categorical", "categories": _BOTH}
+            said |= {"kind": "categorical", "categories": _BOTH} | _column(column)
         return [_feature(look, column.name, said)]
     names = [f"{column.name}={text}" for text in _values(column)]
     if column.missing.any():
         names.append(f"{column.name} is missing")
-    return [_feature(look, name, {"kind": "categorical", "categories": _BOTH}) for name in names]
+    return [_feature(look, name, {"kind": "categorical", "categories": _BOTH} | _column(column)) for name in names]
+
+
+def _column(column: Column) -> dict[str, str]:
+    return {"column": column.name} if "=" in column.name or column.name.endswith(" is missing") else {}
 
 
 def _feature(look: Look, name: str, said: dict) -> Feature:

@@ -27,7 +27,8 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
     """Return the columns of a file as JSON, in the order of their features: the inverse of `one_hot.features_of`.
 
     A text column has its `values`, and whether there is a feature for `missing` ones; any other column has `missing`, the
-    rule of its feature. Names decide: a feature `ward=eye` belongs to the text column `ward`, up to the first `=`.
+    rule of its feature. Names decide, unless a feature has a `column`: a feature `ward=eye` belongs to the text column
+    `ward`, up to the first `=`.
 
     Args:
         source: The source of the table, whose `categorical` columns are text columns in any case.
@@ -39,14 +40,15 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
     for feature in features:
         last = columns[-1] if columns else None
         one_hot = feature.categories == _ONE_HOT and feature.name not in single
-        if one_hot and last is not None and last["kind"] == "text":
+        same = last is not None and feature.column in (None, last["name"])
+        if one_hot and same and last["kind"] == "text":
             if feature.name.startswith(f"{last['name']}="):
                 last["values"].append(feature.name.removeprefix(f"{last['name']}="))
                 continue
             if feature.name == f"{last['name']} is missing":
                 last["missing"] = True
                 continue
-        name = _text_column(feature.name, source) if one_hot else None
+        name = _text_column(feature, source) if one_hot else None
         if name is not None:
             value = feature.name.removeprefix(f"{name}=")
             columns.append({"name": name, "kind": "text", "values": [value], "missing": False})
@@ -61,8 +63,11 @@ def _rule(feature: Feature) -> float | str:
     return "refuse" if feature.fill is None else feature.fill
 
 
-def _text_column(name: str, source: Table) -> str | None:
+def _text_column(feature: Feature, source: Table) -> str | None:
     """Return the column that a one-hot feature comes from; None if its name is no `column=value`."""
+    name = feature.name
+    if feature.column is not None:
+        return None if name == feature.column else feature.column
     listed = [column for column in source.categorical if name.startswith(f"{column}=")]
     head, equals, _ = name.partition("=")
     return max(listed, key=len, default=head if equals else None)

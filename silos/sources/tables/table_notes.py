@@ -1,5 +1,6 @@
 """What was read of a table, in a few lines for a person."""
 
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -24,12 +25,12 @@ def notes_of(
     dropped: np.ndarray,
     made: Rows,
 ) -> tuple[str, ...]:
-    """Rows, features, what is left out, what is missing, the label, the clients. dropped: (rows in the file,) bool."""
+    """Rows, features, what is left out, missing or alike, the label, the clients. dropped: (rows in the file,) bool."""
     separated = {"": "", "\t": ", separated by tabs"}.get(look.separator, f", separated by {look.separator!r}")
     return (
         f"{look.name}: {_count(look.rows, 'row')} of {_count(len(look.columns), 'column')}{separated}",
         f"features: {made.x.shape[1]:,} = {' + '.join(_kinds(columns))}",
-        *_odd_numbers(columns, label),
+        *_odd_numbers([*columns, label] if made.task == "regression" else columns),
         *_odd_texts(source, columns),
         *_left_out(source, numbering),
         *_missing(columns, rules, dropped),
@@ -39,6 +40,7 @@ def notes_of(
             if made.client is None
             else [f"client: {_shown(source.client)}, {_count(len(np.unique(made.client)), 'value')}"]
         ),
+        *_alike(source, columns, made),
     )
 
 
@@ -54,9 +56,9 @@ def _kinds(columns: Sequence[Column]) -> Iterator[str]:
         yield f"{made:,} one-hot ({_some(texts)})"
 
 
-def _odd_numbers(columns: Sequence[Column], label: Column) -> list[str]:
+def _odd_numbers(columns: Sequence[Column]) -> list[str]:
     """The columns of numbers that are not written plainly, each with one as it was read."""
-    odd = [column for column in (*columns, label) if column.kind == "number" and column.described]
+    odd = [column for column in columns if column.kind == "number" and column.described]
     return [f"read as numbers: {_some(odd, lambda column: f' ({column.described})')}"] if odd else []
 
 
@@ -107,6 +109,32 @@ def _label(source: Table, made: Rows) -> str:
     counts = np.bincount(made.y, minlength=len(made.classes))
     each = [f"{_shown(name)} ({count:,})" for name, count in zip(made.classes, counts.tolist(), strict=True)]
     return f"{label}, {_count(len(each), 'class')}: {some(each, 2 * _NAMES)}"
+
+
+def _alike(source: Table, columns: Sequence[Column], made: Rows) -> list[str]:
+    """Name values that are kept apart though they are one number or differ in case or in the form of Unicode only."""
+    held = {column.name: [column.texts[code] for code in column.used] for column in columns if column.kind == "text"}
+    held |= {"the header": [column.name for column in columns], source.label: made.classes}
+    for name, values in ((source.client, made.client), (source.domain, made.domain)):
+        if name is not None and values is not None:
+            held[name] = np.unique(values).tolist()
+    found = []
+    for name, texts in held.items():
+        first: dict[str | float, str] = {}
+        for text in sorted(texts):
+            if (other := first.setdefault(_folded(text), text)) != text:
+                composed = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", text)
+                first_one, second = (shown(ascii(each) if composed else repr(each), 40) for each in (other, text))
+                found.append(f"{first_one} and {second} in {_shown(name)}")
+    return [f"kept apart, write alike what is the same: {some(found, _NAMES)}"] if found else []
+
+
+def _folded(text: str) -> str | float:
+    folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    try:
+        return float(folded.replace("\u2212", "-").replace(",", "."))
+    except ValueError:
+        return folded
 
 
 def _some(columns: Sequence[Column], more: Callable[[Column], str] | None = None) -> str:

@@ -89,4 +89,7 @@ def fault_of_numbers(look: Look, column: Column) -> str:
     if column.kind == "unplain":
         key = f'say `decimal: "{column.described}"` under data.source, ' if column.described else ""
         return f"holds numbers that are not written plainly, such as {first}, in {count}; {key}write them as 1234.5"
-    return f"mixes numbers with text: {count} hold no number, the first is {first}; correct or empty these"
+    return (
+        f"mixes numbers with text: {count} hold no number, the first is {first}; correct or empty these, or list under "
+        "data.source.na_values what stands for a missing value"
+    )

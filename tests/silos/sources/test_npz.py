@@ -31,6 +31,8 @@ def read(tmp_path):
         -(2**60) + STEPS % 2,
         1e-50 * STEPS,
         np.where(STEPS == 3, np.nan, EPOCHS),
+        np.where(STEPS % 20 == 3, 0, EPOCHS),
+        np.where(STEPS % 20 == 3, 0, 2**60 + STEPS),
     ],
 )
 def test_columns_whose_values_would_merge_in_float32_are_named(read, column):

@@ -120,12 +120,13 @@ def test_dark_pictures_of_16_bits_are_read_beside_bright_ones(read):
     assert read(encode(Image.new("I;16", (9, 9), 32896), "PNG")).max() == 128
 
 
-def test_colours_of_12_bits_in_16_are_refused(read):
-    small = encode(Image.fromarray(np.dstack([GREYS // 16] * 3)), "PNG")
+@pytest.mark.parametrize("opaque", [[], [np.full_like(GREYS, 255)]], ids=["RGB", "RGBA"])
+def test_colours_of_12_bits_in_16_are_refused(read, opaque):
+    small = encode(Image.fromarray(np.dstack([GREYS // 16] * 3 + opaque)), "PNG")
     assert read(small).max() == 15
     for limits in (None, (0.0, 4095.0)):
         with pytest.raises(UserError, match="leaves 16 of 256 shades"):
-            read(_as_16_bits(small, 3), limits=limits)
+            read(_as_16_bits(small, 3 + len(opaque)), limits=limits)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

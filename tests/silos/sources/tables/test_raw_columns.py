@@ -51,3 +51,15 @@ def test_a_declared_column_and_a_listed_one_may_have_any_name(read, name):
     assert column == {"name": name, "kind": "number", "missing": "refuse"}
     (column,) = found(read(held, categorical=[name]), categorical=[name])
     assert column == {"name": name, "kind": "text", "values": ["0", "1"], "missing": False}
+
+
+def test_columns_whose_names_look_like_a_value_of_another_are_found_again(read):
+    held = "ward,ward is missing,ward=x,bmi>=30,bmi>=40,dose=mg,y\n"
+    held += "eye,true,false,true,false,a=b,u\neye,false,true,true,true,,v\n"
+    options = {"missing": {"fill": 0}}
+    rows = read(held, **options)
+    columns = found(rows, **options)
+    assert [column["name"] for column in columns] == held.split(",y\n")[0].split(",")
+    assert [column["kind"] for column in columns] == ["text", *4 * ["boolean"], "text"]
+    assert columns[-1] == {"name": "dose=mg", "kind": "text", "values": ["a=b"], "missing": True}
+    np.testing.assert_array_equal(encode(pd.read_csv(io.StringIO(held)).drop(columns="y"), columns), rows.x)

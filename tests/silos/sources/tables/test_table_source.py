@@ -178,6 +178,20 @@ def test_the_same_file_gives_the_same_rows_and_its_hash_is_that_of_its_bytes(rea
     assert len(load(source, tmp_path, 0).y) == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,c,y\nja,u,0\nJa,v,1\n", "'Ja' and 'ja' in a"),
+        ("a,c,y\n1,K\u00f6ln,0\n2,Ko\u0308ln,1\n", r"'Ko\u0308ln' and 'K\xf6ln' in c"),
+        ('a,c,y\n1,u,1\n2,v,"1,0"\n', "'1' and '1,0' in y"),
+        ("Age,c,age,y\n1,u,1,0\n2,v,2,1\n", "'Age' and 'age' in the header"),
+    ],
+)
+def test_names_that_look_alike_and_are_kept_apart_are_pointed_out(read, text, said):
+    assert read(text, client="c").notes[-1] == f"kept apart, write alike what is the same: {said}"
+    assert not any("kept apart" in note for note in read("a,c,y\n1,u,07\n1.0,v,7.5\n", client="c").notes)
+
+
 def test_what_was_read_is_said_in_a_few_lines(read):
     text = "id,site,age,bmi,smokes,ward,ill\n1,n,,2.5,True,b,no\n2,n,51,3,False,,yes\n3,s,70,1,true,b,yes\n"
     rows = read(text, label="ill", client="site", drop=["id"], missing={"fill": 0})
@@ -190,6 +204,7 @@ def test_what_was_read_is_said_in_a_few_lines(read):
         "client: site, 2 values",
     )
     assert read(text, label="ill", missing="drop_rows").notes[2] == "missing: 2 of 3 rows dropped"
+    assert not any("read as" in note for note in read("a,y\n1,\u22121\n2,-1\n3,1\n").notes)  # classes keep their text
     hostile = read("\x1b[2Ja,y\n1,\x1b[31mred\n2,b\n")
     assert all(note.isprintable() for note in hostile.notes)
 
