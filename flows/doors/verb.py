@@ -192,29 +192,37 @@ def _begin() -> None:
 
 
 def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which inside a flow run ends with a state where the mistake is the user's."""
+    """The function, which inside a flow run ends with a state where the mistake is the user's.
+
+    Prefect pickles what is made here with each task that a process or Dask runs: it refers to functions of this module only.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
-        outcome = _outcome.get([])
-        try:
-            _begin()
-            answer = function(*args, **options)
-        except IncompleteError as error:
-            outcome[:] = [error.answer]
-            return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
-        except UserError as error:
-            outcome[:] = [error]
-            if FlowRunContext.get() is None:
-                raise
-            return Failed(message=str(error), data=error)
-        except Exception as error:
-            stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
-            outcome[:] = [stop or error]
-            if stop is None:
-                raise
-            raise stop from None
-        outcome[:] = [answer]
-        return answer
+        return _ended(function, args, options)
 
     return run
+
+
+def _ended(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """Call the function; return its answer, or the state of a mistake of the user's."""
+    outcome = _outcome.get([])
+    try:
+        _begin()
+        answer = function(*args, **options)
+    except IncompleteError as error:
+        outcome[:] = [error.answer]
+        return error.answer if FlowRunContext.get() is None else Failed(message=str(error), data=error)
+    except UserError as error:
+        outcome[:] = [error]
+        if FlowRunContext.get() is None:
+            raise
+        return Failed(message=str(error), data=error)
+    except Exception as error:
+        stop = interruption(error)  # Prefect's own error may hide it, and the run would be Failed
+        outcome[:] = [stop or error]
+        if stop is None:
+            raise
+        raise stop from None
+    outcome[:] = [answer]
+    return answer
