@@ -30,7 +30,7 @@ from prefect.states import Crashed
 
 from flows.console import screen
 from silos.errors import UserError
-from silos.machine.locks import is_held, is_locked, workers
+from silos.machine.locks import is_copy, is_held, is_locked, workers
 from tasks.recording.json_files import read_json
 
 OPEN = Path("runs") / "open"
@@ -79,7 +79,11 @@ def close_in_prefect(root: Path) -> list[str]:
 
 
 def _left(root: Path) -> list[Path]:
-    return [path for path in sorted((root / OPEN).glob("[!.]*")) if not is_locked(path)]
+    """The files that nobody holds. A copy is removed: in the folder that it came from, its run may be at work."""
+    left = [path for path in sorted((root / OPEN).glob("[!.]*")) if not is_locked(path)]
+    for path in filter(is_copy, left):
+        path.unlink(missing_ok=True)
+    return [path for path in left if path.exists()]
 
 
 def delete_deployment(root: Path) -> list[str]:

@@ -82,12 +82,15 @@ def workers(folder: Path) -> list[str]:
 
 
 def hold(path: Path, content: str = "") -> IO[str]:
-    """Create a file that is locked, before any other process can see it, until the returned file is closed."""
+    """Create a file that is locked, before any other process can see it, until the returned file is closed.
+
+    Without content it holds what `is_copy` reads.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unseen = path.with_name(f".{path.name}-{os.getpid()}")
     file = unseen.open("w", encoding="utf-8")
     fcntl.flock(file, fcntl.LOCK_EX)
-    file.write(content)
+    file.write(content or _number(file))
     file.flush()
     unseen.rename(path)
     return file
@@ -99,6 +102,15 @@ def is_locked(path: Path) -> bool:
         with path.open(encoding="utf-8") as file:
             return not _take(file.fileno(), fcntl.LOCK_SH)
     except OSError:  # there is none
+        return False
+
+
+def is_copy(path: Path) -> bool:
+    """Return whether this is a copy of a file that `hold` made, as in a copied folder: nobody ever held it."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read() != _number(file)
+    except FileNotFoundError:
         return False
 
 
@@ -169,6 +181,11 @@ def _open(folder: Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a") as file:
         yield file.fileno()
+
+
+def _number(file: IO[str]) -> str:
+    """Return the number of the inode, which a file keeps when it is moved within its file system."""
+    return str(os.fstat(file.fileno()).st_ino)
 
 
 def _take(file: int, kind: int) -> bool:

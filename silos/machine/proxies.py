@@ -22,7 +22,8 @@ def keep_loopback_direct() -> dict[str, str]:
     """Add loopback to NO_PROXY; remove and return proxies that would fail every connection, also the direct ones.
 
     httpx, and so Prefect, opens a transport for each proxy in the environment before it looks at NO_PROXY. It raises an
-    error for SOCKS without the package `socksio`, and for any scheme that it does not know.
+    error for SOCKS without the package `socksio`, for any scheme that it does not know, and for an address or a host
+    that it cannot parse.
     """
     wanted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     hosts = [host.strip() for host in wanted.split(",")]
@@ -30,7 +31,7 @@ def keep_loopback_direct() -> dict[str, str]:
         hosts = ["*"]  # urllib and requests know it only on its own
     else:
         hosts = [_PORT.sub(r"\1", host) for host in hosts if host]
-        hosts = [host for host in hosts if host.count(":") < 2 or _is_address(host)]
+        hosts = [host for host in hosts if host.isascii() and (host.count(":") < 2 or _is_address(host))]
         hosts += [host for host in LOOPBACK if host not in hosts]
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
     names = [name for name in os.environ if name.lower() in _PROXIES and not _works(os.environ[name])]
@@ -58,6 +59,11 @@ def must_be_reachable(address: str) -> None:
         return
     for name, proxy in _removed.items():
         if name.lower() in (f"{parts.scheme}_proxy", "all_proxy"):
+            if not _is_url(proxy):
+                raise UserError(
+                    f"{name}: got what is no address, expected http://HOST:PORT. Correct it, or add {parts.hostname} to "
+                    "NO_PROXY."
+                )
             raise UserError(
                 f"{name}: got a proxy with the scheme {_scheme(proxy)}, which cannot be used here, for "
                 f"{parts.hostname}. For SOCKS version 5 `pip install socksio pysocks`, or use an HTTP proxy, or add "
@@ -66,12 +72,24 @@ def must_be_reachable(address: str) -> None:
 
 
 def _works(proxy: str) -> bool:
+    if not proxy:  # no proxy, although another variable names one
+        return True
+    if not _is_url(proxy):
+        return False
     scheme = _scheme(proxy)
     return scheme in ("http", "https", "") or (scheme in ("socks5", "socks5h") and find_spec("socksio") is not None)
 
 
 def _scheme(proxy: str) -> str:
     return proxy.partition("://")[0].lower() if "://" in proxy else ""
+
+
+def _is_url(proxy: str) -> bool:
+    try:
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def _is_address(host: str) -> bool:

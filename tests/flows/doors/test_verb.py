@@ -4,6 +4,7 @@ import inspect
 import pydoc
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from flows.compare import compare
@@ -56,3 +57,8 @@ def test_help_shows_plain_types_and_the_docstring(verb) -> None:
 
 def test_help_of_run_begins_with_its_parameters() -> None:
     assert "\nrun(method: str, seed: int = 0, overrides: " in pydoc.plain(pydoc.render_doc(run))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_verb_can_be_pickled_as_prefect_does_for_processes_and_dask(verb) -> None:
+    cloudpickle.dumps(verb)

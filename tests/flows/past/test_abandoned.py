@@ -1,6 +1,7 @@
 """What a process that is gone left open is closed, and nothing else is."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,23 @@ def test_flow_runs_that_no_process_holds_are_crashed_and_named_once(begun: Any, 
     assert line.startswith("closed what a stopped command had left running: ")
     assert not (folder / OPEN / str(gone)).exists()
     (folder / OPEN / str(at_work)).unlink()
+
+
+def test_in_a_copied_folder_what_works_in_the_first_one_is_not_closed(
+    begun: Any, folder: Path, told: Any, tmp_path: Path
+) -> None:
+    at_work = begun()
+    with hold(folder / OPEN / str(at_work)) as file:
+        shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("data"))
+        close_abandoned(tmp_path / "copy")
+        assert states(at_work) == ["RUNNING"]
+        assert told.said == []
+        assert not (tmp_path / "copy" / OPEN / str(at_work)).exists()
+        assert not file.closed
+    (folder / OPEN).rename(folder / "moved")
+    (folder / "moved").rename(folder / OPEN)
+    close_abandoned(folder)
+    assert states(at_work) == ["CRASHED"]
 
 
 def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(

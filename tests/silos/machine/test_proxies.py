@@ -101,6 +101,10 @@ def test_loopback_never_goes_through_a_proxy_and_another_host_still_does(library
         ("all_proxy", "SOCKS5H://{}"),
         ("http_proxy", "socks4://{}"),
         ("HTTPS_PROXY", "ftp://{}"),
+        ("HTTP_PROXY", "http://{}:port"),
+        ("HTTP_PROXY", "http://[::1"),
+        ("http_proxy", "://"),
+        ("ALL_PROXY", "proxy.example:99999"),
     ],
 )
 def test_a_proxy_that_no_library_here_speaks_to_does_not_end_direct_connections(
@@ -126,6 +130,16 @@ def test_what_is_to_go_through_such_a_proxy_is_refused_and_not_sent_past_it(envi
         del os.environ["https_proxy"]
     assert os.environ["ALL_PROXY"] == "socks4://127.0.0.1:9"
     must_be_reachable("https://mlflow.example:5000")
+
+
+def test_what_is_no_address_of_a_proxy_is_refused_where_it_is_needed(environment):
+    environment(HTTP_PROXY="http://user:secret@proxy.example:port", NO_PROXY="ü.example, intern.example")
+    with loopback_direct():
+        must_be_reachable("http://intern.example:5000")
+        httpx.Client().close()
+        with pytest.raises(UserError) as error:
+            must_be_reachable("http://mlflow.example:5000")
+    assert str(error.value).startswith("HTTP_PROXY: got what is no address, expected http://HOST:PORT.")
 
 
 def test_called_twice_it_adds_nothing_and_a_star_stays_alone(environment):
