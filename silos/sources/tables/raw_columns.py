@@ -40,8 +40,7 @@ def raw_columns(source: Table, features: Sequence[Feature], declared: Sequence[F
     for feature in features:
         last = columns[-1] if columns else None
         one_hot = feature.categories == _ONE_HOT and feature.name not in single
-        same = last is not None and feature.column in (None, last["name"])
-        if one_hot and same and last["kind"] == "text":
+        if one_hot and last is not None and last["kind"] == "text" and feature.column in (None, last["name"]):
             if feature.name.startswith(f"{last['name']}="):
                 last["values"].append(feature.name.removeprefix(f"{last['name']}="))
                 continue
