@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,11 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
         overrides: Hold for all comparisons. They are no parameters: no one who reaches Prefect's API can change them.
 
     Raises:
-        UserError: If another schedule runs in this project.
+        UserError: If another schedule runs in this project, or Prefect's API fails.
     """
     from flows.compare import compare
-    from flows.past.abandoned import DEPLOYMENT, SCHEDULE, close_in_prefect, delete_deployment
+    from flows.console.prefect_failure import tolerated
+    from flows.past.abandoned import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
 
     mark = root / SCHEDULE
     if is_locked(mark):
@@ -74,18 +76,32 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
         on_running=[_started], on_completion=[_done], on_failure=[_failed], on_crashed=[_failed]
     )
     flow.fn = _with(overrides, compare.fn)
-    with hold(mark):
+    with hold(mark), _failure_in_a_sentence():
         delete_deployment(root)  # what a killed schedule planned
         say(f"compare runs at {schedule.cron!r} in UTC, where it is now {_now()}")
         say(f"Prefect's page: {api.removesuffix('/api')}")
         say("ctrl-C ends the schedule.")
         try:
-            number = asyncio.run(_until_signal(flow, DEPLOYMENT, schedule, parameters))
+            number = asyncio.run(_until_signal(flow, deployment_name(root), schedule, parameters))
         finally:
-            delete_deployment(root)
-        close_in_prefect(root)
-    mark.unlink()
+            with tolerated():  # if it fails, the mark stays, and the next command deletes the deployment
+                delete_deployment(root)
+                close_in_prefect(root)
+                mark.unlink()
     raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+
+@contextmanager
+def _failure_in_a_sentence() -> Iterator[None]:
+    """Raise a UserError if Prefect's API fails."""
+    from flows.console.prefect_failure import failure_sentence, is_prefect_failure
+
+    try:
+        yield
+    except Exception as error:
+        if not is_prefect_failure(error):
+            raise
+        raise UserError(f"{failure_sentence(error)}; then start the schedule again.") from error
 
 
 async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[str, Any]) -> int:

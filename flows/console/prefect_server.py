@@ -71,18 +71,21 @@ class PrefectServer:
         self.home.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
         self._ui, self._listener = ui, listener
+        self._variables = {
+            **os.environ
+        }  # a verb called from Python takes some back, and the server may be started again
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         self._spawn()
 
     def _spawn(self) -> None:
         ui, listener = self._ui, self._listener
         environment = {
-            **os.environ,
+            **self._variables,
             "PREFECT_UI_ENABLED": str(ui).lower(),
             "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
             "PREFECT_UI_API_URL": self.url,
             "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
-            **_database(Path(os.environ["PREFECT_HOME"])),
+            **_database(Path(self._variables["PREFECT_HOME"])),
         }
         self._kept = running_server.keep(self.home) if ui else None
         offered = [self.home / name for name in (ADDRESS, USERS)] if self._kept else []

@@ -72,6 +72,15 @@ def _started(root: Path) -> PrefectServer:
     return _server
 
 
+def _forget() -> None:
+    """Leave the server to the process that this one was forked from: its end would wait for a thread that is not here."""
+    global _one_at_a_time, _server
+    _one_at_a_time, _server = threading.RLock(), None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _settle(server: PrefectServer) -> None:
     """In a thread of its own: a notebook's has an event loop, in which Prefect would not wait."""
     waiting = threading.Thread(target=server.settle, args=(_tasks() - _tasks_before,))

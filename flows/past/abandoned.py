@@ -4,9 +4,12 @@ A process that works on a flow run holds a file of the run's id in `runs/open/`.
 however it ends: a file that nobody holds is of a process that was killed, or was stopped before Prefect knew of the end.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 from uuid import UUID
 
@@ -37,7 +40,6 @@ OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
 """Held by `siloflow schedule` while its deployment exists."""
 
-DEPLOYMENT = "siloflow-compare"
 _NOT_OVER: list[Any] = [kind for kind in StateType if kind not in TERMINAL_STATES]
 _BEGUN: list[Any] = [kind for kind in _NOT_OVER if kind != StateType.SCHEDULED]
 _MESSAGE = "The process that worked on this run is gone."
@@ -86,11 +88,17 @@ def _left(root: Path) -> list[Path]:
     return [path for path in left if path.exists()]
 
 
+def deployment_name(root: Path) -> str:
+    """Return the name of the schedule's deployment: another one for each project, since several may share a server."""
+    place = f"{gethostname()}:{root.resolve()}"
+    return f"siloflow-compare-{sha256(os.fsencode(place)).hexdigest()[:8]}"
+
+
 def delete_deployment(root: Path) -> list[str]:
     """Delete the deployment of `siloflow schedule` and the runs that it planned; return the names of runs that it closed."""
     with get_client(sync_client=True) as client:
         try:
-            deployment = client.read_deployment_by_name(f"compare/{DEPLOYMENT}")
+            deployment = client.read_deployment_by_name(f"compare/{deployment_name(root)}")
         except ObjectNotFound:
             return []
         begun = client.read_flow_runs(

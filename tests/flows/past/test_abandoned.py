@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
-from flows.past.abandoned import OPEN, close_abandoned
+from flows.past.abandoned import OPEN, close_abandoned, delete_deployment, deployment_name
 from silos.machine.locks import alone, hold
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.connection import connect
@@ -83,6 +84,20 @@ def test_in_a_copied_folder_what_works_in_the_first_one_is_not_closed(
     (folder / "moved").rename(folder / OPEN)
     close_abandoned(folder)
     assert states(at_work) == ["CRASHED"]
+
+
+def test_the_schedule_of_another_project_at_the_same_server_is_left_alone(
+    prefect: Any, folder: Path, tmp_path: Path
+) -> None:
+    with get_client(sync_client=True) as client:
+        number = client.create_flow_from_name("compare")
+        for root in (folder, tmp_path):
+            client.create_deployment(number, deployment_name(root))
+        assert delete_deployment(folder) == []
+        client.read_deployment_by_name(f"compare/{deployment_name(tmp_path)}")
+        with pytest.raises(ObjectNotFound):
+            client.read_deployment_by_name(f"compare/{deployment_name(folder)}")
+        delete_deployment(tmp_path)
 
 
 def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(
