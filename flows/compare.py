@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from flows.console.printing.run_printing import not_complete
+from flows.console.printing.run_printing import not_complete, sentences_after
 from flows.doors.forms import MethodNames, MethodOrNone, Overrides, Seeds, Text
 from flows.doors.verb import IncompleteError, verb
 from flows.experiment import prefect_page
@@ -140,9 +140,7 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
     write_json(folder / "comparison.json", comparison)
     comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison, called)
     prefect_page.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
-    for line in filter(
-        None, [*(p["sentence"] for p in comparison["paired"]), (comparison["baseline"] or {}).get("sentence")]
-    ):
+    for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
         prefect_page.logged(line)
     if failed:
         raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)

@@ -21,7 +21,7 @@ from silos.machine.locks import hold, is_locked
 
 FIELDS = 5  # minute, hour, day, month, weekday
 _ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
-_GRACE = 3.0  # seconds in which a comparison that is told to end may do so
+_GRACE = 3.0  # seconds that a comparison has to end itself before it is killed
 
 
 def cron_schedule(cron: str) -> Any:
@@ -138,7 +138,7 @@ async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[st
     if serving.done():
         serving.result()
     runner._scheduled_run_poller.stopping = True
-    flow.on_crashed_hooks.clear()  # of a comparison that is ended here no one says that it failed
+    flow.on_crashed_hooks.clear()  # the schedule ends a comparison here: it has not failed
     await _end_children()
     runner._loops_task_group.cancel_scope.cancel()
     await serving

@@ -33,8 +33,8 @@ def _check_names(found: list[str], expected: list[str]) -> None:
         "unknown": [name for name in count if name not in known],
         "repeated": [name for name in count if count[name] > 1],
     }
-    if said := ", ".join(f"{fault} {_some(names, 5)}" for fault, names in faults.items() if names):
-        raise ValueError(f"columns: got {said}, expected each of {_some(expected, 20)} once. Correct the names.")
+    if got := ", ".join(f"{fault} {_some(names, 5)}" for fault, names in faults.items() if names):
+        raise ValueError(f"columns: got {got}, expected each of {_some(expected, 20)} once. Correct the names.")
 
 
 def _numbers(values: pd.Series, column: Mapping[str, Any]) -> np.ndarray:

@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL
 
 from silos.machine.proxies import LOOPBACK
 from tasks.recording.addresses import masked
-from tasks.recording.full_disk import file_system, is_full
+from tasks.recording.full_disk import full_disk
 
 
 def is_prefect_failure(error: BaseException | None) -> bool:
@@ -30,8 +30,9 @@ def failure_sentence(error: BaseException) -> str:
     """Say why Prefect's API failed, naming the file system of its database if that is full, without a full stop."""
     url = PREFECT_API_URL.value() or ""
     home = Path(os.environ.get("PREFECT_HOME", ".prefect"))
-    if urlsplit(url).hostname in LOOPBACK and home.is_dir() and is_full(home):
-        return f"Prefect's server cannot write {home}: the file system {file_system(home)} is full; free some space"
+    full = full_disk(home) if urlsplit(url).hostname in LOOPBACK and home.is_dir() else None
+    if full:
+        return f"Prefect's server cannot write {home}: {full}"
     answer = f"answers with code {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else None
     return masked(f"Prefect's API at {url} {answer or 'does not answer any more'}; look into the log of its server")
 

@@ -24,7 +24,7 @@ from flows.console.running_server import ADDRESS, USERS
 from silos.errors import UserError
 from silos.machine.proxies import must_be_reachable
 from tasks.recording.addresses import has_password
-from tasks.recording.full_disk import is_full
+from tasks.recording.full_disk import full_disk
 from tasks.recording.json_files import plain_path
 
 _RESTARTS = 3  # of a server that ended by itself
@@ -136,16 +136,15 @@ class PrefectServer:
             return time.perf_counter() - start
         if self._child is None:
             raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
-        if is_full(self.log.parent):  # then the log ends anywhere
-            raise UserError(
-                f"Prefect's server in {self.log.parent} does not answer; the disk is full; free some space."
-            )
+        full = full_disk(self.log.parent)
+        if full:  # then the log ends anywhere
+            raise UserError(f"Prefect's server in {self.log.parent} does not answer: {full}.")
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
         said = f"; the last line of its log is: {last}" if last else ""
         raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
 
     def _answers(self, patience: float) -> bool:
-        """Wait until the server answers; False if it ends by itself, or does not answer for so many seconds."""
+        """Wait until the server answers; False if it ends by itself, or does not answer for `patience` seconds."""
         end = time.monotonic() + patience
         while time.monotonic() < end and (self._child is None or self._child.poll() is None):
             try:
@@ -188,7 +187,7 @@ class PrefectServer:
                 time.sleep(0.05)
 
     def is_gone(self) -> bool:
-        """Whether nobody hears what this process still has for the server: `stop` ends it, or it does not answer."""
+        """Return whether the server takes no more from this process: `stop` is about to end it, or it does not answer."""
         return self._child is not None or not self._answers(2.0)
 
     def stop(self) -> bool:

@@ -32,7 +32,7 @@ class Terminal(Screen):
         self._bar = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("starting", total=None, count="", left="", news="", visible=False)
         self._runs, self._planned, self._ended = 1, 0, 0
-        self._over_here: set[str] = set()  # names of runs, which may fail after their end: where Prefect cannot be told
+        self._counted: set[str] = set()  # names of runs that ended; one may fail after that, if Prefect is away
         self._before, self._skipped, self._made = 0, 0, 0  # rounds: of finished runs, not made here, made here
         self._number, self._rounds = 0, 0  # of the present run
         self._run, self._news = "starting", ""
@@ -107,10 +107,10 @@ class Terminal(Screen):
         return self._worked / self._made * max(self._planned - self.done, 0) if self._made else None
 
     def _over(self, run: str, how: str) -> None:
-        """Count a run once, though it may be told of twice."""
-        again = run in self._over_here
+        """Count a run once, even if it is reported twice."""
+        again = run in self._counted
         self._ended += not again
-        self._over_here.add(run)
+        self._counted.add(run)
         self.say(f"{self._count()}{run:<20} {how}")
         if again:
             return

@@ -52,10 +52,10 @@ class Verb(Flow):
             if FlowRunContext.get() is not None:
                 args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
                 with _holding():
-                    return self._whatever_prefect_does(*args, **options)
+                    return self._call_flow(*args, **options)
             file_of(Path())  # before Prefect leaves its folder here
             with prefects_api(), _holding():
-                return self._whatever_prefect_does(*args, **options)
+                return self._call_flow(*args, **options)
         except IncompleteError as error:
             return error.answer
         except UserError as error:
@@ -76,7 +76,7 @@ class Verb(Flow):
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}; expected {self.name}({', '.join(signature.parameters)}).") from None
 
-    def _whatever_prefect_does(self, *args: Any, **options: Any) -> Any:
+    def _call_flow(self, *args: Any, **options: Any) -> Any:
         """Call the flow; if Prefect's API fails, answer with what the function returned or raised.
 
         Raises:

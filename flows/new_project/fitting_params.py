@@ -27,7 +27,7 @@ _ABOUT = {
 
 
 def fitting(data: OwnData, name: str, clients: int | None) -> dict[str, str]:
-    """section.key to YAML, for `filled`; `clients` are so many silos of equal laws in place of the file's own."""
+    """Return section.key to YAML, for `filled`; `clients` replaces the silos of the file by this many that are alike."""
     rows = data.rows
     said = {"data.name": name, "data.source": _source(data), "data.scheme": _scheme(rows, clients), **_network(rows)}
     if rows.task == "regression":

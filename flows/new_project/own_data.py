@@ -144,7 +144,8 @@ def _table(file: Path, asked: Asked) -> OwnData:
         and len(column.used) > max(_FEW, seen.rows // _ROWS_OF_A_CLASS)
     ):
         raise UserError(
-            f"{seen.name}: the label {shown(repr(label))} {fault_of_numbers(seen, column)}, or give --task classification."
+            f"{seen.name}: the label {shown(repr(label))} {fault_of_numbers(seen, column)}, or give --task classification. "
+            "Here `decimal` and `censored` are the options --decimal and --censored."
         )
     numbers = column.per_row()[~column.missing] if column.kind == "number" else np.array(["a text"])
     task, why_task = _task(asked, numbers)

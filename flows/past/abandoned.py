@@ -1,7 +1,7 @@
-"""What a process that is gone left open in Prefect and MLflow, and its end.
+"""Closes what a process that is gone left open in Prefect and MLflow.
 
 A process that works on a flow run holds a file of the run's id in `runs/open/`. The kernel takes the lock from a process,
-however it ends: a file that nobody holds is of a process that was killed, or was stopped before Prefect knew of the end.
+however it ends: an unlocked file belongs to a process that was killed, or was stopped before Prefect recorded the end.
 """
 
 import os
@@ -62,10 +62,10 @@ def close_abandoned(root: Path) -> None:
     for path in left if whole else []:
         path.unlink(missing_ok=True)
     if closed or killed:
-        said = [
+        named = [
             f"{', '.join(map(repr, names))} in {of}" for names, of in ((closed, "Prefect"), (killed, "MLflow")) if names
         ]
-        screen.current().say(f"closed what a stopped command had left running: {'; '.join(said)}")
+        screen.current().say(f"closed what a stopped command had left running: {'; '.join(named)}")
 
 
 def close_in_prefect(root: Path) -> list[str]:
@@ -147,7 +147,7 @@ def _of(flow_run_id: UUID) -> FlowRunFilter:
 
 
 def _killed(root: Path) -> tuple[list[str], bool]:
-    """Names of the runs that MLflow had as running and nobody works on; and whether MLflow answered."""
+    """Return the names of the runs that MLflow had as running without a process, and whether MLflow answered."""
     from flows.experiment.project import Project  # here: seldom needed, and it imports scipy and MLflow
     from tasks.recording.mlflow_store.killed_runs import mark_killed
 

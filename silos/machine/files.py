@@ -89,7 +89,7 @@ def restore_moved(parent: Path) -> None:
 
 
 def _outside(parent: Path) -> Path:
-    """Where folders of `parent` wait to be moved there: beside it, since inside they would change the data's version."""
+    """Return where folders of `parent` wait to be moved there: outside, so that the data's version stays the same."""
     home = parent.resolve().parent
     same = home.stat().st_dev == parent.stat().st_dev
     return home if same else parent  # data/ may be a mount of its own, which no rename leaves

@@ -92,7 +92,7 @@ class _Shades:
 
 
 def _check_single(picture: "Image", path: Path) -> None:
-    """Raise a UserError if a file holds several pictures. Previews beside the picture do not count."""
+    """Raise a UserError if a file holds several pictures. Previews do not count."""
     frames = getattr(picture, "n_frames", 1)
     if picture.format == "MPO":  # a camera's JPEG, with previews and depth maps behind the photograph
         return

@@ -2,13 +2,14 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from silos.errors import UserError
 from silos.machine.files import restore_moved, write_bytes
-from silos.versions.digest import folder_digest
-from silos.versions.dvc_version import DATA, RECORD, digest_in
+from silos.rows import some
+from silos.versions.digest import file_hashes, folder_digest
+from silos.versions.dvc_version import DATA, RECORD, digest_in, listed, object_path
 
 CheckOut = Callable[[Path], None]
 """Fetches what a data.dvc of any folder records, and writes it into data/ beside that file."""
@@ -29,10 +30,7 @@ def replace_data(root: Path, text: str, check_out: CheckOut) -> None:
         write_bytes(beside / RECORD, text.encode())
         check_out(beside / RECORD)
         if folder_digest(beside / DATA) != digest_in(text):
-            raise UserError(
-                f"DVC's cache holds damaged files of version {digest_in(text)}. Delete .dvc/cache and `dvc fetch`, or "
-                "partition with the params of then."
-            )
+            raise UserError(_damage(root, digest_in(text), file_hashes(beside / DATA, None)))
         if data.is_mount():  # no rename replaces it
             return _check_out_in_place(root, text, check_out)
         if data.exists():
@@ -57,6 +55,17 @@ def recover(root: Path) -> None:
         if beside.exists():
             beside.rename(done)
     shutil.rmtree(done, ignore_errors=True)
+
+
+def _damage(root: Path, digest: str, found: Mapping[str, str]) -> str:
+    """Name the files of DVC's cache that do not hold what they should; found: the hashes of what they hold."""
+    wrong = [
+        str(object_path(root, md5)) for path, md5 in (listed(root, digest) or {}).items() if found.get(path) != md5
+    ]
+    return (
+        f"DVC's cache: got damaged files of version {digest} ({some(wrong)}), expected their contents to match their "
+        "names. Delete these files and `dvc fetch`, or partition with the params of that version."
+    )
 
 
 def _check_out_in_place(root: Path, text: str, check_out: CheckOut) -> None:

@@ -3,6 +3,7 @@
 A version is named by a git revision of data.dvc, or by the hash that DVC writes into data.dvc, which every run carries.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,19 @@ def log(root: Path) -> list[Version]:
     """The versions that git knows, newest first; none before the first commit."""
     if _git(root, "rev-parse", "--git-dir") and not _git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
         return []
-    text = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
     versions = []
-    for line in filter(None, text.split("\n")):  # a subject may hold other ends of lines
-        revision, date, subject = line.split("\t", 2)
-        digest = digest_in(_git(root, "show", "--end-of-options", f"{revision}:./{RECORD}"))
+    for (revision, date, subject), text in _committed(root):
+        digest = digest_in(text)
         versions.append(Version(revision, date, subject, digest, tuple(partitions(root, digest))))
     return versions
+
+
+def _committed(root: Path) -> Iterator[tuple[list[str], str]]:
+    """Yield revision, date and subject of every commit of data.dvc, and the content of the file in it."""
+    log = _git(root, "log", "--format=%h%x09%cs%x09%s", "--", RECORD)
+    for line in filter(None, log.split("\n")):  # a subject may hold other ends of lines
+        commit = line.split("\t", 2)
+        yield commit, _git(root, "show", "--end-of-options", f"{commit[0]}:./{RECORD}")
 
 
 def partitions(root: Path, digest: str) -> dict[str, str]:
@@ -121,8 +128,7 @@ def use(root: Path, revision: str) -> str:
 def _in_git(root: Path) -> dict[str, str]:
     """The content of every committed data.dvc, by its hash; empty where git knows none."""
     with suppress(UserError):
-        texts = [_git(root, "show", f"{version.revision}:./{RECORD}") for version in log(root)]
-        return {digest_in(text): text for text in texts}
+        return {digest_in(text): text for _, text in _committed(root)}
     return {}
 
 

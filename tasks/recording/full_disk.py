@@ -7,12 +7,10 @@ from pathlib import Path
 ROOM = 2**19  # bytes; the tables of Prefect's server take as much
 
 
-def is_full(place: Path) -> bool:
-    """Return whether the file system of the place has no room left for a database."""
-    return shutil.disk_usage(place).free < ROOM
-
-
-def file_system(place: Path) -> Path:
-    """Return the folder at which the file system of the place is mounted."""
+def full_disk(place: Path) -> str | None:
+    """Return a clause that names the file system of the place if it has no room for a database; None if it has room."""
+    if shutil.disk_usage(place).free >= ROOM:
+        return None
     place = place.resolve()
-    return next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
+    mount = next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
+    return f"the file system {mount} is full; free some space"

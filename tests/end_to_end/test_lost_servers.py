@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
@@ -45,9 +44,8 @@ def test_a_run_whose_own_server_is_killed_ends_whole_and_prefect_has_all_of_it(p
     assert "Prefect's server ended by itself, and is started again." in said
     assert "Traceback" not in said
     assert living(folder.path) == []
-    with sqlite3.connect(folder.path / ".prefect" / "prefect.db") as database:
-        assert {state for (state,) in database.execute("select state_type from flow_run")} == {"COMPLETED"}
-        assert {state for (state,) in database.execute("select state_type from task_run")} == {"COMPLETED"}
+    assert {state for _, state in folder.flow_runs()} == {"COMPLETED"}
+    assert folder.in_prefect("select distinct state_type from task_run") == [("COMPLETED",)]
 
 
 def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(

@@ -49,8 +49,8 @@ def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     seeds = {r["seed"] for r in answer["runs"]}
     console.print(_heading(len(seeds), bool(answer["paired"]), bool(counts)))
     for p in answer["paired"]:
-        some = f" (seed{'s' * (len(p['seeds']) > 1)} {', '.join(map(str, p['seeds']))})" if counts else ""
-        console.print(f"  {p['sentence']}{some}")
+        over = f" (seed{'s' * (len(p['seeds']) > 1)} {', '.join(map(str, p['seeds']))})" if counts else ""
+        console.print(f"  {p['sentence']}{over}")
     for sentence in sentences_after(answer):
         console.print(sentence)
     for line in _said_at_the_end(answer):

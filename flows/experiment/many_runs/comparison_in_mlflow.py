@@ -56,7 +56,7 @@ def tell_mlflow(
     )
     note = note_of(project, comparison)
     files = (folder / "comparison.png", folder / "comparison.json", *(folder / file for file in tables))
-    began = int((folder / "experiment.json").stat().st_mtime * 1000)  # told again, the metrics are there once
+    began = int((folder / "experiment.json").stat().st_mtime * 1000)  # a repeated delivery adds no second value
     told = Finish(
         files,
         data=dataset(project, project.silos),

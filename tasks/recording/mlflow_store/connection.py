@@ -137,6 +137,19 @@ def _behind(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def usable_experiment(client: Any, wanted: str) -> tuple[str, str | None]:
+    """Find the experiment for runs: the first of `wanted`, `wanted-2`, ... that is not deleted in MLflow.
+
+    Returns:
+        Its name and its id; the id is None if the experiment is to be made.
+    """
+    name, at = wanted, 1
+    while (found := client.get_experiment_by_name(name)) is not None and found.lifecycle_stage != "active":
+        at += 1
+        name = f"{wanted}-{at}"
+    return name, found and str(found.experiment_id)
+
+
 def experiment_id(uri: str, name: str) -> str | None:
     """Of the experiment of this name, a deleted one too; None where there is none, or the store does not answer soon."""
     try:

@@ -4,7 +4,6 @@ Rounds are delivered from the journal, each once: MLflow drops a metric that is 
 stored times make a repeated delivery equal. What cannot be delivered stays in the run's folder for the next `--resume`.
 """
 
-import itertools
 import json
 import threading
 import time
@@ -17,7 +16,7 @@ from tasks.recording.addresses import masked
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json, write_json
 from tasks.recording.mlflow_store import entities
-from tasks.recording.mlflow_store.connection import connect, trouble
+from tasks.recording.mlflow_store.connection import connect, trouble, usable_experiment
 from tasks.recording.mlflow_store.origin import origin
 from tasks.recording.mlflow_store.ticket import VIEW, Finish, Ticket, view
 
@@ -64,7 +63,7 @@ class Delivery:
         return None
 
     def abandon(self, status: str = "FAILED") -> None:
-        """Deliver what there is, and end the run with this status of MLflow: FAILED, or KILLED if somebody stopped it."""
+        """Deliver what there is, and end the run with this status of MLflow: FAILED, or KILLED if a signal stopped it."""
         self._close(2.0 if status == "KILLED" else 10.0, status=status)  # else a person waits; the next command ends it
 
     def _close(self, patience: float, status: str = "FINISHED") -> None:
@@ -74,7 +73,7 @@ class Delivery:
         self._thread.join(patience)
 
     def _work(self) -> None:
-        again = False  # whether the last try is repeated with a run that is looked for anew
+        again = False  # whether the last try is repeated after another search for the run
         while True:
             self._wake.wait(RETRY if self._failed else None)
             self._stop.wait(GATHER if self.run_id else 0)
@@ -93,6 +92,8 @@ class Delivery:
                     again = True
                     self._wake.set()
                     continue
+                if last:
+                    self.run_id = lost
             if last:
                 return
 
@@ -168,7 +169,8 @@ class Delivery:
 
         known = self._delivered().get("run")
         try:
-            if known is not None and client.get_run(known).info.lifecycle_stage == "active":
+            run = client.get_run(known) if known is not None else None
+            if run and run.info.lifecycle_stage == "active" and run.data.tags.get("siloflow.run") == self.ticket.tag:
                 return str(known)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
@@ -178,16 +180,13 @@ class Delivery:
         return runs[0].info.run_id if runs else None
 
     def _experiment(self, client: Any) -> tuple[str, str | None]:
-        """Return name and id of the experiment, of the next that is not deleted; the id is None if it is to be made."""
-        wanted = self.ticket.experiment
-        for at in itertools.count(1):
-            name = wanted if at == 1 else f"{wanted}-{at}"
-            found = client.get_experiment_by_name(name)
-            if found is None or found.lifecycle_stage == "active":
-                break
-        if name != wanted:
-            self.notice = f"MLflow's experiment {wanted} is deleted; the run is in the experiment {name}"
-        return name, found and str(found.experiment_id)
+        """Return name and id of the experiment, and note it if that is not the one of the ticket."""
+        name, number = usable_experiment(client, self.ticket.experiment)
+        if name != self.ticket.experiment:
+            self.notice = (
+                f"MLflow's experiment {self.ticket.experiment} is deleted; the run is in the experiment {name}"
+            )
+        return name, number
 
     def _create(self, client: Any) -> str:
         ticket = self.ticket

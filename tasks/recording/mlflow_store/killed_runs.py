@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from tasks.recording.mlflow_store.connection import connect, impatient
+from tasks.recording.mlflow_store.connection import connect, impatient, usable_experiment
 
 
 def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) -> tuple[list[str], bool]:
@@ -20,13 +20,13 @@ def mark_killed(uri: str, ours: Mapping[str, Mapping[str, Callable[[], bool]]]) 
         with impatient():
             client = connect(uri)
             for experiment, tags in ours.items():
-                found = client.get_experiment_by_name(experiment)
-                runs = client.search_runs([found.experiment_id], "attributes.status = 'RUNNING'") if found else []
+                _, number = usable_experiment(client, experiment)
+                runs = client.search_runs([number], "attributes.status = 'RUNNING'") if number else []
                 for run in runs:
                     works = tags.get(run.data.tags.get("siloflow.run"))
                     if works is not None and not works():
                         client.set_terminated(run.info.run_id, "KILLED")
                         names.append(run.info.run_name)
-    except Exception:
+    except Exception:  # MLflow's, its HTTP library's or SQLAlchemy's: the next command tries again
         return names, False
     return names, True

@@ -1,4 +1,4 @@
-"""A version of data/ has one name: the hash that DVC writes into data.dvc. And params.yaml is told how to describe it."""
+"""A version of data/ has one name: the hash that DVC writes into data.dvc. Commands print the settings that describe it."""
 
 import shlex
 import shutil

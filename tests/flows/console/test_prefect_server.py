@@ -59,7 +59,7 @@ def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill
         os.truncate(ballast, ballast.stat().st_size - room)
         process = start(tmp_path / "disk")
         said = process.communicate(timeout=120)[1].strip().splitlines()[-1]
-    assert said.endswith("/.prefect does not answer; the disk is full; free some space.")
+    assert said.endswith(f"/.prefect does not answer: the file system {tmp_path / 'disk'} is full; free some space.")
 
 
 def test_the_port_is_the_servers_before_it_runs(tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_a_run_of_twice_the_rounds_needs_no_more_memory_and_files(
 ) -> None:
     """A copy of the weights kept of every round, or a file left open, would add up between half of the rounds and all.
 
-    Of a number of rounds the least is taken, since other threads come and go. 1,700 rounds took 515 MB and 20 files.
+    Of a number of rounds the least is taken, since other threads come and go.
     """
     process, seen = psutil.Process(), []
 

@@ -104,8 +104,8 @@ def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(
     begun: Any, logged: Any, folder: Path, told: Any
 ) -> None:
     (_, gone), (busy, at_work) = logged("gone"), logged("busy")
-    (stranger, others) = logged("stranger")
-    (stranger / "run.json").unlink()  # of another project that logs to the same store
+    (elsewhere, others) = logged("elsewhere")
+    (elsewhere / "run.json").unlink()  # of another project that logs to the same store
     hold(folder / OPEN / str(begun())).close()
     with alone(busy):
         close_abandoned(folder)

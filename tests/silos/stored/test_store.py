@@ -168,7 +168,7 @@ def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_pa
     assert len(killed) > 10
     found = []
     for copy in killed:
-        restore_moved(copy / "data")  # as whoever opens the data does
+        restore_moved(copy / "data")  # as opening the data does
         found.append(contents(copy / "data" / "small"))
         assert found[-1] in (before, after), copy.name
         assert [path.name for path in (copy / "data").iterdir()] == ["small"]

@@ -162,7 +162,7 @@ def test_a_damaged_cache_is_found_before_data_are_replaced(versions, data, tmp_p
     first = history.object_path(tmp_path, history.listed(tmp_path, versions[0])["B"])
     first.chmod(0o644)
     first.write_bytes(b"other")
-    with pytest.raises(UserError, match=rf"version {versions[0]}"):
+    with pytest.raises(UserError, match=rf"got damaged files of version {versions[0]} \({first}\)"):
         use(tmp_path, "HEAD~1")
     assert folder_digest(data) == recorded(tmp_path) == versions[1]
 

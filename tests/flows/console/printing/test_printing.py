@@ -34,7 +34,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
             **{"left_out": [EVIL], "read": None, "network": {"kind": "mlp"}, "committed": False},
         },
-        5,
+        6,
     ),
     "partition": (
         {
