@@ -1,6 +1,7 @@
 """`siloflow schedule`: Prefect's own runner runs `compare` on a cron schedule."""
 
 import asyncio
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -137,11 +138,15 @@ async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[st
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     if serving.done():
         serving.result()
-    runner._scheduled_run_poller.stopping = True
     flow.on_crashed_hooks.clear()  # the schedule ends a comparison here: it has not failed
-    await _end_children()
-    runner._loops_task_group.cancel_scope.cancel()
-    await serving
+    if runner.started:
+        runner._scheduled_run_poller.stopping = True
+        await _end_children()
+        runner._loops_task_group.cancel_scope.cancel()
+    else:
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
     return await heard
 
 

@@ -178,6 +178,7 @@ class PrefectServer:
         ended = {
             "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}},
             "start_time": {"after_": self._since},
+            "subflow_runs": {"exists_": False},  # a subflow has a task run of its own, which the runner does not count
         }
         end = time.monotonic() + patience
         with get_client(sync_client=True) as client:

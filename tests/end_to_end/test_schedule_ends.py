@@ -68,11 +68,11 @@ def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_
         again = folder.start("schedule", NEVER_SOON, "local_only", out=screen)
         try:
             until(screen.name, "ctrl-C", again)
-            planned = "select parameters from flow_run where state_type = 'SCHEDULED'"
-            while not (runs := folder.in_prefect(planned)):
+            while not (found := folder.in_prefect("select parameters from deployment where paused = 0")):
                 assert again.poll() is None, again.communicate()
                 time.sleep(0.1)
-            assert {tuple(json.loads(parameters)["methods"]) for (parameters,) in runs} == {("local_only",)}
+            assert [json.loads(parameters)["methods"] for (parameters,) in found] == [["local_only"]]
+            assert folder.in_prefect("select name from flow_run where state_type = 'SCHEDULED'") == []
         finally:
             again.send_signal(signal.SIGTERM)
             _, said = again.communicate(timeout=60)
