@@ -11,6 +11,10 @@ def full_disk(place: Path) -> str | None:
     """Return a clause that names the file system of the place if it has no room for a database; None if it has room."""
     if shutil.disk_usage(place).free >= ROOM:
         return None
+    return f"the file system {file_system(place)} is full; free some space"
+
+
+def file_system(place: Path) -> Path:
+    """Return the folder at which the file system of the place is mounted."""
     place = place.resolve()
-    mount = next(folder for folder in (place, *place.parents) if os.path.ismount(folder))
-    return f"the file system {mount} is full; free some space"
+    return next(folder for folder in (place, *place.parents) if os.path.ismount(folder))

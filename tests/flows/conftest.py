@@ -138,8 +138,8 @@ def workers_now() -> Callable[[], set[int]]:
 
 
 @pytest.fixture
-def small_disk() -> Callable[[Path], AbstractContextManager[None]]:
-    """Mounts a disk of four megabytes in a place, with what was there aside; a skip where none may be mounted."""
+def small_disk() -> Callable[..., AbstractContextManager[None]]:
+    """Mounts a small disk, of four megabytes, in a place, with what was there aside; a skip where none may be mounted."""
     return _mounted
 
 
@@ -156,14 +156,17 @@ def fill() -> Callable[[Path], None]:
 
 
 @contextmanager
-def _mounted(folder: Path) -> Iterator[None]:
+def _mounted(folder: Path, megabytes: int = 4) -> Iterator[None]:
     aside = folder.with_name("aside")
     if folder.exists():
         folder.rename(aside)
     folder.mkdir()
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True, text=True, check=False
+            ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", folder],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")

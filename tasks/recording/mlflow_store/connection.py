@@ -13,7 +13,7 @@ from typing import Any
 from silos.errors import UserError
 from silos.machine.proxies import must_be_reachable
 from tasks.recording.addresses import masked
-from tasks.recording.full_disk import full_disk
+from tasks.recording.full_disk import file_system
 from tasks.recording.json_files import plain_path
 
 _QUIET = {
@@ -105,7 +105,7 @@ def trouble(uri: str, error: Exception) -> str:
         return f"MLflow at {masked(uri)} is not reached ({str(error).rstrip('.')})"
     if uri.startswith("sqlite:///") and "disk is full" in str(error):
         file = Path(uri.removeprefix("sqlite:///"))
-        return f"MLflow cannot write {file}: {full_disk(file.parent) or 'the disk is full'}"
+        return f"MLflow cannot write {file}: the file system {file_system(file.parent)} is full"
     said = _of_server(error) if is_server(uri) else None
     if said is None:
         line = (str(error).splitlines() or [""])[0].strip().removesuffix(".")

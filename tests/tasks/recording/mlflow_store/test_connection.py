@@ -136,3 +136,13 @@ def test_what_mlflow_says_is_told_in_whole_words_and_of_a_server_that_is_away_no
     assert trouble("sqlite:///a.db", ValueError()) == "MLflow at sqlite:///a.db fails (ValueError)"
     away = OSError("failed with exception HTTPConnectionPool(host='127.0.0.1', port=5000): Max retries exceeded")
     assert trouble("http://me:hunter2@localhost:5000", away) == "MLflow at http://me:***@localhost:5000 does not answer"
+
+
+def test_a_full_disk_is_named_with_its_file_system(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "full.db") as database:
+        database.execute("pragma max_page_count = 1")  # SQLite's own error of a full disk
+        with pytest.raises(sqlite3.OperationalError) as full:
+            database.executescript("create table a (b); create table c (d);")
+    mount = next(folder for folder in tmp_path.resolve().parents if os.path.ismount(folder))
+    said = trouble(f"sqlite:///{tmp_path}/mlflow.db", full.value)
+    assert said == f"MLflow cannot write {tmp_path}/mlflow.db: the file system {mount} is full"
