@@ -82,10 +82,20 @@ def close_in_prefect(root: Path) -> list[str]:
 
 def _left(root: Path) -> list[Path]:
     """The files that nobody holds. A copy is removed: in the folder that it came from, its run may be at work."""
-    left = [path for path in sorted((root / OPEN).glob("[!.]*")) if not is_locked(path)]
+    ours = [path for path in sorted((root / OPEN).glob("[!.]*")) if path == root / SCHEDULE or _is_id(path.name)]
+    left = [path for path in ours if not is_locked(path)]
     for path in filter(is_copy, left):
         path.unlink(missing_ok=True)
     return [path for path in left if path.exists()]
+
+
+def _is_id(name: str) -> bool:
+    """Return whether the name is the id of a flow run; another file in the folder is a user's."""
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True
 
 
 def deployment_name(root: Path) -> str:

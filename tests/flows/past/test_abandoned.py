@@ -69,6 +69,14 @@ def test_flow_runs_that_no_process_holds_are_crashed_and_named_once(begun: Any, 
     (folder / OPEN / str(at_work)).unlink()
 
 
+def test_a_file_that_is_no_flow_runs_id_is_left_alone(folder: Path, told: Any) -> None:
+    (folder / OPEN).mkdir(parents=True, exist_ok=True)
+    (folder / OPEN / "notes.txt").write_text("mine")
+    close_abandoned(folder)
+    assert (folder / OPEN / "notes.txt").read_text() == "mine"
+    assert told.said == []
+
+
 def test_in_a_copied_folder_what_works_in_the_first_one_is_not_closed(
     begun: Any, folder: Path, told: Any, tmp_path: Path
 ) -> None:
