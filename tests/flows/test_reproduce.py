@@ -208,11 +208,10 @@ def test_an_estimate_that_ends_early_leaves_nothing_either(own_page, error):
 
 
 def left_in(folder: Path) -> set[Path]:
-    """All files and folders but for the cache of partitions."""
-    cache = folder / "cache" / "partitions"
-    return {
-        p for p in folder.rglob("*") if p != cache.parent and not p.is_relative_to(cache) and p.name != "__pycache__"
-    }
+    """All files and folders but for the cache of partitions and the marks of flow runs."""
+    cache, marks = folder / "cache" / "partitions", folder / "runs" / "open"
+    there = {p for p in folder.rglob("*") if not p.is_relative_to(cache) and not p.is_relative_to(marks)}
+    return {p for p in there if p not in (cache.parent, marks.parent) and p.name != "__pycache__"}
 
 
 @pytest.mark.parametrize("seeds_are", ["data", "training"])

@@ -255,6 +255,8 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     for name, own in beside.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
         told[name] = [message for cohort in cohorts for message in cohort]
+    constant = on_cohorts(round.runner, steps(ClientStep)["evaluate_constant"], silos, 3, 1.0, round.private)
+    told["evaluate_constant"] = [message for cohort in constant for message in cohort]
     for name, asked_shift in {"tell_shift": SHIFT, "tell_shift with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "question": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
         cohorts = on_cohorts(round.runner, steps(ClientStep)["tell_shift"], silos, 3, **options)

@@ -39,6 +39,7 @@ except Exception as error:
 
 def test_a_result_outlives_the_full_disk_and_what_had_not_ended_is_a_users_mistake(tmp_path, small_disk):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    (tmp_path / "params.yaml").touch()  # makes the folder a project
     with small_disk(tmp_path / ".prefect", 16):
         command = [sys.executable, "-c", SCRIPT]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
