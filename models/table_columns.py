@@ -65,7 +65,7 @@ def _number(value: Any, truth: bool) -> float:
 
 
 def _filled(column: Mapping[str, Any], at: int) -> float:
-    """Return the number that the column's rule puts in place of a missing value."""
+    """Return the number that the column's rule fills in for a missing value."""
     rule = column["missing"]
     if not isinstance(rule, str):
         return float(rule)

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,10 +17,11 @@ from flows.experiment.many_runs.paired_runs import compared
 from flows.experiment.project import Project
 from flows.params import Params
 from flows.round import on_cohorts
+from models.assessment.quantities import QUANTITIES
 from silos.cohort import Silos
-from silos.constant_answer import constant_answer
 from silos.private import PrivateStore
 from silos.scaling import AS_THEY_ARE
+from silos.stored.store import open_client
 from tasks.messages import Scores
 from tasks.recording.round_metrics import by_client
 from tasks.running.runner import PlainRunner
@@ -39,7 +43,13 @@ class Baseline:
 
 def baseline(project: Project) -> dict[str, Any] | None:
     """Return the name, the answer and the metrics of the baseline as plain JSON; None without test rows."""
-    with scored_baseline(project) as found:
+    return deepcopy(_about(_scored_clients(project)))
+
+
+@lru_cache(maxsize=8)
+def _about(silos: Silos) -> dict[str, Any] | None:
+    """Score the baseline once for all runs of a command on these clients."""
+    with _scored(silos) as found:
         return None if found is None else found.about
 
 
@@ -49,19 +59,29 @@ def scored_baseline(project: Project) -> Iterator[Baseline | None]:
 
     It is the same answer for all clients, and does not depend on the seed. Nothing is trained.
     """
-    silos = replace(project.scored.federated(), scaling=AS_THEY_ARE)
+    with _scored(_scored_clients(project)) as found:
+        yield found
+
+
+def _scored_clients(project: Project) -> Silos:
+    return replace(project.scored.federated(), scaling=AS_THEY_ARE)
+
+
+@contextmanager
+def _scored(silos: Silos) -> Iterator[Baseline | None]:
+    quantity = QUANTITIES[silos.manifest.task]
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, answer = PrivateStore(folder), constant_answer(silos)
         answers = on_cohorts(PlainRunner(), evaluate_constant, silos, _STACK, answer, private=store)
         scores: list[Scores] = [message for cohort in answers for message in cohort]
-        rows = [row for row in by_client(scores, project.quantity).values() if row["test/rows"]]
+        rows = [row for row in by_client(scores, quantity).values() if row["test/rows"]]
         if not rows:
             yield None
             return
-        values, counts = (np.array([row[f"test/{n}"] for row in rows], float) for n in (project.quantity.name, "rows"))
+        values, counts = (np.array([row[f"test/{n}"] for row in rows], float) for n in (quantity.name, "rows"))
         kept = {client: ref for message in scores for client, ref in message.outcomes.items()}
-        metrics = project.quantity.summary(values, counts)
-        yield Baseline(silos, (store, kept), {**_named(project, answer), "metrics": metrics})
+        metrics = quantity.summary(values, counts)
+        yield Baseline(silos, (store, kept), {**_named(silos, answer), "metrics": metrics})
 
 
 def against_baseline(
@@ -80,10 +100,32 @@ def against_baseline(
     return {**found.about, "paired": paired, "sentence": sentence}
 
 
-def _named(project: Project, answer: float) -> dict[str, Any]:
-    if project.manifest.task == "regression":
-        return {"name": f"always {project.quantity.number(answer)}", "answer": answer, "kind": "mean target"}
-    label = project.manifest.classes[int(answer)]
+@lru_cache(maxsize=8)
+def constant_answer(silos: Silos) -> float:
+    """Return the code of the commonest class, or the mean target, over all training rows of these clients.
+
+    Rows are counted together, so large clients weigh more, as in one model of all of them. Of classes that are equally
+    common, the first is returned. Labels are read from the folder of the silos, as `siloflow show` reads them: no client
+    sends them.
+    """
+    silos.check(silos.clients)
+    manifest = silos.manifest
+    total, rows = 0.0, 0
+    counts = np.zeros(len(manifest.classes), np.int64)
+    for client in silos.clients:
+        _, y = open_client(Path(silos.folder), manifest.client(client), "train")
+        if manifest.task == "classification":
+            counts += np.bincount(y, minlength=len(counts))
+        else:
+            total, rows = total + float(y.sum(dtype=np.float64)), rows + len(y)
+    return float(counts.argmax()) if manifest.task == "classification" else total / rows
+
+
+def _named(silos: Silos, answer: float) -> dict[str, Any]:
+    if silos.manifest.task == "regression":
+        number = QUANTITIES["regression"].number(answer)
+        return {"name": f"always {number}", "answer": answer, "kind": "mean target"}
+    label = silos.manifest.classes[int(answer)]
     return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": "commonest class"}
 
 

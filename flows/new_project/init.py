@@ -22,6 +22,8 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 /data
 /private/
 /runs/
+/.data-use/
+/.data-used/
 /cache/
 /downloads/
 /.prefect/

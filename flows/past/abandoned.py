@@ -81,7 +81,7 @@ def close_in_prefect(root: Path) -> list[str]:
 
 
 def _left(root: Path) -> list[Path]:
-    """The files that nobody holds. A copy is removed: in the folder that it came from, its run may be at work."""
+    """Return the unlocked files. A copied file is removed: its run may still work in the original folder."""
     ours = [path for path in sorted((root / OPEN).glob("[!.]*")) if path == root / SCHEDULE or _is_id(path.name)]
     left = [path for path in ours if not is_locked(path)]
     for path in filter(is_copy, left):

@@ -106,7 +106,7 @@ def is_locked(path: Path) -> bool:
 
 
 def is_copy(path: Path) -> bool:
-    """Return whether this is a copy of a file that `hold` made, as in a copied folder: nobody ever held it."""
+    """Return whether this is a copy of a file that `hold` made, as in a copied folder: no process ever locked it."""
     try:
         with path.open(encoding="utf-8") as file:
             return file.read() != _number(file)

@@ -12,48 +12,48 @@ from silos.versions.digest import file_hashes, folder_digest
 from silos.versions.dvc_version import DATA, RECORD, digest_in, listed, object_path
 
 CheckOut = Callable[[Path], None]
-"""Fetches what a data.dvc of any folder records, and writes it into data/ beside that file."""
+"""Fetches what a data.dvc of any folder records, and writes it into the data/ folder next to that file."""
 
 # in the project's folder, so that a rename suffices
-_BESIDE, _DONE = ".data-use", ".data-used"
+_STAGED, _DONE = ".data-use", ".data-used"
 
 
 def replace_data(root: Path, text: str, check_out: CheckOut) -> None:
     """Makes `root`/data.dvc this text and `root`/data what the text records; on any failure both stay as they are.
 
-    The new folder is made and checked beside the old one, and takes its place by a rename. What a kill in between leaves
-    is cleaned by `recover`. Raises UserError if the contents are damaged, and whatever `check_out` raises.
+    The new folder is built and checked under another name, and replaces the old one by a rename. `recover`
+    cleans what a kill in between leaves. Raises UserError if the contents are damaged, and whatever `check_out` raises.
     """
     recover(root)
-    data, beside = root / DATA, root / _BESIDE
+    data, staged = root / DATA, root / _STAGED
     try:
-        write_bytes(beside / RECORD, text.encode())
-        check_out(beside / RECORD)
-        if folder_digest(beside / DATA) != digest_in(text):
-            raise UserError(_damage(root, digest_in(text), file_hashes(beside / DATA, None)))
+        write_bytes(staged / RECORD, text.encode())
+        check_out(staged / RECORD)
+        if folder_digest(staged / DATA) != digest_in(text):
+            raise UserError(_damage(root, digest_in(text), file_hashes(staged / DATA, None)))
         if data.is_mount():  # no rename replaces it
             return _check_out_in_place(root, text, check_out)
         if data.exists():
-            data.rename(beside / "old")
-        (beside / DATA).rename(data)
-        (beside / RECORD).replace(root / RECORD)
+            data.rename(staged / "old")
+        (staged / DATA).rename(data)
+        (staged / RECORD).replace(root / RECORD)
     finally:
         recover(root)
 
 
 def recover(root: Path) -> None:
     """Ends what a killed process had begun with data/: afterwards it is whole, as it was before or as it was to be."""
-    data, beside, done = root / DATA, root / _BESIDE, root / _DONE
+    data, staged, done = root / DATA, root / _STAGED, root / _DONE
     restore_moved(data)
     with contextlib.suppress(FileNotFoundError):  # another process does the same
-        if (beside / "old").exists() and not data.exists():
-            (beside / "old").rename(data)
-        if (beside / RECORD).exists() and not (beside / DATA).exists() and data.is_dir():
-            text = (beside / RECORD).read_bytes()
+        if (staged / "old").exists() and not data.exists():
+            (staged / "old").rename(data)
+        if (staged / RECORD).exists() and not (staged / DATA).exists() and data.is_dir():
+            text = (staged / RECORD).read_bytes()
             if folder_digest(data) == digest_in(text):
-                (beside / RECORD).replace(root / RECORD)
-        if beside.exists():
-            beside.rename(done)
+                (staged / RECORD).replace(root / RECORD)
+        if staged.exists():
+            staged.rename(done)
     shutil.rmtree(done, ignore_errors=True)
 
 

@@ -142,7 +142,7 @@ def record_text(digest: str, files: int, size: int) -> str:
 
 
 def check_out(record: Path, root: Path) -> None:
-    """Fetches what `record`, a data.dvc in any folder of the project, records, and writes it into data/ beside that file.
+    """Fetch what `record`, a data.dvc in any folder of the project, records into the data/ folder next to it.
 
     Raises:
         UserError: If neither DVC's cache nor its default remote has it.

@@ -24,7 +24,7 @@ def draw_comparison(
     """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
     methods = list(curves)
     longest = max(map(len, drawable_names(methods)), default=0)
-    width = 16.5 + 0.35 * max(0, longest - _SHORT)  # names stand beside each of the three panels
+    width = 16.5 + 0.35 * max(0, longest - _SHORT)  # names stand left of each of the three panels
     figure, (left, middle, right) = new_figure(width, max(4.6, 1.5 + 0.3 * len(methods)), 3)
     looks = {method: look(at, max(map(len, curves[method]), default=1)) for at, method in enumerate(methods)}
     lines = []

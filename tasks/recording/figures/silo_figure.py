@@ -43,7 +43,7 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
         sheet, width = _contact_sheet(list(examples.values()))
         columns = len(next(iter(examples.values())))
         axes[-1].imshow(sheet, cmap="gray", vmin=0, vmax=1, aspect="equal", interpolation="nearest")
-        axes[-1].set_anchor("W")  # the title has the room beside the sheet
+        axes[-1].set_anchor("W")  # the title uses the space right of the sheet
         of = [f"{len(examples)} clients"] if len(clients) > len(examples) else []
         of += _channels_shown(overview["shape"])
         set_title(axes[-1], "A training row of each class" + (f" ({', '.join(of)})" if of else ""))
