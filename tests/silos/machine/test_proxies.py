@@ -59,21 +59,22 @@ def serve() -> Iterator[Callable[[], Counting]]:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replaces every proxy variable by these; the test's own environment comes back."""
-    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Replaces every proxy variable by these; afterwards the process has its own again, for its children, too."""
+    before = {name: os.environ[name] for name in _set_proxies()}
 
     def replace(**variables: str) -> None:
         monkeypatch.setattr(proxies, "_removed", {})
-        monkeypatch.setattr(os, "environ", type(os.environ)(*_parts(kept | variables)))
+        for name in _set_proxies():
+            del os.environ[name]
+        os.environ.update(variables)
 
-    return replace
+    yield replace
+    replace(**before)
 
 
-def _parts(variables: dict[str, str]) -> tuple:
-    real = os.environ
-    data = {real.encodekey(name): real.encodevalue(value) for name, value in variables.items()}
-    return data, real.encodekey, real.decodekey, real.encodevalue, real.decodevalue
+def _set_proxies() -> list[str]:
+    return [name for name in os.environ if name.lower().endswith("_proxy")]
 
 
 @pytest.mark.parametrize("library", GET)
