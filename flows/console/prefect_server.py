@@ -71,9 +71,8 @@ class PrefectServer:
         self.home.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
         self._ui, self._listener = ui, listener
-        self._variables = {
-            **os.environ
-        }  # a verb called from Python takes some back, and the server may be started again
+        # a flow called from Python takes some variables back, and the server may be started again
+        self._variables = dict(os.environ)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         self._spawn()
 
