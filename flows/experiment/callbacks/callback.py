@@ -1,0 +1,162 @@
+"""The base class of callbacks, and the callbacks that users bring."""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.console.ctrl_c import interruption
+from flows.console.run_news import say_warnings
+from flows.experiment.one_run.run_context import RunContext
+from flows.experiment.user_method import MethodError, line_of
+from flows.method import Report
+from flows.round import Round
+from silos.errors import UserError, shown
+from tasks.recording.json_files import unwritable
+
+
+@dataclass(frozen=True)
+class PlayedRound:
+    """One round that was played.
+
+    Attributes:
+        round: The context that the method played the round with: its number, its clients, its costs.
+        report: What the method reports of the round.
+        began: When the round began, by `time.perf_counter`.
+        committed: Calls `after_commit` of every callback with this round. The callback that saves rounds calls it
+            once, when the round is on disk.
+        record: The round's record in the journal; `Evaluation` fills it.
+    """
+
+    round: Round
+    report: Report
+    began: float
+    committed: Callable[["PlayedRound"], None]
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Callback:
+    """One concern around the rounds of a run. Every hook does nothing unless a subclass overrides it.
+
+    Hooks of all callbacks are called in the order of the list. `default_callbacks` says what that order promises.
+    """
+
+    def before_training(self, run: RunContext) -> None:
+        """Called once, before the first round that this process plays; `run.number` rounds were played before."""
+
+    def after_round(self, run: RunContext, played: PlayedRound) -> None:
+        """Called when the method has played a round, with `run.state` as the round left it."""
+
+    def after_commit(self, run: RunContext, played: PlayedRound) -> None:
+        """Called when the round is on disk. The next round may be in progress, and `run.state` may be the state after it.
+
+        Rounds are committed in order, each once. It is not called for a round that a failed or killed process committed.
+        """
+
+    def after_training(self, run: RunContext) -> None:
+        """Called once, after the last round; `RoundSaver` waits here until every round is on disk."""
+
+    def on_end(self, run: RunContext) -> None:
+        """Called once, after `after_training`: built-in callbacks fill `run.result` and write it to disk, in order."""
+
+    def on_error(self, run: RunContext, error: BaseException) -> None:
+        """Called if training, a callback or the end of the run fails or is interrupted; `error` is raised afterwards."""
+
+
+class CallbackError(MethodError):
+    """A user's callback raised an error: the run fails, the other runs of a comparison go on."""
+
+
+@dataclass(frozen=True)
+class UserCallback(Callback):
+    """A callback that a user brings: an error in it is a sentence with its name, and never hides another error."""
+
+    name: str
+    callback: Callback
+
+    @classmethod
+    def from_config(cls, name: str, kind: Callable[..., Callback], options: Mapping[str, Any]) -> "UserCallback":
+        """Build a user's callback.
+
+        Args:
+            name: As the user registered it.
+            kind: The user's class, or a function that returns a callback.
+            options: Its section of params.yaml, passed as keyword arguments.
+
+        Raises:
+            UserError: If the options are not those that `kind` takes, or `kind` returns no callback.
+            CallbackError: If `kind` raises.
+        """
+        takes = inspect.signature(kind)
+        try:
+            takes.bind(**options)
+        except TypeError as error:
+            given = shown(", ".join(options)) or "no options"
+            raise UserError(
+                f"callbacks.{name}: got {given}, expected {takes} ({error}). Give it the options that it takes."
+            ) from None
+        with _named(name, "its constructor", kind):
+            callback = kind(**options)
+        if not isinstance(callback, Callback):
+            raise UserError(
+                f"callbacks.{name}: got a {type(callback).__name__}, expected a Callback. "
+                "Derive the class from flows.experiment.callbacks.callback.Callback."
+            )
+        return cls(name, callback)
+
+    def before_training(self, run: RunContext) -> None:
+        """See Callback."""
+        with _named(self.name, "before_training", self.callback):
+            self.callback.before_training(run)
+
+    def after_round(self, run: RunContext, played: PlayedRound) -> None:
+        """See Callback."""
+        with _named(self.name, "after_round", self.callback):
+            self.callback.after_round(run, played)
+
+    def after_commit(self, run: RunContext, played: PlayedRound) -> None:
+        """See Callback."""
+        with _named(self.name, "after_commit", self.callback):
+            self.callback.after_commit(run, played)
+
+    def after_training(self, run: RunContext) -> None:
+        """See Callback."""
+        with _named(self.name, "after_training", self.callback):
+            self.callback.after_training(run)
+
+    def on_end(self, run: RunContext) -> None:
+        """See Callback."""
+        with _named(self.name, "on_end", self.callback):
+            self.callback.on_end(run)
+
+    def on_error(self, run: RunContext, error: BaseException) -> None:
+        """See Callback. An error that it raises is reported, and the run's own error is raised."""
+        try:
+            self.callback.on_error(run, error)
+        except Exception as failed:
+            say_warnings(run.folder.name, [_failure(self.name, "on_error", self.callback, failed)])
+
+
+@contextmanager
+def _named(name: str, hook: str, of: Any) -> Iterator[None]:
+    """Turn an error of a user's callback into a sentence; a full disk and an interrupt stay as they are."""
+    try:
+        yield
+    except Exception as error:
+        if unwritable(error) or interruption(error):
+            raise
+        raise CallbackError(
+            f"{_failure(name, hook, of, error)} Correct the callback; --resume goes on after the last round on disk."
+        ) from error
+
+
+def _failure(name: str, hook: str, of: Any, error: Exception) -> str:
+    """Say which hook of which callback failed, with the error, and its line in the file of the class or function `of`."""
+    file = getattr(sys.modules.get(of.__module__), "__file__", None)
+    line = line_of(error, file) if file else None
+    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    where = f" ({Path(str(file)).name}, line {line})" if line else ""
+    return f"callbacks.{name}: {hook} failed with {message.rstrip('.')}{where}."

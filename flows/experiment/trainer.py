@@ -1,0 +1,73 @@
+"""The loop of rounds, once for every method: sample clients, play the method's round, call the callbacks."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from flows.console.ctrl_c import heed
+from flows.experiment.callbacks.callback import Callback, PlayedRound
+from flows.experiment.calls.sampling import called
+from flows.experiment.one_run.run_context import RunContext
+from flows.round import play
+
+
+@dataclass
+class Trainer:
+    """Train a method round by round. All that surrounds a round is done by callbacks, in the order of their list."""
+
+    run: RunContext
+    callbacks: Sequence[Callback]
+
+    def fit(self) -> dict[str, Any]:
+        """Play rounds until the budget is spent, the method ends itself or a callback stops it.
+
+        Returns:
+            The result of the run, as the callbacks filled it.
+
+        Raises:
+            MethodError: If a user's method or callback failed: a sentence that names it. Other errors stay as they are.
+        """
+        try:
+            self._call("before_training")
+            while not self.run.ended_by:
+                heed()
+                self._call("after_round", self.play_round())
+            self._call("after_training")
+            self._call("on_end")
+        except BaseException as error:
+            last = self._call_on_error(error)
+            explained = self.run.error_of_method(last)
+            if explained is not None:
+                raise explained from last
+            if last is not error:
+                raise last from error
+            raise
+        return self.run.result
+
+    def play_round(self) -> PlayedRound:
+        """Play the next round with sampled clients, and move the run's state, number and sampler memory on."""
+        began, run, sampler = time.perf_counter(), self.run, self.run.sampler
+        number = run.number + 1
+        sampled = called(sampler, run.problem, number, run.memory)
+        round = run.round(number, sampled, f"round {number}")
+        round = replace(round, validation={} if sampler.asks_validation else None)
+        run.state, report = play(run.method, run.state, round)
+        run.number = number
+        if round.clients:
+            run.memory = sampler.remember(run.memory, round, report)
+        return PlayedRound(round, report, began, partial(self._call, "after_commit"))
+
+    def _call(self, hook: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(self.run, *args)
+
+    def _call_on_error(self, error: BaseException) -> BaseException:
+        """Call every callback's `on_error`; an error that one of them raises takes the place of `error` from there on."""
+        for callback in self.callbacks:
+            try:
+                callback.on_error(self.run, error)
+            except BaseException as later:  # a second interrupt, as a rule
+                error = later
+        return error
