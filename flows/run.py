@@ -5,13 +5,12 @@ from typing import Any
 
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
-from flows.experiment.callbacks.default_callbacks import default_callbacks
 from flows.experiment.flow_parameters import admitted
 from flows.experiment.one_run.identity import identity_of
 from flows.experiment.one_run.run_context import open_run
 from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
-from flows.experiment.trainer import Trainer
+from flows.experiment.trainer import Trainer, default_callbacks
 from flows.method import Method
 from silos.machine.locks import alone
 from silos.names import plain

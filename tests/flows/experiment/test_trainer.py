@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from flows.experiment.callbacks.callback import Callback, CallbackError, PlayedRound, UserCallback
-from flows.experiment.callbacks.default_callbacks import default_callbacks
 from flows.experiment.callbacks.report_run import MLflowTracking, Progress, ResultFile
 from flows.experiment.callbacks.save_rounds import ClientStateCleanup, RoundSaver
 from flows.experiment.callbacks.score_rounds import BestModel, Evaluation
@@ -18,7 +17,7 @@ from flows.experiment.one_run.identity import identity_of
 from flows.experiment.one_run.run_context import RunContext, open_run
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
-from flows.experiment.trainer import Trainer
+from flows.experiment.trainer import Trainer, default_callbacks
 from flows.method import Report
 from flows.methods.fedavg import FedAvg
 from flows.params import EvaluationParams
