@@ -19,6 +19,7 @@ from flows.experiment.many_runs.planned_runs import say_plan
 from flows.experiment.many_runs.seed_ensemble import ensemble
 from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run import identity
 from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
@@ -80,7 +81,7 @@ def plan(
     methods = list(dict.fromkeys(methods or defaults.methods))
     reference = reference or defaults.reference
     for method in {*methods, reference}:
-        project.params.page(method, project.root)
+        method_of(project.params, method, project.root)
     if reference not in methods:
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
@@ -88,7 +89,7 @@ def plan(
         run_name(method, seed)  # a name is told before anything starts, too
     problem = project.problem(seeds[0])
     for method in methods:
-        start(project.params.page(method, project.root), problem)
+        start(method_of(project.params, method, project.root), problem)
     check_tuning(project, methods, problem)
     asked = {"methods": methods, "seeds": seeds, "reference": reference, "tune": defaults.tune}
     return {**asked, "data_version": project.silos.version}
@@ -223,7 +224,9 @@ def _ensemble(project: Project, method: str, wanted: dict[str, Any], results: Re
     """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
     seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
     members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
-    numbers = ensemble(project.params.page(method, project.root), members, f"ensemble of {method}") if members else None
+    numbers = (
+        ensemble(method_of(project.params, method, project.root), members, f"ensemble of {method}") if members else None
+    )
     return None if numbers is None else {"method": method, "seeds": seeds, **numbers}
 
 

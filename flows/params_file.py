@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows import method as methods
-from flows.console.complaints import explained, nearest
+from flows.console.complaints import explained
 from flows.params import Params
 from silos import strict_yaml
 from silos.errors import UserError, shown
@@ -57,12 +56,6 @@ def validate(raw: dict[str, Any]) -> Params:
         raise UserError(
             f"params.yaml: evaluation.stop_at is {stop_at:g}; it must be at most 1, since it is an accuracy."
         )
-    known = methods.names(params.extra_methods)
-    named = [("method", name) for name in params.method]
-    named += [("comparison.methods", name) for name in params.comparison.methods]
-    for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
-        if name not in known:
-            raise UserError(f"params.yaml: {key}: there is no method {name!r}{nearest(name, known)}")
     return params
 
 

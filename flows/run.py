@@ -15,18 +15,20 @@ from flows.experiment.baseline import baseline
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
 from flows.experiment.flow_parameters import admitted
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run import records
 from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.identity import identity_of
 from flows.experiment.one_run.mlflow_run import finish, ticket
 from flows.experiment.one_run.run_folder import NO_RANK, Kept, RunFolder, run_name
+from flows.experiment.play_round import play
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.scaling.agreed import Agreed, agreed
 from flows.experiment.scaling.run_notes import Note, notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
 from flows.experiment.user_method import error_of_page
 from flows.method import Method, start
-from flows.round import Problem, Round, play
+from flows.round import Problem, Round
 from models.model import Model
 from models.networks.registry import to_learn
 from models.state import State
@@ -62,7 +64,7 @@ def run(
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
     project = Project.open(admitted(overrides or []), derived=derived)
-    page = project.params.page(method, project.root)
+    page = method_of(project.params, method, project.root)
     name = run_name(method, seed, cell)
     if experiment:
         plain(experiment, "the experiment")
@@ -78,7 +80,7 @@ def run(
 def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
     """A run inside another flow, of a project that keeps in a scratch folder what it leaves."""
     folder = RunFolder(project.runs / new_experiment(project, "run", {}) / run_name(method, seed))
-    return _within(project, project.params.page(method, project.root), method, seed, folder, resume=False)
+    return _within(project, method_of(project.params, method, project.root), method, seed, folder, resume=False)
 
 
 def _within(project: Project, page: Method, method: str, seed: int, folder: RunFolder, resume: bool) -> dict[str, Any]:

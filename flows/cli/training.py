@@ -29,7 +29,7 @@ def run(
     """
     with open_session(json, timings, begun=_RESUMED) as session:
         project = session.project(overrides, _has_data)
-        _start(project, project.params.page(method, project.root), seed)
+        _start(project, method, seed)
         _ready(project)
         if resume:
             _check_run(project, method, seed)
@@ -129,10 +129,11 @@ def _has_data(project: Any) -> None:
     project.silos  # noqa: B018
 
 
-def _start(project: Any, page: Any, seed: int) -> None:
+def _start(project: Any, method: str, seed: int) -> None:
+    from flows.experiment.method_settings import method_of
     from flows.method import start
 
-    start(page, project.problem(seed))
+    start(method_of(project.params, method, project.root), project.problem(seed))
 
 
 def _ready(project: Any) -> None:

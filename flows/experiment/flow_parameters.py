@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from prefect.context import FlowRunContext
 from pydantic import BaseModel
 
+from flows.experiment.method_settings import method_of
 from flows.params import Params
 from flows.params_file import read
 from silos.errors import UserError, shown
@@ -93,7 +94,7 @@ def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
     """
     yield from _of(params, "")
     for name in params.method:
-        yield from _of(params.page(name, root), f"method.{name}.")
+        yield from _of(method_of(params, name, root), f"method.{name}.")
 
 
 def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from flows.experiment.calls.scored import validation_rows
 from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Score, Tuned, grid_of, tuned, validation_score
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import run_name
 from flows.experiment.project import Project
 from flows.experiment.user_method import MethodError
@@ -137,7 +138,7 @@ def _check_options(project: Project, method: str, options: dict[str, Any], probl
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
     try:
-        start(params.model_copy(update={"method": section}).page(method, project.root), problem)
+        start(method_of(params.model_copy(update={"method": section}), method, project.root), problem)
     except UserError as error:
         said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
         raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None
