@@ -1,7 +1,10 @@
-"""params.yaml read once and checked at the door, with what `--set` says over it."""
+"""params.yaml, read and checked once, with the overrides of `--set` applied to it."""
 
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +17,52 @@ from silos.errors import UserError, shown
 from tasks.recording.addresses import has_password
 
 
-def read(root: Path, overrides: Sequence[str] = ()) -> Params:
-    """params.yaml of this folder with `section.key=value` overrides; UserError says what to change.
+@dataclass(frozen=True)
+class ParamsFile:
+    """The content of params.yaml, with the overrides that have been applied to it.
 
-    What a method's own section holds is the method's matter: `Params.page` looks at it.
+    Attributes:
+        overrides: As `section.key=value`, in the order in which they were applied.
     """
-    try:
-        raw = strict_yaml.load(file_of(root).read_bytes())
-    except strict_yaml.NotYamlError as error:
-        raise UserError(f"params.yaml is not valid YAML: {error}.") from None
-    if not isinstance(raw, dict):
-        raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
-    raw = _without_empty(raw)
-    for override in overrides:
-        _apply(raw, override)
-    return validate(raw)
+
+    _raw: dict[str, Any] = field(repr=False)
+    overrides: tuple[str, ...] = ()
+    _as_read: "ParamsFile | None" = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, root: Path) -> "ParamsFile":
+        """Read params.yaml of this folder; UserError if there is none, or if it is not YAML with sections."""
+        try:
+            raw = strict_yaml.load(file_of(root).read_bytes())
+        except strict_yaml.NotYamlError as error:
+            raise UserError(f"params.yaml is not valid YAML: {error}.") from None
+        if not isinstance(raw, dict):
+            raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
+        return cls(_without_empty(raw))
+
+    def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
+        """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
+        if not overrides:
+            return self
+        raw = deepcopy(self._raw)
+        for override in overrides:
+            _apply(raw, override)
+        return ParamsFile(raw, (*self.overrides, *overrides), self.as_read)
+
+    @property
+    def as_read(self) -> "ParamsFile":
+        """The file without overrides."""
+        return self._as_read or self
+
+    @cached_property
+    def params(self) -> Params:
+        """The typed params; UserError says what to change. `method_of` checks the sections of methods."""
+        return validate(self._raw)
+
+
+def read(root: Path, overrides: Sequence[str] = ()) -> Params:
+    """Read params.yaml of this folder and apply `section.key=value` overrides; UserError says what to change."""
+    return ParamsFile.read(root).with_overrides(overrides).params
 
 
 def file_of(root: Path) -> Path:

@@ -14,7 +14,7 @@ from flows.doors.verb import verb
 from flows.experiment.baseline import baseline
 from flows.experiment.calls.sampling import Called, called
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of, scores_of_others
-from flows.experiment.flow_parameters import admitted
+from flows.experiment.flow_parameters import open_project
 from flows.experiment.method_settings import method_of
 from flows.experiment.one_run import records
 from flows.experiment.one_run.commits import Commits
@@ -63,7 +63,7 @@ def run(
         cell: What the name of the run begins with, where that folder has several runs of the method with the seed.
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
-    project = Project.open(admitted(overrides or []), derived=derived)
+    project = open_project(overrides, derived)
     page = method_of(project.params, method, project.root)
     name = run_name(method, seed, cell)
     if experiment:

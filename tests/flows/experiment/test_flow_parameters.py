@@ -118,7 +118,7 @@ def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside
 def test_overrides_are_a_list_or_a_mapping_and_say_the_same(here):
     listed = ["training.rounds=20", "model.hidden=[8, 4]", "tracking.uri=null", "data.name='1'"]
     mapped = {"training.rounds": 20, "model.hidden": [8, 4], "tracking.uri": None, "data.name": "1"}
-    assert read(here, flow_parameters.admitted(mapped)) == read(here, flow_parameters.admitted(listed))
+    assert flow_parameters.open_project(mapped).params == flow_parameters.open_project(listed).params
     found = partition(overrides={"data.split": {"validation": 0, "test": 0.5}, "data.name": "one"})
     assert (found["name"], found["rows"]["validation"]) == ("one", 0)
 
