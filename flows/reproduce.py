@@ -41,10 +41,11 @@ def reproduce(
     project = open_project(overrides)
     if outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers/pages.")
-    sweep = Sweep(paper, table, scale, seeds, project.overrides)
-    if estimate or not sweep.finished:
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
-            if estimate:
-                return seconds_of(sweep)
-            fill(sweep)
-    return table_of_records(sweep)
+    with project.shared():
+        sweep = Sweep(paper, table, scale, seeds, project.overrides)
+        if estimate or not sweep.finished:
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
+                if estimate:
+                    return seconds_of(sweep)
+                fill(sweep)
+        return table_of_records(sweep)

@@ -101,7 +101,8 @@ def schedule(
         remember(project.root, session.server_url())
         from flows.past.abandoned import close_abandoned
 
-        close_abandoned(project.root)
+        with project.shared():
+            close_abandoned(project.root)
         # no null: what stands in the fields of a form must be of their types
         parameters = {"methods": methods or [], "seeds": numbers or []}
         serve(project.root, when, session.server_url(), parameters, overrides or [])

@@ -54,7 +54,7 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
     """
     listed = _listed(overrides or [])
     if not outside():
-        return Project.open_shared(listed, derived)
+        return Project.open_shared(listed, derived=derived)
     written = Project.open(derived=derived)
     trusted = written.with_overrides(_own.get())
     project = trusted.with_overrides(listed)

@@ -117,9 +117,14 @@ class Project:
         return self.once(("with_overrides", *overrides), lambda: self._with_overrides(overrides)) if overrides else self
 
     def _with_overrides(self, overrides: Sequence[str]) -> "Project":
-        file = self._own_file().with_overrides(overrides)
+        return self._of(self._own_file().with_overrides(overrides), self.derived)
+
+    def _as_read(self, overrides: Sequence[str], derived: bool) -> "Project":
+        return self._of(self._own_file().as_read.with_overrides(overrides), derived)
+
+    def _of(self, file: ParamsFile, derived: bool) -> "Project":
         check_names(file.params)
-        return replace(self, params=file.params, file=file)
+        return replace(self, params=file.params, file=file, derived=derived)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what `make` returns for this project; makes it once, or again where data/ may have changed."""
@@ -147,7 +152,7 @@ class Project:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Let flows that are called inside have this project, if they are called with its overrides: see `open_shared`."""
+        """Let all that is called inside have this project, instead of opening it again: see `open_shared`."""
         token = _shared.set(self)
         try:
             yield
@@ -155,12 +160,17 @@ class Project:
             _shared.reset(token)
 
     @classmethod
-    def open_shared(cls, overrides: Sequence[str] = (), derived: bool = False) -> "Project":
-        """Return the project that the enclosing command has opened in this folder with these overrides, or open it."""
-        project, asked = _shared.get(), (Path().resolve(), list(overrides), derived)
-        if project is not None and (project.root, project.overrides, project.derived) == asked:
+    def open_shared(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
+        """Return the project that the enclosing command has opened in this folder; open it if there is none.
+
+        If the command has other overrides, the project derives from what it read of params.yaml. See `open` for arguments.
+        """
+        project, root = _shared.get(), (root or Path()).resolve()
+        if project is None or project.root != root:
+            return cls.open(overrides, root, derived)
+        if (project.overrides, project.derived) == (list(overrides), derived):
             return project
-        return cls.open(overrides, derived=derived)
+        return project.once(("open", derived, *overrides), lambda: project._as_read(overrides, derived))
 
     @property
     def runs(self) -> Path:

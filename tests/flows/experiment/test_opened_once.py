@@ -100,9 +100,11 @@ def test_a_tuned_comparison_derives_its_trials_from_one_project(counts):
 def test_a_run_opens_its_project_once_and_runs_of_other_overrides_are_others(counts):
     first = run("fedavg", 0, ["training.rounds=1"])
     assert counts == {"read": 1, "verify": 1, "training.rounds=1": 1}
+    counts.clear()
     with Project.open(["training.rounds=2"]).shared():
         assert run("fedavg", 0, ["training.rounds=1"])["weights_sha256"] == first["weights_sha256"]
         assert run("fedavg", 0, ["training.rounds=2"])["rounds"] == 2
+    assert counts["read"] == 1
 
 
 def test_the_command_and_its_flows_open_the_project_once(opened):
