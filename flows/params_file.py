@@ -22,10 +22,11 @@ class ParamsFile:
     """The content of params.yaml, with the overrides that have been applied to it.
 
     Attributes:
+        raw: Plain values, of which nothing is checked.
         overrides: As `section.key=value`, in the order in which they were applied.
     """
 
-    _raw: dict[str, Any] = field(repr=False)
+    raw: dict[str, Any] = field(repr=False)
     overrides: tuple[str, ...] = ()
     _as_read: "ParamsFile | None" = field(default=None, repr=False)
 
@@ -44,7 +45,7 @@ class ParamsFile:
         """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
         if not overrides:
             return self
-        raw = deepcopy(self._raw)
+        raw = deepcopy(self.raw)
         for override in overrides:
             _apply(raw, override)
         return ParamsFile(raw, (*self.overrides, *overrides), self.as_read)
@@ -56,8 +57,11 @@ class ParamsFile:
 
     @cached_property
     def params(self) -> Params:
-        """The typed params; UserError says what to change. `method_of` checks the sections of methods."""
-        return validate(self._raw)
+        """The typed params, checked at the first use; UserError says what to change.
+
+        The sections of methods are checked by `method_of`.
+        """
+        return validate(self.raw)
 
 
 def read(root: Path, overrides: Sequence[str] = ()) -> Params:

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.params import Params
+from flows.params_file import ParamsFile
 from silos.errors import UserError, shown
 from silos.names import PlainText
 
@@ -55,9 +56,9 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
     listed = _listed(overrides or [])
     if not outside():
         return Project.open_shared(listed, derived=derived)
-    written = Project.open(derived=derived)
-    trusted = written.with_overrides(_own.get())
-    project = trusted.with_overrides(listed)
+    file, root = ParamsFile.read(Path()), Path().resolve()
+    fixed = file.with_overrides(_own.get())
+    written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, fixed.with_overrides(listed)))
     known = [place for one in (written, trusted) for place in places(one.params, one.root)]
     for key, value in places(project.params, project.root):
         if (key, value) not in known:

@@ -103,7 +103,11 @@ class Project:
             UserError: If there is no params.yaml, or if it cannot be used; says what to change.
         """
         root = (root or Path()).resolve()
-        file = ParamsFile.read(root).with_overrides(overrides)
+        return cls.of(ParamsFile.read(root).with_overrides(overrides), root, derived)
+
+    @classmethod
+    def of(cls, file: ParamsFile, root: Path, derived: bool = False) -> "Project":
+        """Check what was read from params.yaml of this folder; UserError says what to change."""
         check_names(file.params)
         return cls(root, file.params, derived, file=file)
 
@@ -117,14 +121,12 @@ class Project:
         return self.once(("with_overrides", *overrides), lambda: self._with_overrides(overrides)) if overrides else self
 
     def _with_overrides(self, overrides: Sequence[str]) -> "Project":
-        return self._of(self._own_file().with_overrides(overrides), self.derived)
+        file = self._own_file().with_overrides(overrides)
+        return replace(self, params=Project.of(file, self.root).params, file=file)
 
     def _as_read(self, overrides: Sequence[str], derived: bool) -> "Project":
-        return self._of(self._own_file().as_read.with_overrides(overrides), derived)
-
-    def _of(self, file: ParamsFile, derived: bool) -> "Project":
-        check_names(file.params)
-        return replace(self, params=file.params, file=file, derived=derived)
+        file = self._own_file().as_read.with_overrides(overrides)
+        return replace(Project.of(file, self.root, derived), _checked=self._checked)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what `make` returns for this project; makes it once, or again where data/ may have changed."""
