@@ -45,7 +45,7 @@ from models.training import engine
 from models.training.objectives import CrossEntropy
 from silos.cohort import Silos
 from silos.private import PrivateStore
-from silos.schema import schema_of
+from silos.stored.manifest import schema_of
 from silos.stored.store import open_client, open_missing, write
 from tasks import messages
 from tasks.running.runner import PlainRunner
