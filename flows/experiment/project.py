@@ -35,7 +35,7 @@ from tasks.recording.json_files import ANEW, read_json, write_json
 if TYPE_CHECKING:
     from flows.experiment.calls.sampling import Sampler
     from flows.round import Problem
-    from tasks.running.workers import Workers
+    from tasks.running.worker_pools import Workers
 
 
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
