@@ -23,7 +23,7 @@ from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import table_of
 from flows.params import Params
-from flows.params_file import read
+from flows.params_file import ParamsFile, read
 from flows.partition import partition
 from flows.reproduce import reproduce
 from flows.run import run
@@ -105,6 +105,19 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
         made = from_outside(partition, overrides=more)
     assert (made["folder"], made["clients"], made["rows"]["test"]) == ("data/mine", 2, 2)
     assert read_manifest(here / "data" / "mine").params["seed"] == 2
+
+
+def test_a_flow_run_from_outside_reads_params_once(from_outside, here, monkeypatch):
+    read, folders = ParamsFile.read, []
+
+    def count(root: Path) -> ParamsFile:
+        folders.append(root.resolve())
+        return read(root)
+
+    monkeypatch.setattr(ParamsFile, "read", count)
+    with flow_parameters.own(["data.seed=1"]):
+        from_outside(partition, overrides=["data.name=mine"])
+    assert folders == [here]
 
 
 def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
