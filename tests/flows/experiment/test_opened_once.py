@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows import params_file
-from flows.compare import compare
+from flows.compare import compare, plan
 from flows.experiment.project import Project
 from flows.params_file import ParamsFile
 from flows.partition import make
@@ -156,6 +156,16 @@ def test_data_that_changed_before_they_were_locked_are_checked_again(opened):
     rows.write_bytes(whole)
     with project.working("a test"):
         assert project.silos.version == before
+
+
+def test_the_flow_has_the_plan_that_the_command_has_made(opened):
+    project = Project.open()
+    before = plan(project, None, [0], None)
+    with project.working("compare"):
+        wanted = plan(project, None, [0], None)
+        assert plan(project, [], (0,), "") is wanted
+        assert plan(project, ["fedavg"], [0], None) is not wanted
+    assert wanted == before is not wanted  # it was made before data/ was locked
 
 
 def test_params_are_parsed_once(opened, monkeypatch):
