@@ -10,15 +10,15 @@ from flows.doors.forms import MethodNames, MethodOrNone, Overrides, Seeds, Text
 from flows.doors.verb import IncompleteError, verb
 from flows.experiment import prefect_page
 from flows.experiment.baseline import against_baseline, scored_baseline
-from flows.experiment.flow_parameters import admitted
+from flows.experiment.flow_parameters import open_project
 from flows.experiment.free_name import free_name
 from flows.experiment.many_runs import comparison_in_mlflow
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared, kept
-from flows.experiment.many_runs.planned_runs import say_plan
+from flows.experiment.many_runs.planned_runs import Plan, say_plan
 from flows.experiment.many_runs.seed_ensemble import ensemble
-from flows.experiment.many_runs.tuned import Tuned
 from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run import identity
 from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
@@ -57,8 +57,7 @@ def compare(
         resume: Go on with the comparison that is named, or the newest, which must have asked for the same.
         name: What a new comparison is called, in runs/ and in MLflow; with resume, the one that goes on.
     """
-    overrides = admitted(overrides or [])
-    project = Project.open(overrides)
+    project = open_project(overrides)
     with project.working("compare"):
         wanted = plan(project, methods, seeds, reference)
         called = free_name(project, name) if name and not resume else None
@@ -66,21 +65,27 @@ def compare(
         if name is not None:
             _same(project, wanted, experiment(project, name))
         else:
-            about = {**wanted, "about": comparison_in_mlflow.about(project, wanted)}
+            about = {**asdict(wanted), "about": comparison_in_mlflow.about(project, wanted)}
             name = new_experiment(project, "compare", about, called)
         with project.working(name):
-            return _compared(project, name, wanted, overrides)
+            return _compared(project, name, wanted)
 
 
-def plan(
-    project: Project, methods: Sequence[str] | None, seeds: Sequence[int] | None, reference: str | None
-) -> dict[str, Any]:
-    """What will be run; UserError for what cannot be run, before anything starts."""
+def plan(project: Project, methods: Sequence[str] | None, seeds: Sequence[int] | None, reference: str | None) -> Plan:
+    """What will be run; UserError for what cannot be run, before anything starts.
+
+    The command makes it before its flow starts, and the flow has the same one.
+    """
+    methods, seeds, reference = tuple(methods or ()), tuple(seeds or ()), reference or ""
+    return project.once(("plan", methods, seeds, reference), lambda: _plan(project, methods, seeds, reference))
+
+
+def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], reference: str) -> Plan:
     defaults = project.params.comparison
     methods = list(dict.fromkeys(methods or defaults.methods))
     reference = reference or defaults.reference
     for method in {*methods, reference}:
-        project.params.page(method, project.root)
+        method_of(project.params, method, project.root)
     if reference not in methods:
         methods = [reference, *methods]
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
@@ -88,10 +93,9 @@ def plan(
         run_name(method, seed)  # a name is told before anything starts, too
     problem = project.problem(seeds[0])
     for method in methods:
-        start(project.params.page(method, project.root), problem)
+        start(method_of(project.params, method, project.root), problem)
     check_tuning(project, methods, problem)
-    asked = {"methods": methods, "seeds": seeds, "reference": reference, "tune": defaults.tune}
-    return {**asked, "data_version": project.silos.version}
+    return Plan(methods, seeds, reference, defaults.tune, project.silos.version)
 
 
 def resumed(project: Project, name: str | None) -> str | None:
@@ -99,36 +103,37 @@ def resumed(project: Project, name: str | None) -> str | None:
     return newest_experiment(project, "compare") if name is None else find(project.runs, name, "compare").name
 
 
-def check_resume(project: Project, wanted: dict[str, Any], overrides: list[str], name: str | None = None) -> None:
+def check_resume(project: Project, wanted: Plan, name: str | None = None) -> None:
     """UserError if `resume` would have to go on with something else than was started."""
     name = resumed(project, name)
     if name is None:
         return
     _same(project, wanted, experiment(project, name))
-    for method in wanted["methods"]:
-        if wanted["tune"]:
-            first = Project.open(overrides + first_setting(project, method), project.root)
-            identity.check_resume(first, method, wanted["seeds"][0], name, cell_of(0))
+    for method in wanted.methods:
+        if wanted.tune:
+            first = project.with_overrides(first_setting(project, method))
+            identity.check_resume(first, method, wanted.seeds[0], name, cell_of(0))
             continue
-        for seed in wanted["seeds"]:
+        for seed in wanted.seeds:
             identity.check_resume(project, method, seed, name)
 
 
-def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
-    about = f"{', '.join(wanted['methods'])} on {project.params.data.name}"
+    about = f"{', '.join(wanted.methods)} on {project.params.data.name}"
     short = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
     called = prefect_page.called(f"compare {about}, {short}")
     prefect_page.logged(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
-        chosen, first = tuned_methods(project, name, wanted, overrides) if wanted["tune"] else ({}, {})
-        results, failed = _all_runs(project, name, wanted, overrides, chosen, first)
-        conclusions = _conclusions(project, wanted, overrides, results, chosen)
+        chosen, first = tuned_methods(project, name, wanted) if wanted.tune else ({}, {})
+        projects = {m: project.with_overrides(chosen[m].settings if m in chosen else []) for m in wanted.methods}
+        results, failed = _all_runs(project, name, wanted, projects, first)
+        conclusions = _conclusions(project, wanted, projects, results)
     comparison = {
         "experiment": name,
         "data_version": project.silos.version,
         "task": project.manifest.task,
-        "tuning": [{**asdict(one), "seed": wanted["seeds"][0]} for one in chosen.values()],
+        "tuning": [{**asdict(one), "seed": wanted.seeds[0]} for one in chosen.values()],
         "runs": list(results.values()),
         "failed": failed,
         "notes": of_all(results.values()),
@@ -150,27 +155,25 @@ def _compared(project: Project, name: str, wanted: dict[str, Any], overrides: li
 def _all_runs(
     project: Project,
     name: str,
-    wanted: dict[str, Any],
-    overrides: list[str],
-    chosen: Mapping[str, Tuned],
+    wanted: Plan,
+    projects: Mapping[str, Project],
     first: Mapping[str, dict[str, Any] | str],
 ) -> tuple[Results, list[dict[str, Any]]]:
     """Seed by seed, so that an interrupted comparison has whole seeds; each run is a flow of its own in Prefect.
 
-    The run that a method was tuned to is its run on the first seed, which is over.
+    Args:
+        projects: Each method's, with the settings that it was tuned to.
+        first: What came of each method's run on the first seed; empty if methods were not tuned.
     """
     results: Results = {}
     failed = []
-    if not chosen:
-        say_plan(
-            project, name, [run_name(method, seed) for seed, method in product(wanted["seeds"], wanted["methods"])]
-        )
-    for seed, method in product(wanted["seeds"], wanted["methods"]):
-        best = chosen.get(method)
-        if best and seed == wanted["seeds"][0]:
+    if not first:
+        say_plan(project, name, [run_name(method, seed) for seed, method in product(wanted.seeds, wanted.methods)])
+    for seed, method in product(wanted.seeds, wanted.methods):
+        if first and seed == wanted.seeds[0]:
             result = first[method]
         else:
-            result = attempt(method, seed, overrides + (best.settings if best else []), name)
+            result = attempt(projects[method], method, seed, name)
         if isinstance(result, str):
             failed.append({"method": method, "seed": seed, "error": result})
         else:
@@ -178,14 +181,12 @@ def _all_runs(
     return results, failed
 
 
-def _conclusions(
-    project: Project, wanted: dict[str, Any], overrides: list[str], results: Results, chosen: Mapping[str, Tuned]
-) -> dict[str, Any]:
+def _conclusions(project: Project, wanted: Plan, projects: Mapping[str, Project], results: Results) -> dict[str, Any]:
     """The table's rows, and each method against the reference on the seeds that both finished."""
-    reference, quantity = wanted["reference"], project.quantity
+    reference, quantity = wanted.reference, project.quantity
     paired = []
-    for method in wanted["methods"]:
-        seeds = [s for s in wanted["seeds"] if (method, s) in results and (reference, s) in results]
+    for method in wanted.methods:
+        seeds = [s for s in wanted.seeds if (method, s) in results and (reference, s) in results]
         if method == reference or not seeds:
             continue
         first, second = (
@@ -200,12 +201,10 @@ def _conclusions(
             paired.append({**about, "distinguishable": difference.distinguishable, **said})
     return {
         "table": table_rows(list(results.values()), quantity),
-        "baseline": _baseline(project, results, tuned=bool(chosen)),
+        "baseline": _baseline(project, results, tuned=bool(wanted.tune)),
         "paired": paired,
         "ensembles": [
-            one
-            for method in wanted["methods"]
-            if (one := _ensemble(_project_of(project, overrides, chosen.get(method)), method, wanted, results))
+            one for method in wanted.methods if (one := _ensemble(projects[method], method, wanted, results))
         ],
     }
 
@@ -219,17 +218,13 @@ def _baseline(project: Project, results: Results, tuned: bool) -> dict[str, Any]
         return None if found is None else against_baseline(project, found, runs, tuned)
 
 
-def _ensemble(project: Project, method: str, wanted: dict[str, Any], results: Results) -> dict[str, Any] | None:
+def _ensemble(project: Project, method: str, wanted: Plan, results: Results) -> dict[str, Any] | None:
     """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
-    seeds = [seed for seed in wanted["seeds"] if (method, seed) in results]
+    seeds = [seed for seed in wanted.seeds if (method, seed) in results]
     members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
-    numbers = ensemble(project.params.page(method, project.root), members, f"ensemble of {method}") if members else None
+    page = method_of(project.params, method, project.root)
+    numbers = ensemble(page, members, f"ensemble of {method}") if members else None
     return None if numbers is None else {"method": method, "seeds": seeds, **numbers}
-
-
-def _project_of(project: Project, overrides: list[str], best: Tuned | None) -> Project:
-    """With the settings that a method was tuned to."""
-    return project if best is None else Project.open(overrides + best.settings, project.root)
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:
@@ -241,8 +236,8 @@ def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int
     return curves
 
 
-def _same(project: Project, wanted: dict[str, Any], known: dict[str, Any]) -> None:
-    for key, value in wanted.items():
+def _same(project: Project, wanted: Plan, known: dict[str, Any]) -> None:
+    for key, value in asdict(wanted).items():
         if key == "data_version" and project.same_rows(known.get(key, ""), value):
             continue
         if known.get(key, 0) != value:  # comparisons of earlier versions say nothing of `tune`

@@ -13,7 +13,7 @@ from flows.diagnosis.words.findings_page import said
 from flows.diagnosis.words.version_sentences import silences
 from flows.doors.forms import Overrides
 from flows.doors.verb import verb
-from flows.experiment.flow_parameters import admitted
+from flows.experiment.flow_parameters import open_project
 from flows.experiment.project import Project
 from models.shift.printed.paper import Readings
 from tasks.diagnosis.compare_silos import Compared, compare_silos
@@ -29,7 +29,7 @@ def diagnose(against: str | None = None, overrides: Overrides = ()) -> dict[str,
         against: Each silo is compared with itself in this version, a git revision or the start of a data version.
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    project = Project.open(admitted(overrides or []))
+    project = open_project(overrides)
     with project.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)
         if against is not None:

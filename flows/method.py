@@ -9,7 +9,6 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -18,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from flows.experiment import user_method
 from flows.experiment.many_runs.settings_grid import Axis
+from flows.experiment.round_report import Report
 from silos.errors import UserError, shown
 from silos.truth import true_is_no_number
-from tasks.recording.mlflow_names import fault
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # types of what a page is given: they import torch, and names of methods are needed before
     from flows.experiment.calls.sampling import Sampler
     from flows.experiment.scene import Picture
     from flows.methods.shared.conditions import Conditions
@@ -30,45 +29,6 @@ if TYPE_CHECKING:
     from models.model import Model
     from models.state import State
     from silos.cohort import Silos
-    from tasks.messages import Gradients, Update
-
-
-_COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides those of each split
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one round tells besides the new state: numbers of the round and of each client, and sentences for a person.
-
-    ValueError for a number that MLflow would not take, or a column that clients.csv has already.
-    """
-
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
-    said: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, value in self.numbers.items():
-            wrong = fault(name)
-            if wrong:
-                raise ValueError(f"Report: the number {name!r} {wrong}")
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"Report: the number {name!r} is {value!r}; give a number")
-        for column in self.rows:
-            if column in _COLUMNS or column.startswith(("test/", "validation/")):
-                raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
-
-    @classmethod
-    def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "Report":
-        """Each client's training loss and their mean over rows."""
-        losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
-        rows = sum(int(u.rows.sum()) for u in updates)
-        mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
-        return cls({"loss/train": mean}, {"train_loss": losses})
-
-    def beside(self, other: "Report") -> "Report":
-        """Both together; of what both name, the other's."""
-        return Report({**self.numbers, **other.numbers}, {**self.rows, **other.rows}, (*self.said, *other.said))
 
 
 class Method(BaseModel, ABC):

@@ -1,6 +1,5 @@
 """What params.yaml may hold: its sections, typed; inside, nobody looks a key up."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -9,19 +8,14 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from flows import method as methods
-from flows.console.complaints import explained
 from flows.diagnosis.diagnose_params import DiagnoseParams
-from flows.experiment import user_method
 from flows.experiment.calls.clients_params import ClientsParams
 from silos import bounds
 from silos.data_params import DataParams
-from silos.errors import UserError
 from silos.names import PlainText, checked
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
@@ -281,19 +275,3 @@ class Params(Section):
         for name in pages:
             checked(name)  # a run's folder is called after its method
         return pages
-
-    def page(self, name: str, root: Path) -> methods.Method:
-        """The method with its own section's options.
-
-        The first page costs the import of torch, so all that params name are looked at with it, and none before.
-        """
-        named = [name, *self.method, *self.comparison.methods, self.comparison.reference]
-        return {each: self._page(each, root) for each in dict.fromkeys(named)}[name]
-
-    def _page(self, name: str, root: Path) -> methods.Method:
-        cls = methods.find(name, self.extra_methods, root)
-        with user_method.refused(cls.__module__):
-            try:
-                return cls.model_validate(self.method.get(name, {}))
-            except ValidationError as error:
-                raise UserError(explained(error, cls, f"method.{name}")) from None

@@ -1,35 +1,72 @@
-"""params.yaml read once and checked at the door, with what `--set` says over it."""
+"""params.yaml, read and checked once, with the overrides of `--set` applied to it."""
 
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from flows import method as methods
-from flows.console.complaints import explained, nearest
+from flows.console.complaints import explained
 from flows.params import Params
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from tasks.recording.addresses import has_password
 
 
-def read(root: Path, overrides: Sequence[str] = ()) -> Params:
-    """params.yaml of this folder with `section.key=value` overrides; UserError says what to change.
+@dataclass(frozen=True)
+class ParamsFile:
+    """The content of params.yaml, with the overrides that have been applied to it.
 
-    What a method's own section holds is the method's matter: `Params.page` looks at it.
+    Attributes:
+        raw: Plain values, of which nothing is checked.
+        overrides: As `section.key=value`, in the order in which they were applied.
     """
-    try:
-        raw = strict_yaml.load(file_of(root).read_bytes())
-    except strict_yaml.NotYamlError as error:
-        raise UserError(f"params.yaml is not valid YAML: {error}.") from None
-    if not isinstance(raw, dict):
-        raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
-    raw = _without_empty(raw)
-    for override in overrides:
-        _apply(raw, override)
-    return validate(raw)
+
+    raw: dict[str, Any] = field(repr=False)
+    overrides: tuple[str, ...] = ()
+    _as_read: "ParamsFile | None" = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, root: Path) -> "ParamsFile":
+        """Read params.yaml of this folder; UserError if there is none, or if it is not YAML with sections."""
+        try:
+            raw = strict_yaml.load(file_of(root).read_bytes())
+        except strict_yaml.NotYamlError as error:
+            raise UserError(f"params.yaml is not valid YAML: {error}.") from None
+        if not isinstance(raw, dict):
+            raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
+        return cls(_without_empty(raw))
+
+    def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
+        """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
+        if not overrides:
+            return self
+        raw = deepcopy(self.raw)
+        for override in overrides:
+            _apply(raw, override)
+        return ParamsFile(raw, (*self.overrides, *overrides), self.as_read)
+
+    @property
+    def as_read(self) -> "ParamsFile":
+        """The file without overrides."""
+        return self._as_read or self
+
+    @cached_property
+    def params(self) -> Params:
+        """The typed params, checked at the first use; UserError says what to change.
+
+        The sections of methods are checked by `method_of`.
+        """
+        return validate(self.raw)
+
+
+def read(root: Path, overrides: Sequence[str] = ()) -> Params:
+    """Read params.yaml of this folder and apply `section.key=value` overrides; UserError says what to change."""
+    return ParamsFile.read(root).with_overrides(overrides).params
 
 
 def file_of(root: Path) -> Path:
@@ -57,12 +94,6 @@ def validate(raw: dict[str, Any]) -> Params:
         raise UserError(
             f"params.yaml: evaluation.stop_at is {stop_at:g}; it must be at most 1, since it is an accuracy."
         )
-    known = methods.names(params.extra_methods)
-    named = [("method", name) for name in params.method]
-    named += [("comparison.methods", name) for name in params.comparison.methods]
-    for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
-        if name not in known:
-            raise UserError(f"params.yaml: {key}: there is no method {name!r}{nearest(name, known)}")
     return params
 
 

@@ -5,10 +5,9 @@ from typing import Any
 from flows.doors.forms import Overrides
 from flows.doors.verb import verb
 from flows.experiment import prefect_page
-from flows.experiment.flow_parameters import admitted
+from flows.experiment.flow_parameters import open_project
 from flows.experiment.project import Project, changing
 from flows.experiment.recipe_settings import as_lines, settings_between
-from flows.params_file import read
 from silos.errors import UserError
 from silos.rows import SPLITS
 from silos.stored import store
@@ -22,7 +21,7 @@ def partition(overrides: Overrides = ()) -> dict[str, Any]:
     Args:
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    project = Project.open(admitted(overrides or []))
+    project = open_project(overrides)
     prefect_page.called(f"partition {project.params.data.name}")
     return make(project)
 
@@ -51,8 +50,9 @@ def make(project: Project) -> dict[str, Any]:
 
 def _lines_for_params(project: Project) -> list[str]:
     """What must be written into params.yaml for it to describe the data that overrides have made; empty if it does."""
+    assert project.file is not None, "the project was opened from its params.yaml"
     try:
-        written = read(project.root).data
+        written = project.file.as_read.params.data
     except UserError:  # without the overrides it describes none
         settings: dict[str, Any] | None = {f"data.{key}": value for key, value in project.params.data.recipe().items()}
     else:

@@ -10,8 +10,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from flows.doors.forms import Overrides, PaperName, Scale, Seeds
 from flows.doors.verb import verb
-from flows.experiment.flow_parameters import admitted, outside
-from flows.experiment.project import Project
+from flows.experiment.flow_parameters import open_project, outside
 from flows.papers.estimate import estimate as seconds_of
 from flows.papers.fill import fill
 from flows.papers.published_tables import is_own
@@ -39,13 +38,14 @@ def reproduce(
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
         estimate: Only say how long it would take.
     """
-    overrides = admitted(overrides or [])
+    project = open_project(overrides)
     if outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of flows/papers/pages.")
-    sweep = Sweep(paper, table, scale, seeds, overrides)
-    if estimate or not sweep.finished:
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), Project.open(overrides).workers():
-            if estimate:
-                return seconds_of(sweep)
-            fill(sweep)
-    return table_of_records(sweep)
+    with project.shared():
+        sweep = Sweep(paper, table, scale, seeds, project.overrides)
+        if estimate or not sweep.finished:
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
+                if estimate:
+                    return seconds_of(sweep)
+                fill(sweep)
+        return table_of_records(sweep)

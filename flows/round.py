@@ -3,17 +3,15 @@
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from flows.experiment.kept_optimisers import KeptOptimisers, kept_optimisers
-from flows.method import Method, Report
+from flows.experiment.kept_optimisers import KeptOptimisers
 from models.model import Model
 from models.networks.registry import Network
-from models.state import State
 from models.streams import client_streams, uniform
 from models.training.engine import Training
 from models.training.engine_choice import even
@@ -165,20 +163,6 @@ class Round:
         for message in (m for m in messages if m.travels and not silos.pooled):
             self.tally.bytes_up += message.bytes_up
             self.tally.bytes_down += len(message.clients) * bytes_down if message.with_model else 0
-
-
-def play(page: Method, state: State, round: Round) -> tuple[State, Report]:
-    """The page's round, if anybody takes part, after those have left who leave.
-
-    Optimisers that are kept go on from where the state has them, and into it.
-    """
-    round, report = replace(round, optimisers=kept_optimisers(state)), Report()
-    if round.leaving:
-        state, report = page.leave(state, replace(round, clients=round.leaving, dropped=()))
-    if round.clients:
-        state, of_round = page.one_round(state, round)
-        report = report.beside(of_round)
-    return round.optimisers.into(state), report
 
 
 def on_cohorts(

@@ -5,7 +5,8 @@ from typing import Any
 
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
-from flows.experiment.flow_parameters import admitted
+from flows.experiment.flow_parameters import open_project
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.identity import identity_of
 from flows.experiment.one_run.run_context import open_run
 from flows.experiment.one_run.run_folder import RunFolder, run_name
@@ -38,8 +39,8 @@ def run(
         cell: What the name of the run begins with, where that folder has several runs of the method with the seed.
         derived: Take the partition that params describe from the cache of partitions, instead of data/.
     """
-    project = Project.open(admitted(overrides or []), derived=derived)
-    page = project.params.page(method, project.root)
+    project = open_project(overrides, derived)
+    page = method_of(project.params, method, project.root)
     name = run_name(method, seed, cell)
     if experiment:
         plain(experiment, "the experiment")
@@ -55,7 +56,7 @@ def run(
 def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
     """A run inside another flow, of a project that keeps in a scratch folder what it leaves."""
     folder = RunFolder(project.runs / new_experiment(project, "run", {}) / run_name(method, seed))
-    return _within(project, project.params.page(method, project.root), method, seed, folder, resume=False)
+    return _within(project, method_of(project.params, method, project.root), method, seed, folder, resume=False)
 
 
 def _within(project: Project, page: Method, method: str, seed: int, folder: RunFolder, resume: bool) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
         mlflow.wait()
         from flows.past.abandoned import close_abandoned  # and Prefect with it, whose settings name the server
 
-        close_abandoned(root)
+        with project.shared():
+            close_abandoned(root)
         say(f"MLflow   {mlflow.page}/#/experiments?{_TRAINING}")
         newest = _newest_comparison(project, mlflow.page)
         if newest:

@@ -9,14 +9,13 @@ from typing import Literal, TypeVar, overload
 import numpy as np
 
 from silos.errors import UserError
-from silos.schema import Feature
+from silos.schema import Feature, Task
 from silos.schemes.named_draws import stream
 
 SPLITS = ("train", "validation", "test")
 _SPLIT_NAMES = np.array(SPLITS)
 ATTEMPTS = 100  # draws of a law with a condition before giving up on it
 
-Task = Literal["classification", "regression"]
 Role = Literal["federated", "fresh", "unseen"]
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
@@ -18,9 +18,7 @@ from silos.names import Name
 from silos.sources.source_names import LONGEST
 from silos.sources.source_params import Fill, Number, Section, one_fault
 
-if TYPE_CHECKING:
-    from silos.rows import Task
-    from silos.stored.manifest import Manifest
+Task = Literal["classification", "regression"]
 
 
 class Feature(Section):
@@ -122,7 +120,7 @@ class Schema:
 
     features: tuple[Feature, ...]
     classes: tuple[str, ...]
-    task: "Task"
+    task: Task
     shape: tuple[int, ...]
     dtype: str
 
@@ -137,11 +135,3 @@ class Schema:
             "dtype": self.dtype,
         }
         return hashlib.sha256(json.dumps(held, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-def schema_of(manifest: "Manifest") -> Schema:
-    """The schema of a folder of silos, also of one that was made before features had names."""
-    features = manifest.features
-    if not features and is_table(manifest.shape, manifest.dtype):
-        features = unnamed(manifest.shape[0])
-    return Schema(features, manifest.classes, manifest.task, manifest.shape, manifest.dtype)

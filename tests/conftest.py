@@ -23,9 +23,9 @@ from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.console.prefect_server import PrefectServer
+from flows.experiment.play_round import play as play_round
 from flows.method import Method, Report
 from flows.round import Problem, Round
-from flows.round import play as play_round
 from models.gaussians import DEVIATION
 from models.method_networks.tilted import RAW, WEIGHT, Tilted
 from models.networks.dense import MLP

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 
 from flows.cli import app
 from flows.diagnose import examined
+from flows.experiment.method_settings import method_of
 from flows.experiment.problem import problem
 from flows.experiment.project import Project
 from flows.experiment.scaling.agreed import agree
@@ -44,7 +45,7 @@ from models.training import engine
 from models.training.objectives import CrossEntropy
 from silos.cohort import Silos
 from silos.private import PrivateStore
-from silos.schema import schema_of
+from silos.stored.manifest import schema_of
 from silos.stored.store import open_client, open_missing, write
 from tasks import messages
 from tasks.running.runner import PlainRunner
@@ -117,7 +118,7 @@ def test_every_command_can_be_typed(page, folder):
             asked = subcommand.make_context(arguments[1], arguments[2:], resilient_parsing=only_named).params
             params = read(folder, asked.get("overrides") or [])
             for name in [asked.get("method"), *(asked.get("methods") or [])]:
-                assert name is None or params.page(name, folder)
+                assert name is None or method_of(params, name, folder)
             paper, figure = asked.get("paper"), asked.get("figure")
             table = f"figure-{figure}" if figure else asked.get("table")
             if paper and table is None and arguments[1] == "reproduce":
@@ -154,8 +155,8 @@ def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, 
     params = read(folder, ["extra_methods.fedavgm=fedavgm.py", "method.fedavgm.momentum=0.5"])
     problem = make_problem({"a": 8, "b": 5})
     start = FedAvg().init(problem).tensors["weights"]
-    first = play(params.page("fedavgm", folder), problem, [1]).state
-    second = play(params.page("fedavgm", folder), problem, [2], state=first).state
+    first = play(method_of(params, "fedavgm", folder), problem, [1]).state
+    second = play(method_of(params, "fedavgm", folder), problem, [2], state=first).state
     w = first.tensors["weights"]
     average = play(FedAvg(), problem, [2], state=State({"weights": w})).state.tensors["weights"]
     for name in w:
@@ -170,7 +171,7 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
         rng = np.random.default_rng(list(client.encode()))
         return rng.normal(0, 0.1, size=(total, 8, 8)), rng.integers(0, 3, total)
 
-    page = read(folder, ["extra_methods.fedavgm=fedavgm.py"]).page("fedavgm", folder)
+    page = method_of(read(folder, ["extra_methods.fedavgm=fedavgm.py"]), "fedavgm", folder)
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
     problem = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
     state = play(page, problem, range(1, 9)).state

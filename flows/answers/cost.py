@@ -11,6 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from flows.bench.peak_memory import Does, Measured, peak_bytes, told
+from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.method import start
 from flows.round import Problem
@@ -78,7 +79,7 @@ def _plain(problem: Problem) -> _Client:
 
 def _of_method(project: Project, method: str, problem: Problem) -> _Client:
     """What a client of the method has in the first round, before it has stored anything."""
-    page = project.params.page(method, project.root)
+    page = method_of(project.params, method, project.root)
     model: Model = page.model(start(page, problem), problem)
     reads = page.reads()
     given = {STATISTICS: torch.zeros(reads.count(problem.silos))} if reads else {}

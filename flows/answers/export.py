@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.finished_run import FinishedRun, finished_run
 from flows.experiment.project import Project
 from models.exported_model import ExportedModel
@@ -34,7 +35,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
     opened = finished_run(project, run)
     manifest = opened.project.manifest
     rows, whose = _rows(opened.project.silos, client)
-    reads = opened.project.params.page(opened.method, project.root).reads() if opened.model.context else None
+    reads = method_of(opened.project.params, opened.method, project.root).reads() if opened.model.context else None
     card = {
         "method": opened.method,
         "seed": opened.seed,

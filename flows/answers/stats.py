@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.scaling.agreed import as_agreed
 from models.client_statistics.made_as import made_as
@@ -28,7 +29,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     UserError for a method without statistics, an unknown client, a place that takes no file and, where `few_rows` is
     refuse, too few rows.
     """
-    reads = project.params.page(method, project.root).reads()
+    reads = method_of(project.params, method, project.root).reads()
     if reads is None or not reads.private:
         raise UserError(f"method {method} reads no statistics of a client as params.yaml sets it; conditional does.")
     manifest = project.manifest

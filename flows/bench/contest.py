@@ -25,6 +25,7 @@ import yaml
 
 from flows.bench.peers import check_peers, program
 from flows.bench.workloads import THREADS, Workload, chosen_workloads
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.method import start
@@ -173,7 +174,7 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     """
     project = Project.open([], root)
     problem = project.problem(0)
-    page = project.params.page(workload.method, root)
+    page = method_of(project.params, workload.method, root)
     model = page.model(start(page, problem), problem)
     weights = {**model.shared, **of_one(model.personal)}
     manifest = problem.silos.manifest

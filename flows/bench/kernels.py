@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.method import Method, start
 from flows.round import Problem
@@ -31,7 +32,7 @@ def main() -> None:
     """Prints {"kernel_seconds_of_a_row": ...} with so many threads, of the project in the current folder."""
     threads = int(sys.argv[2])
     project = Project.open([], Path.cwd())
-    problem, page = project.problem(0), project.params.page(sys.argv[1], project.root)
+    problem, page = project.problem(0), method_of(project.params, sys.argv[1], project.root)
     calls, batch = _calls(problem, page), problem.training.batch
     seconds = min(_turn(calls, threads) for _ in range(_TURNS))
     print(json.dumps({"kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))

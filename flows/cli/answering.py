@@ -42,8 +42,9 @@ def diagnose(
     with open_session(json, timings, after="run it again, and silos tell the same bytes") as session:
         if exit_code and against is None:
             raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
-        session.project(overrides, None if against is None else lambda project: _can_compare(project, against))
-        found = session.flow("diagnose", "diagnose", against=against, overrides=overrides or [])
+        look = None if against is None else lambda project: _can_compare(project, against)
+        project = session.project(overrides, look, works="diagnose")
+        found = session.flow("diagnose", "diagnose", project, against=against)
         session.answer(found, "diagnose", failed=exit_code and any(pair["types"] for pair in found["pairs"]))
 
 

@@ -53,8 +53,8 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
     Example: siloflow partition --set data.seed=1
     """
     with open_session(json, timings) as session:
-        session.project(overrides, _can_partition)
-        made = session.flow("partition", "partition", overrides=overrides or [])
+        project = session.project(overrides, _can_partition)
+        made = session.flow("partition", "partition", project)
         session.answer(made, "partition")
 
 

@@ -35,13 +35,12 @@ def reproduce(
             session.answer(_listing(paper), "listing")
             return
         paper = _named(paper)
-        session.project(overrides)
+        project = session.project(overrides)
         asked: dict[str, Any] = {"paper": paper, "table": table, "scale": scale, "seeds": numbers}
-        asked["overrides"] = overrides or []
-        sweep = _sweep(**asked)
+        sweep = _sweep(**asked, overrides=project.overrides)
         if estimate or not sweep.finished:
             session.serve()
-            answer = session.flow("reproduce", "reproduce", **asked, estimate=estimate)
+            answer = session.flow("reproduce", "reproduce", project, **asked, estimate=estimate)
         else:
             answer = _recorded(sweep)
         session.answer(answer, "estimate" if estimate else "reproduce")

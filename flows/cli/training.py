@@ -28,12 +28,12 @@ def run(
     Example: siloflow run fedavg --seed 1 --set training.rounds=20
     """
     with open_session(json, timings, begun=_RESUMED) as session:
-        project = session.project(overrides, _has_data)
-        _start(project, project.params.page(method, project.root), seed)
+        project = session.project(overrides, _has_data, works="run")
+        _start(project, method, seed)
         _ready(project)
         if resume:
             _check_run(project, method, seed)
-        result = session.flow("run", "run", method=method, seed=seed, overrides=overrides or [], resume=resume)
+        result = session.flow("run", "run", project, method=method, seed=seed, resume=resume)
         session.answer(result, "run")
 
 
@@ -63,18 +63,17 @@ def compare(
     """
     with open_session(json, timings, begun=_RESUMED) as session:
         numbers = seeds_of(seeds)
-        project = session.project(overrides, _has_data)
+        project = session.project(overrides, _has_data, works="compare")
         if tune and not project.params.comparison.tune:
-            overrides = [*(overrides or []), "comparison.tune=8"]
-            project = session.project(overrides)
+            project = project.with_overrides(["comparison.tune=8"])
         wanted = _plan(project, methods, numbers, reference)
         _ready(project)
         if resume:
-            _check_comparison(project, wanted, overrides or [], name)
+            _check_comparison(project, wanted, name)
         elif name is not None:
             _check_name(project, name)
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
-        comparison = session.flow("compare", "compare", **asked, overrides=overrides or [], resume=resume)
+        comparison = session.flow("compare", "compare", project, **asked, resume=resume)
         session.answer(comparison, "compare", failed=bool(comparison["failed"]))
 
 
@@ -102,7 +101,8 @@ def schedule(
         remember(project.root, session.server_url())
         from flows.past.abandoned import close_abandoned
 
-        close_abandoned(project.root)
+        with project.shared():
+            close_abandoned(project.root)
         # no null: what stands in the fields of a form must be of their types
         parameters = {"methods": methods or [], "seeds": numbers or []}
         serve(project.root, when, session.server_url(), parameters, overrides or [])
@@ -129,10 +129,11 @@ def _has_data(project: Any) -> None:
     project.silos  # noqa: B018
 
 
-def _start(project: Any, page: Any, seed: int) -> None:
+def _start(project: Any, method: str, seed: int) -> None:
+    from flows.experiment.method_settings import method_of
     from flows.method import start
 
-    start(page, project.problem(seed))
+    start(method_of(project.params, method, project.root), project.problem(seed))
 
 
 def _ready(project: Any) -> None:
@@ -155,10 +156,10 @@ def _plan(project: Any, methods: list[str] | None, seeds: list[int] | None, refe
     return plan(project, methods, seeds, reference)
 
 
-def _check_comparison(project: Any, wanted: dict[str, Any], overrides: list[str], name: str | None) -> None:
+def _check_comparison(project: Any, wanted: Any, name: str | None) -> None:
     from flows.compare import check_resume
 
-    check_resume(project, wanted, overrides, name)
+    check_resume(project, wanted, name)
 
 
 def _check_name(project: Any, name: str) -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -50,6 +51,7 @@ class Session:
         self._start = self._last = time.perf_counter()
         self._wants_server = server
         self._server: PrefectServer | None = None
+        self._locks = ExitStack()
 
     def __enter__(self) -> Self:
         quiet_prefect()
@@ -64,6 +66,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._locks.close()
         self._mark("work")
         self._starting.over()
         if self._server is not None:
@@ -88,16 +91,24 @@ class Session:
         """The project's folder."""
         return Path().resolve()
 
-    def project(self, overrides: list[str] | None, look: Callable[[Any], None] | None = None) -> Any:
+    def project(
+        self, overrides: list[str] | None, look: Callable[[Any], None] | None = None, works: str | None = None
+    ) -> Any:
         """This folder's project, to be opened before Prefect is imported: the server's address is a setting of it.
 
         Commands look at their input with it before a flow starts: inside one, Prefect would log a traceback. `look` does so
         before even the server is started.
+
+        Args:
+            works: The name of the work on data/, which stays as it is from here to the end of the command. So what `look`
+                has checked holds in the flow.
         """
         from flows.experiment.project import Project
 
         project = Project.open(overrides or [])
         self._mark("params")
+        if works is not None:
+            self._locks.enter_context(project.working(works))
         if look is not None:
             look(project)
             self._mark("input")
@@ -116,8 +127,11 @@ class Session:
         self._mark("server start (what the imports did not hide)")
         return self._server.url
 
-    def flow(self, module: str, name: str, /, **parameters: Any) -> Any:
-        """Runs a flow of flows/<module>.py, its progress on stderr."""
+    def flow(self, module: str, name: str, project: Any, /, **parameters: Any) -> Any:
+        """Runs a flow of flows/<module>.py on this project, its progress on stderr.
+
+        Prefect gets the project's overrides, as plain JSON; the flow has the project itself.
+        """
         flow = getattr(importlib.import_module(f"flows.{module}"), name)
         tracking = sys.modules.get("tasks.recording.mlflow_store.connection")
         if tracking is not None:  # the server is still starting: later this would take time from training
@@ -131,12 +145,13 @@ class Session:
         from flows.console.progress_bar import Terminal
 
         with (
+            project.shared(),
             Terminal(self._errors) as terminal,
             temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         ):
             self._terminal = terminal
             screen.use(terminal)
-            return flow(**parameters)
+            return flow(**parameters, overrides=project.overrides)
 
     def say(self, line: str) -> None:
         """A line of progress on stderr."""

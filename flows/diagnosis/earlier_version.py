@@ -12,8 +12,8 @@ from flows.experiment.project import Project, thrown_away
 from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.machine import locks
-from silos.schema import Schema, schema_of
-from silos.stored.manifest import read_manifest
+from silos.schema import Schema
+from silos.stored.manifest import read_manifest, schema_of
 from silos.versions import history
 from silos.versions.linked import files_of, inside, link
 

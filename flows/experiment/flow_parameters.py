@@ -17,8 +17,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from prefect.context import FlowRunContext
 from pydantic import BaseModel
 
+from flows.experiment.method_settings import method_of
+from flows.experiment.project import Project
 from flows.params import Params
-from flows.params_file import read
+from flows.params_file import ParamsFile
 from silos.errors import UserError, shown
 from silos.names import PlainText
 
@@ -41,23 +43,30 @@ def own(overrides: Sequence[str]) -> Iterator[None]:
         _own.reset(token)
 
 
-def admitted(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
-    """The overrides that a flow run goes by; UserError if parameters from outside set what they may not.
+def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: bool = False) -> Project:
+    """Return the project of a flow run: the one that the enclosing command has opened, if it has these overrides.
 
-    They come as a list of `section.key=value`, or as a mapping of keys to values.
+    Args:
+        overrides: A list of `section.key=value`, or a mapping of keys to values.
+        derived: Take the data from the cache of partitions.
+
+    Raises:
+        UserError: If the project cannot be opened, or if parameters from outside set what they may not.
     """
-    overrides = _listed(overrides)
+    listed = _listed(overrides or [])
     if not outside():
-        return overrides
-    fixed, root = _own.get(), Path()
-    known = [place for trusted in ((), fixed) for place in places(read(root, trusted), root)]
-    for key, value in places(read(root, [*fixed, *overrides]), root):
+        return Project.open_shared(listed, derived=derived)
+    file, root = ParamsFile.read(Path()), Path().resolve()
+    fixed = file.with_overrides(_own.get())
+    written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, fixed.with_overrides(listed)))
+    known = [place for one in (written, trusted) for place in places(one.params, one.root)]
+    for key, value in places(project.params, project.root):
         if (key, value) not in known:
             raise UserError(
                 f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
                 "write it in params.yaml, or give it to `siloflow schedule` with --set."
             )
-    return [*fixed, *overrides]
+    return project
 
 
 def _listed(overrides: Any) -> list[str]:
@@ -93,7 +102,7 @@ def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
     """
     yield from _of(params, "")
     for name in params.method:
-        yield from _of(params.page(name, root), f"method.{name}.")
+        yield from _of(method_of(params, name, root), f"method.{name}.")
 
 
 def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:

@@ -5,17 +5,19 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.console import screen
+from flows.experiment.method_settings import check_names
 from flows.params import Params
-from flows.params_file import read
+from flows.params_file import ParamsFile
 from models.assessment.quantities import QUANTITIES, Quantity
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -33,18 +35,51 @@ from tasks.recording.json_files import ANEW, read_json, write_json
 if TYPE_CHECKING:
     from flows.experiment.calls.sampling import Sampler
     from flows.round import Problem
-    from tasks.running.workers import Workers
+    from tasks.running.worker_pools import Workers
 
 
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
 """What a set of runs is called that nobody has named: its kind, when it was started, and something random."""
 
 
+Made = TypeVar("Made")
+
+
+@dataclass
+class _Checked:
+    """What a command has computed of a project whose data cannot change meanwhile; shared by all that derive from it."""
+
+    locks: int = 0
+    results: dict[Hashable, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Drop what was computed before data/ was locked: the data may have changed since."""
+        if not self.locks:
+            self.results.clear()
+        self.locks += 1
+        try:
+            yield
+        finally:
+            self.locks -= 1
+
+
 @dataclass(frozen=True)
 class Project:
-    """params.yaml's folder, with overrides applied; with `scratch` what a run leaves is kept there instead.
+    """The folder of params.yaml, opened once by a command: typed params, checked data, and the place of runs.
 
-    `scaling` is what a run's clients agreed on.
+    A command opens it, and passes it on. A flow that runs inside another flow gets plain JSON, which Prefect shows as its
+    parameters; the typed project reaches it through `shared`. What differs in a few overrides derives by `with_overrides`
+    from the opened project, without reading params.yaml or checking the data again.
+
+    Data are checked against data.dvc where they are first used, and again by the outermost `working`: before it, another
+    process may have changed them. While it lasts, nothing is checked or made twice (`once`).
+
+    Attributes:
+        derived: Whether the data come from the cache of partitions, instead of data/.
+        scratch: The folder that keeps what runs leave, instead of the project's own.
+        scaling: What a run's clients agreed on.
+        file: What params were read from; None if they come from elsewhere, such as an earlier run.
     """
 
     root: Path
@@ -52,12 +87,92 @@ class Project:
     derived: bool = False
     scratch: Path | None = None
     scaling: Scaling = AS_THEY_ARE
+    file: ParamsFile | None = field(default=None, repr=False)
+    _checked: _Checked = field(default_factory=_Checked, repr=False, compare=False)
 
     @classmethod
     def open(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
-        """The project in this folder; UserError if there is none. `derived`: its data come from the cache of partitions."""
+        """Read and check the project in this folder.
+
+        Args:
+            overrides: Each as section.key=value.
+            root: The folder; the current one if not given.
+            derived: Take the data from the cache of partitions.
+
+        Raises:
+            UserError: If there is no params.yaml, or if it cannot be used; says what to change.
+        """
         root = (root or Path()).resolve()
-        return cls(root, read(root, overrides), derived)
+        return cls.of(ParamsFile.read(root).with_overrides(overrides), root, derived)
+
+    @classmethod
+    def of(cls, file: ParamsFile, root: Path, derived: bool = False) -> "Project":
+        """Check what was read from params.yaml of this folder; UserError says what to change."""
+        check_names(file.params)
+        return cls(root, file.params, derived, file=file)
+
+    @property
+    def overrides(self) -> list[str]:
+        """The overrides that the project was opened with, and those of `with_overrides` after them."""
+        return list(self._own_file().overrides)
+
+    def with_overrides(self, overrides: Sequence[str]) -> "Project":
+        """Derive the project with more overrides: the same object for the same overrides while data/ is locked."""
+        return self.once(("with_overrides", *overrides), lambda: self._with_overrides(overrides)) if overrides else self
+
+    def _with_overrides(self, overrides: Sequence[str]) -> "Project":
+        file = self._own_file().with_overrides(overrides)
+        return replace(self, params=Project.of(file, self.root).params, file=file)
+
+    def _as_read(self, overrides: Sequence[str], derived: bool) -> "Project":
+        file = self._own_file().as_read.with_overrides(overrides)
+        return replace(Project.of(file, self.root, derived), _checked=self._checked)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` returns for this project; makes it once, or again where data/ may have changed."""
+        whole = (self._key, key)
+        if whole not in self._checked.results:
+            self._checked.results[whole] = make()
+        made: Made = self._checked.results[whole]
+        return made
+
+    @cached_property
+    def _key(self) -> Hashable:
+        """What a project differs in from those that share its checked data."""
+        own = self.file is not None and self.params is self.file.params
+        return (
+            tuple(self.overrides) if own else self.params.model_dump_json(),
+            self.derived,
+            self.scratch,
+            self.scaling,
+        )
+
+    def _own_file(self) -> ParamsFile:
+        assert self.file is not None, "the project was opened from its params.yaml"
+        assert self.params is self.file.params, "its params are those of the file"
+        return self.file
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Let all that is called inside have this project, instead of opening it again: see `open_shared`."""
+        token = _shared.set(self)
+        try:
+            yield
+        finally:
+            _shared.reset(token)
+
+    @classmethod
+    def open_shared(cls, overrides: Sequence[str] = (), root: Path | None = None, derived: bool = False) -> "Project":
+        """Return the project that the enclosing command has opened in this folder; open it if there is none.
+
+        If the command has other overrides, the project derives from what it read of params.yaml. See `open` for arguments.
+        """
+        project, root = _shared.get(), (root or Path()).resolve()
+        if project is None or project.root != root:
+            return cls.open(overrides, root, derived)
+        if (project.overrides, project.derived) == (list(overrides), derived):
+            return project
+        return project.once(("open", derived, *overrides), lambda: project._as_read(overrides, derived))
 
     @property
     def runs(self) -> Path:
@@ -71,12 +186,12 @@ class Project:
 
         return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 
-    @cached_property
+    @property
     def silos(self) -> Silos:
         """The data, if they are what data.dvc records and what params.yaml describes; UserError otherwise."""
-        return replace(self._verified(), scaling=self.scaling)
+        return self.once("silos", lambda: replace(self._verified(), scaling=self.scaling))
 
-    @cached_property
+    @property
     def scored(self) -> Silos:
         """Those on whose rows models are scored: all, or `evaluation.clients` of each role.
 
@@ -85,11 +200,19 @@ class Project:
         from flows.experiment.calls.scored import scored
 
         wanted = self.params.evaluation.clients
-        return self.silos if wanted == "all" else scored(self.silos, wanted, self.params.data.seed)
+        if wanted == "all":
+            return self.silos
+        return self.once("scored", lambda: scored(self.silos, wanted, self.params.data.seed))
 
     def _verified(self) -> Silos:
-        if self.derived:
-            return self._derived()
+        """Check the data once for all projects that share them, whatever else they differ in."""
+        key = ("verified", self.derived, self.params.data.model_dump_json())
+        if key not in self._checked.results:
+            self._checked.results[key] = self._derived() if self.derived else self._recorded()
+        silos: Silos = self._checked.results[key]
+        return silos
+
+    def _recorded(self) -> Silos:
         name = self.params.data.name
         with locks.looking(_locks(self.root), _say):
             recover(self.root)
@@ -102,9 +225,12 @@ class Project:
         """Whether this project's partition is the same in two data versions, which may differ in other partitions."""
         return one == other or (not self.derived and history.same_rows(self.root, self.params.data.name, one, other))
 
-    def working(self, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def working(self, name: str) -> Iterator[None]:
         """data/ stays as it is meanwhile: who would change it is told that `name` works on it. May be nested."""
-        return nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
+        lock = nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
+        with lock, self._checked.locked():
+            yield
 
     def _derived(self) -> Silos:
         """A partition of a sweep, outside of data/ and its record: made once for its recipe, its source's files, our code.
@@ -178,6 +304,10 @@ class Project:
         if asked == "cuda" and not there:
             raise UserError("params.yaml: engine.device is cuda, and torch sees no GPU; use auto or cpu.")
         return "cuda" if asked == "cuda" or (asked == "auto" and there) else "cpu"
+
+
+_shared: ContextVar[Project | None] = ContextVar("shared", default=None)
+"""The project of the command, or of the flow, that is calling a flow: the flow's own parameters are plain JSON."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from flows.experiment.callbacks.score_rounds import BestModel, EarlyStopping, Ev
 from flows.experiment.calls.sampling import called
 from flows.experiment.one_run.run_context import RunContext
 from flows.params import EvaluationParams
-from flows.round import play
+from flows.experiment.play_round import play
 
 
 @dataclass

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from silos.errors import UserError, shown
-from silos.rows import Rows, Task, some
+from silos.rows import Rows, some
+from silos.schema import Task
 from silos.sources.load import load
 from silos.sources.npz_archive import read_arrays
 from silos.sources.picture_folder import are_splits, list_pictures

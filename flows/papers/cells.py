@@ -5,6 +5,7 @@ from typing import Any
 from flows.experiment.many_runs.difference_records import difference_of_cells
 from flows.experiment.many_runs.paired_runs import compared, counted, kept
 from flows.experiment.many_runs.seed_ensemble import ensemble
+from flows.experiment.method_settings import method_of
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from silos.errors import UserError
@@ -38,7 +39,7 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
 def together(sweep: Sweep, cell: str) -> dict[str, float] | None:
     """A cell's runs as one deep ensemble; None if one of them has no model here."""
     projects = [sweep.project(cell, *one) for one in sweep.wanted(cell)]
-    page = projects[0].params.page(sweep.page.method_of(cell), sweep.root)
+    page = method_of(projects[0].params, sweep.page.method_of(cell), sweep.root)
     return ensemble(
         page, list(zip(projects, sweep.seeds_of(cell), sweep.folders(cell), strict=True)), f"ensemble of {cell}"
     )

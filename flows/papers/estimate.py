@@ -31,7 +31,7 @@ def _seconds(sweep: Sweep, cell: str, scratch: Path) -> float:
     rounds = published if counts and published else sweep.rounds(cell)
     probed = min(PROBE_ROUNDS, sweep.rounds(cell))
     settings = [*sweep.settings(cell, seed, choice), f"training.rounds={probed}", "evaluation.stop_at=null"]
-    project = replace(Project.open(settings, sweep.root, derived=True), scratch=scratch)
+    project = replace(Project.open_shared(settings, sweep.root, derived=True), scratch=scratch)
     start = time.perf_counter()
     record = probe(project, sweep.page.method_of(cell), seed)
     fixed = time.perf_counter() - start - record["seconds"]["per_round"] * probed

@@ -24,7 +24,7 @@ def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[s
     UserError where there are so many silos that groups of them are compared.
     """
     with thrown_away(root / "cache" / "diagnosed") as scratch:
-        project = replace(Project.open(settings, root, derived=True), scratch=scratch)
+        project = replace(Project.open_shared(settings, root, derived=True), scratch=scratch)
         _, answer = examined(project, PlainRunner())
     if answer["pairs_of"] == "groups":
         raise UserError(f"{len(answer['clients'])} silos are compared as groups, and not in pairs; make fewer silos.")

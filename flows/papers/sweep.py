@@ -208,7 +208,7 @@ class Sweep:
         """A run's."""
         from flows.experiment.project import Project
 
-        return Project.open(self.settings(cell, seed, choice), self.root, derived=True)
+        return Project.open_shared(self.settings(cell, seed, choice), self.root, derived=True)
 
     def quantity(self, cell: str) -> Quantity:
         """What a cell is judged by, as its records say; where there are none yet, as its settings do."""

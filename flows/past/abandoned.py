@@ -162,7 +162,7 @@ def _killed(root: Path) -> tuple[list[str], bool]:
     from tasks.recording.mlflow_store.killed_runs import mark_killed
 
     try:
-        tracking = Project.open(root=root).tracking
+        tracking = Project.open_shared(root=root).tracking
         ours = _ours(root)
     except UserError:  # the command itself tells the user
         return [], False

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from silos.errors import UserError
-from silos.rows import Task
-from silos.schema import Feature
+from silos.schema import Feature, Schema, Task, is_table, unnamed
 from silos.stored.client_table import ClientEntry, ClientTable, from_bytes
 
 FORMAT = 2
@@ -151,3 +150,11 @@ def _clients(path: Path, held: dict[str, Any]) -> ClientTable:
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def schema_of(manifest: Manifest) -> Schema:
+    """The schema of a folder of silos, also of one that was made before features had names."""
+    features = manifest.features
+    if not features and is_table(manifest.shape, manifest.dtype):
+        features = unnamed(manifest.shape[0])
+    return Schema(features, manifest.classes, manifest.task, manifest.shape, manifest.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 from models.model import Model
 from models.state import Private
 from silos.cohort import Cohort, Silos, Stack
-from tasks.running.workers import Call
+from tasks.running.worker_pools import Call
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tasks.running.step import ClientStep, Sealed, ServerStep
-from tasks.running.workers import Call, Workers
+from tasks.running.worker_pools import Call, Workers
 
 Step = TypeVar("Step", ClientStep, ServerStep)
 

@@ -19,8 +19,7 @@ from silos.ledgers.differencing import EVERY, OTHER
 from silos.ledgers.ledger import Ledger, Standing
 from silos.ledgers.refusals import Kind
 from silos.private import PrivateStore
-from silos.schema import schema_of
-from silos.stored.manifest import Manifest
+from silos.stored.manifest import Manifest, schema_of
 from tasks.diagnosis.own_rows import Mine
 from tasks.messages import LEAST_ROWS, ScaleMoments
 from tasks.running.opening import open_rows

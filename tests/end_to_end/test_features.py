@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from silos.schema import schema_of
-from silos.stored.manifest import read_manifest
+from silos.stored.manifest import read_manifest, schema_of
 from silos.stored.store import open_client, open_missing
 
 FEATURES = [

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from flows.experiment.method_settings import method_of
 from flows.method import Method, Report, describe, find, names, start, summaries
 from flows.params_file import read
 from silos.errors import UserError
@@ -160,7 +161,7 @@ def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(pro
     with pytest.raises(
         UserError, match=r"mine\.py, line 9: TypeError: object of type 'int' has no len\(\); mend the page\."
     ):
-        params.page("mine", project)
+        method_of(params, "mine", project)
 
 
 @pytest.mark.parametrize(

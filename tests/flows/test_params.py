@@ -3,6 +3,8 @@
 import pytest
 import yaml
 
+from flows.experiment.method_settings import method_of
+from flows.experiment.project import Project
 from flows.method import find, names
 from flows.methods.fedprox import FedProx
 from flows.params import Params
@@ -100,7 +102,7 @@ MISTAKES_OF_METHODS = {
 @pytest.mark.parametrize("override", MISTAKES)
 def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(project, override):
     with pytest.raises(UserError) as told:
-        read(project, [override])
+        Project.open([override], project)
     assert str(told.value) == f"params.yaml: {MISTAKES[override]}"
 
 
@@ -109,7 +111,7 @@ def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(
 def test_whichever_method_is_asked_for_a_mistake_in_any_methods_section_is_told(project, override, asked):
     params = read(project, [override])
     with pytest.raises(UserError) as told:
-        params.page(asked, project)
+        method_of(params, asked, project)
     assert str(told.value) == f"params.yaml: {MISTAKES_OF_METHODS[override]}"
 
 
@@ -184,7 +186,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
     params = read(project)
     assert params.clients.fraction == 1.0
     assert params.engine.kind == "auto"
-    assert params.page("fedprox", project) == FedProx()
+    assert method_of(params, "fedprox", project) == FedProx()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_a_number_with_a_zero_before_it_is_decimal(project):
 )
 def test_true_is_no_number(project, override):
     with pytest.raises(UserError, match=r"^params\.yaml: .* is (True|False); it must be a (whole )?number\.$"):
-        read(project, [override]).page("fedavg", project)
+        method_of(read(project, [override]), "fedavg", project)
 
 
 def test_what_looks_like_a_date_is_a_word(project):
@@ -358,7 +360,7 @@ def test_overrides_make_sections_that_the_file_left_out(project):
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     params = read(project, ["clients.dropout=0.5", "method.fedprox.proximal=0.25"])
     assert params.clients.dropout == 0.5
-    assert params.page("fedprox", project).proximal == 0.25
+    assert method_of(params, "fedprox", project).proximal == 0.25
 
 
 def test_the_last_override_of_a_key_counts(project):
@@ -369,10 +371,10 @@ def test_a_users_own_method_may_be_named_anywhere(project):
     page = "from flows.methods import fedavg\n\n\nclass Mine(fedavg.FedAvg):\n    x: int = 1\n"
     (project / "mine.py").write_text(page)
     params = read(project, ["extra_methods.mine=mine.py", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
-    assert params.page("mine", project).x == 4
+    assert method_of(params, "mine", project).x == 4
     params = read(project, ["extra_methods.mine=mine.py", "method.mine.x=four"])
     with pytest.raises(UserError) as told:
-        params.page("mine", project)
+        method_of(params, "mine", project)
     assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."
 
 

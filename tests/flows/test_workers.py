@@ -9,7 +9,7 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
-import tasks.running.workers
+import tasks.running.worker_pools
 from silos.cohort import make_stacks, open_stack
 from silos.errors import UserError
 from tasks.running import runner
@@ -67,7 +67,7 @@ def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run
 
 @pytest.mark.parametrize("kind", FAR)
 def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_run, folder, monkeypatch, workers_now):
-    monkeypatch.setattr(tasks.running.workers, "NEW_POOLS", 0)
+    monkeypatch.setattr(tasks.running.worker_pools, "NEW_POOLS", 0)
     expected = play_run("fedavg", "threads", 1)
     before = workers_now()
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(UserError) as said:

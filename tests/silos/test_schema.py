@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from silos.schema import Feature, Schema, schema_of
-from silos.stored.manifest import MANIFEST, read_manifest, to_json
+from silos.schema import Feature, Schema
+from silos.stored.manifest import MANIFEST, read_manifest, schema_of, to_json
 
 AGE = {"name": "age", "low": 0, "high": 120, "missing": {"fill": 40}}
 SEX = {"name": "sex", "kind": "categorical", "categories": [1, 2]}

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from flows.experiment.calls.luck import least, least_of, luck
 from flows.experiment.calls.sampling import Drawing, Memory
 from flows.experiment.calls.scored import validation_rows
-from flows.method import Report
+from flows.experiment.round_report import Report
 from flows.round import Problem, Round, tickets
 from silos.errors import UserError
 from tasks.messages import LEAST_ROWS

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flows.experiment.calls.luck import least, luck
-from flows.method import Report
+from flows.experiment.round_report import Report
 from flows.round import Problem, Round, tickets
 
 Memory = Mapping[str, Any]

@@ -13,6 +13,7 @@ from flows.console.printing.run_printing import (
     tuned_sentence,
 )
 from flows.experiment import prefect_page
+from flows.experiment.many_runs.planned_runs import Plan
 from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project
 from models.assessment.quantities import Quantity
@@ -24,15 +25,13 @@ NAME = "comparison"
 """Of that run; it has metrics of its own names, so that by whatever the other runs are ordered it is the last."""
 
 
-def about(project: Project, wanted: Mapping[str, Any]) -> str:
+def about(project: Project, wanted: Plan) -> str:
     """The note above the runs until the comparison is done."""
-    methods, seeds = ", ".join(wanted["methods"]), ", ".join(map(str, wanted["seeds"]))
-    return f"{methods} on {project.params.data.name} ({wanted['data_version']}), seeds {seeds}: running, or stopped."
+    methods, seeds = ", ".join(wanted.methods), ", ".join(map(str, wanted.seeds))
+    return f"{methods} on {project.params.data.name} ({wanted.data_version}), seeds {seeds}: running, or stopped."
 
 
-def tell_mlflow(
-    project: Project, name: str, wanted: Mapping[str, Any], comparison: dict[str, Any], flow_run: str
-) -> None:
+def tell_mlflow(project: Project, name: str, wanted: Plan, comparison: dict[str, Any], flow_run: str) -> None:
     """A store that is away is no reason to fail; told again, it is all there once. `flow_run`: its name in Prefect."""
     folder = project.runs / name
     tables = {"table.json": _methods(project, comparison), "runs.json": _runs(project, comparison)}
@@ -44,13 +43,13 @@ def tell_mlflow(
         experiment=name,
         name=NAME,
         tag=NAME,  # of all runs of its experiment, which is of this comparison alone
-        tags={"data_version": wanted["data_version"], "git_commit": git_commit(project.root)},
+        tags={"data_version": wanted.data_version, "git_commit": git_commit(project.root)},
         links=prefect_page.link(flow_run),
         params={
-            "methods": ", ".join(wanted["methods"]),
-            "seeds": ", ".join(map(str, wanted["seeds"])),
-            "reference": wanted["reference"],
-            "tune": wanted["tune"],
+            "methods": ", ".join(wanted.methods),
+            "seeds": ", ".join(map(str, wanted.seeds)),
+            "reference": wanted.reference,
+            "tune": wanted.tune,
         },
         quantity=project.quantity,
     )

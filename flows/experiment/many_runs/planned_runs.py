@@ -1,10 +1,22 @@
 """What is to come of a set of runs: how many rounds, and which of them an earlier command made."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from flows.console import screen
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a comparison runs: every method with every seed, on the rows of one data version."""
+
+    methods: list[str]
+    seeds: list[int]
+    reference: str
+    tune: int
+    data_version: str
 
 
 def say_plan(project: Project, experiment: str, runs: Sequence[str]) -> None:

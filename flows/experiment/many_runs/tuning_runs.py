@@ -12,9 +12,10 @@ from flows.console import screen
 from flows.console.ctrl_c import interruption
 from flows.console.printing.durations import duration
 from flows.experiment.calls.scored import validation_rows
-from flows.experiment.many_runs.planned_runs import say_plan, unfinished
+from flows.experiment.many_runs.planned_runs import Plan, say_plan, unfinished
 from flows.experiment.many_runs.settings_grid import Grid, as_yaml
 from flows.experiment.many_runs.tuned import Score, Tuned, grid_of, tuned, validation_score
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import run_name
 from flows.experiment.project import Project
 from flows.experiment.user_method import MethodError
@@ -25,12 +26,15 @@ from silos.errors import DivergedError, UserError
 from tasks.recording.json_files import unwritable
 
 
-def attempt(method: str, seed: int, settings: list[str], experiment: str, cell: str = "") -> dict[str, Any] | str:
-    """A run's result, or the reason why there is none; what would end other runs the same way is raised."""
+def attempt(project: Project, method: str, seed: int, experiment: str, cell: str = "") -> dict[str, Any] | str:
+    """A run's result, or the reason why there is none; what would end other runs the same way is raised.
+
+    Prefect's page shows the overrides of the project as the run's; the run has the project itself.
+    """
     try:
         # the outer flow's heartbeat tells that the process lives; joining one for each run would cost a second each
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            return run(method, seed, settings, resume=True, experiment=experiment, cell=cell)
+        with project.shared(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            return run(method, seed, project.overrides, resume=True, experiment=experiment, cell=cell)
     except Exception as error:
         if unwritable(error) or (isinstance(error, UserError) and not isinstance(error, MethodError | DivergedError)):
             raise
@@ -71,13 +75,13 @@ def first_setting(project: Project, method: str) -> list[str]:
 
 
 def tuned_methods(
-    project: Project, name: str, wanted: dict[str, Any], overrides: list[str]
+    project: Project, name: str, wanted: Plan
 ) -> tuple[dict[str, Tuned], dict[str, dict[str, Any] | str]]:
     """Every method's best settings on the first seed, and what came of its run with them.
 
     What is to come is said, and how long it takes once each has run once.
     """
-    settings, seeds, methods = wanted["tune"], wanted["seeds"], wanted["methods"]
+    settings, seeds, methods = wanted.tune, wanted.seeds, wanted.methods
     grids = {method: _grid(project, method) for method in methods}
     runs = _runs(wanted)
     say_plan(project, name, runs)
@@ -88,7 +92,7 @@ def tuned_methods(
 
     @cache
     def result(method: str, at: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
-        return attempt(method, seeds[0], [*overrides, *lines], name, cell_of(at))
+        return attempt(project.with_overrides(lines), method, seeds[0], name, cell_of(at))
 
     def score(method: str, at: int, lines: tuple[str, ...]) -> Score | None:
         found = result(method, at, lines)
@@ -107,13 +111,13 @@ def tuned_methods(
     return chosen, {method: result(method, best.at, tuple(best.settings)) for method, best in chosen.items()}
 
 
-def _runs(wanted: dict[str, Any]) -> list[str]:
+def _runs(wanted: Plan) -> list[str]:
     """The names of all that are known before anything has run."""
-    first, *others = wanted["seeds"]
+    first, *others = wanted.seeds
     return [
         run_name(method, *one)
-        for method in wanted["methods"]
-        for one in [*((first, cell_of(at)) for at in range(wanted["tune"])), *((seed, "") for seed in others)]
+        for method in wanted.methods
+        for one in [*((first, cell_of(at)) for at in range(wanted.tune)), *((seed, "") for seed in others)]
     ]
 
 
@@ -137,7 +141,7 @@ def _check_options(project: Project, method: str, options: dict[str, Any], probl
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
     try:
-        start(params.model_copy(update={"method": section}).page(method, project.root), problem)
+        start(method_of(params.model_copy(update={"method": section}), method, project.root), problem)
     except UserError as error:
         said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
         raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from flows.console.complaints import nearest
 from flows.experiment.evaluation import scored_model
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project, experiment
 from flows.experiment.scaling.agreed import scaled_as
@@ -55,7 +56,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
         checkpoint = folder.load_best(done["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing; {ANEW}.")
-    page = project.params.page(known["method"], project.root)
+    page = method_of(project.params, known["method"], project.root)
     round = Round(checkpoint.round, problem, problem.silos.clients, (), PlainRunner(), private)
     model = scored_model(page, project.silos, checkpoint.state, round)
     return FinishedRun(folder, project, known["method"], known["seed"], checkpoint.round, model, private)

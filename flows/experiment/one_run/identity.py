@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project
 from flows.method import Method
@@ -30,5 +31,5 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
     """UserError if `resume` would have to go on with other settings than the run was started with."""
     if experiment is not None:
         folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
-        asked = identity_of(project, project.problem(seed), project.params.page(method, project.root), method)
+        asked = identity_of(project, project.problem(seed), method_of(project.params, method, project.root), method)
         folder.check(asked, project.same_rows)

@@ -9,6 +9,7 @@ import torch
 
 from flows.console import screen
 from flows.experiment import prefect_page
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project, experiment
 from flows.method import Method
@@ -61,7 +62,7 @@ def _params(identity: dict[str, Any]) -> dict[str, Any]:
 
 def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
     """Options of all methods of a comparison, as text: MLflow's page draws a missing number next to the largest one."""
-    pages = {method: project.params.page(method, project.root) for method in methods}
+    pages = {method: method_of(project.params, method, project.root) for method in methods}
     return {
         f"method.{method}.{option}": "not used" for method, page in pages.items() for option in type(page).model_fields
     }

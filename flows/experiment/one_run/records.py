@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flows.method import Report
+from flows.experiment.round_report import Report
 from flows.round import Round
 from models.assessment.quantities import Quantity
 from silos.cohort import Silos

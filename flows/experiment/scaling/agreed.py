@@ -16,7 +16,7 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.private import PrivateStore
 from silos.scaling import AS_THEY_ARE, Scale, Scaling
-from silos.schema import schema_of
+from silos.stored.manifest import schema_of
 from tasks.messages import LEAST_ROWS, ScaleMoments
 from tasks.recording.json_files import ANEW, read_json, write_json
 from tasks.running.runner import PlainRunner, Runner

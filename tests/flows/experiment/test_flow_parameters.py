@@ -23,7 +23,7 @@ from flows.method import find, names
 from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import table_of
 from flows.params import Params
-from flows.params_file import read
+from flows.params_file import ParamsFile, read
 from flows.partition import partition
 from flows.reproduce import reproduce
 from flows.run import run
@@ -107,6 +107,19 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
     assert read_manifest(here / "data" / "mine").params["seed"] == 2
 
 
+def test_a_flow_run_from_outside_reads_params_once(from_outside, here, monkeypatch):
+    read, folders = ParamsFile.read, []
+
+    def count(root: Path) -> ParamsFile:
+        folders.append(root.resolve())
+        return read(root)
+
+    monkeypatch.setattr(ParamsFile, "read", count)
+    with flow_parameters.own(["data.seed=1"]):
+        from_outside(partition, overrides=["data.name=mine"])
+    assert folders == [here]
+
+
 def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
     with (
         flow_parameters.own(["extra_methods.own=own.py"]),
@@ -118,7 +131,7 @@ def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside
 def test_overrides_are_a_list_or_a_mapping_and_say_the_same(here):
     listed = ["training.rounds=20", "model.hidden=[8, 4]", "tracking.uri=null", "data.name='1'"]
     mapped = {"training.rounds": 20, "model.hidden": [8, 4], "tracking.uri": None, "data.name": "1"}
-    assert read(here, flow_parameters.admitted(mapped)) == read(here, flow_parameters.admitted(listed))
+    assert flow_parameters.open_project(mapped).params == flow_parameters.open_project(listed).params
     found = partition(overrides={"data.split": {"validation": 0, "test": 0.5}, "data.name": "one"})
     assert (found["name"], found["rows"]["validation"]) == ("one", 0)
 

@@ -5,6 +5,7 @@ import pytest
 
 from flows.experiment.calls.improving import Improving
 from flows.experiment.calls.sampling import BySize, Uniform
+from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
@@ -193,4 +194,4 @@ def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made
     monkeypatch.setattr("silos.machine.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
     project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
     with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
-        project.params.page(method, project.root).init(project.problem(0))
+        method_of(project.params, method, project.root).init(project.problem(0))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flows.experiment.many_runs.seed_ensemble import _model, _together
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.round import Round
@@ -24,7 +25,7 @@ def member(project):
 
 def _member(project, report, reported, validation):
     opened = Project.open([f"evaluation.report={report}"], project, derived=True)
-    page = opened.params.page("fedavg", opened.root)
+    page = method_of(opened.params, "fedavg", opened.root)
     start = page.init(opened.problem(0))
 
     def state(number: int) -> State:
@@ -65,7 +66,7 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
     """Fresh clients train in no member."""
     fresh = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
     opened = Project.open([fresh], project, derived=True)
-    page = opened.params.page("fedavg", opened.root)
+    page = method_of(opened.params, "fedavg", opened.root)
     members = []
     for seed in (0, 1):
         folder = RunFolder(opened.runs / "compare-x" / f"fedavg-seed{seed}")

@@ -7,21 +7,21 @@ from flows.experiment.project import Project
 from silos.errors import DivergedError, UserError
 
 
-def ended_by(error, monkeypatch):
+def ended_by(error, monkeypatch, folder):
     def run(*_, **__):
         raise error
 
     monkeypatch.setattr(tuning_runs, "run", run)
-    return tuning_runs.attempt("uefl", 0, [], "compare")
+    return tuning_runs.attempt(Project.open(root=folder), "uefl", 0, "compare")
 
 
-def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch):
-    assert ended_by(DivergedError("no finite numbers"), monkeypatch) == "no finite numbers"
+def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):
+    assert ended_by(DivergedError("no finite numbers"), monkeypatch, folder) == "no finite numbers"
 
 
-def test_what_would_end_every_run_is_raised(monkeypatch):
+def test_what_would_end_every_run_is_raised(monkeypatch, folder):
     with pytest.raises(UserError, match="a full disk"):
-        ended_by(UserError("a full disk"), monkeypatch)
+        ended_by(UserError("a full disk"), monkeypatch, folder)
 
 
 def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.mlflow_run import ticket
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project, new_experiment
@@ -17,7 +18,7 @@ def params_of(project: Path) -> Any:
 
     def ticket_of(kind: str, methods: list[str], method: str) -> dict[str, Any]:
         folder = RunFolder(opened.runs / new_experiment(opened, kind, {"methods": methods}) / f"{method}-seed0")
-        page = opened.params.page(method, project)
+        page = method_of(opened.params, method, project)
         identity = {"method": method, "seed": 0, "tag": "t", "data_version": "v"}
         identity["params"] = {"training": {"rounds": 3}, "method": page.model_dump(mode="json")}
         return dict(ticket(opened, page, identity, folder).params)

@@ -1,0 +1,48 @@
+"""The report of one round: what a method returns besides the new state."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tasks.recording.mlflow_names import fault
+
+if TYPE_CHECKING:  # they import torch, and the names of methods are needed before
+    from tasks.messages import Gradients, Update
+
+
+_COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides those of each split
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one round tells besides the new state: numbers of the round and of each client, and sentences for a person.
+
+    ValueError for a number that MLflow would not take, or a column that clients.csv has already.
+    """
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
+    said: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in self.numbers.items():
+            wrong = fault(name)
+            if wrong:
+                raise ValueError(f"Report: the number {name!r} {wrong}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"Report: the number {name!r} is {value!r}; give a number")
+        for column in self.rows:
+            if column in _COLUMNS or column.startswith(("test/", "validation/")):
+                raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
+
+    @classmethod
+    def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "Report":
+        """Each client's training loss and their mean over rows."""
+        losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
+        rows = sum(int(u.rows.sum()) for u in updates)
+        mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
+        return cls({"loss/train": mean}, {"train_loss": losses})
+
+    def beside(self, other: "Report") -> "Report":
+        """Both together; of what both name, the other's."""
+        return Report({**self.numbers, **other.numbers}, {**self.rows, **other.rows}, (*self.said, *other.said))
