@@ -23,7 +23,7 @@ from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.console.prefect_server import PrefectServer
-from flows.experiment.play_round import play as play_round
+from flows.experiment.trainer import play as play_round
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.gaussians import DEVIATION

@@ -12,9 +12,13 @@ from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTrackin
 from flows.experiment.callbacks.save_rounds import ClientStateCleanup, MemoryUse, RoundSaver
 from flows.experiment.callbacks.score_rounds import BestModel, EarlyStopping, Evaluation, StandardizerTraffic
 from flows.experiment.calls.sampling import called
+from flows.experiment.kept_optimisers import kept_optimisers
 from flows.experiment.one_run.run_context import RunContext
+from flows.experiment.round_report import Report
+from flows.method import Method
 from flows.params import EvaluationParams
-from flows.experiment.play_round import play
+from flows.round import Round
+from models.state import State
 
 
 @dataclass
@@ -107,3 +111,17 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
         RunNotes(),
         *extra,
     ]
+
+
+def play(method: Method, state: State, round: Round) -> tuple[State, Report]:
+    """Run the method's round: first for the clients that leave for good, then for those that take part.
+
+    Client optimizers that are kept continue from where the state has them, and are written back into it.
+    """
+    round, report = replace(round, optimisers=kept_optimisers(state)), Report()
+    if round.leaving:
+        state, report = method.leave(state, replace(round, clients=round.leaving, dropped=()))
+    if round.clients:
+        state, of_round = method.one_round(state, round)
+        report = report.beside(of_round)
+    return round.optimisers.into(state), report
