@@ -63,25 +63,21 @@ for file in ("mlflow.db", ".prefect/prefect.db"):
 """
 
 
-LONG = {
-    "end_to_end",
-    "test_delivery.py",
-    "test_docs.py",
-    "test_published_tables.py",
-    "test_workers.py",
-    "test_workloads.py",
-}
-
-
-ALONE = Path(__file__).parent / "flows" / "test_workers.py"
+LONG = {"end_to_end", "test_docs.py", "test_published_tables.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first: no worker of xdist is left alone with it at the end.
+    """Puts files that take long first, so that no worker of xdist is left alone with one at the end.
 
-    Before it one file that needs nothing of the others: two that start with what is made once would wait for each other.
+    `flows/test_workers.py` starts, since it waits for nothing that end-to-end tests make once for all workers.
     """
-    items.sort(key=lambda item: (item.path != ALONE, LONG.isdisjoint(item.path.parts)))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def order(item: pytest.Item) -> tuple[bool, bool]:
+        first = item.path.name == "test_workers.py" and "end_to_end" not in item.path.parts
+        return not first, LONG.isdisjoint(item.path.parts) and item.path not in slow
+
+    items.sort(key=order)
 
 
 @dataclass

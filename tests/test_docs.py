@@ -107,7 +107,7 @@ def test_every_link_leads_somewhere(page):
 
 @every_page
 def test_every_command_can_be_typed(page, folder):
-    targets = re.findall(r"^(\w+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for arguments in commands(page):
         if arguments[0] == "make":
             assert set(arguments[1:]) <= set(targets), arguments

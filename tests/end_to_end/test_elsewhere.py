@@ -11,6 +11,8 @@ import pytest
 
 from tasks.recording.mlflow_store.connection import connect
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def told(partitioned: Any, server: str, mlflow_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:

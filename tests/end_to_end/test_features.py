@@ -11,6 +11,8 @@ from silos.schema import schema_of
 from silos.stored.manifest import read_manifest
 from silos.stored.store import open_client, open_missing
 
+pytestmark = pytest.mark.slow
+
 FEATURES = [
     {"name": "age", "low": -2, "high": 2, "missing": {"fill": -0.25}},
     {"name": "smokes", "kind": "categorical", "categories": [0, 1]},

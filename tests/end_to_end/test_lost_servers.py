@@ -15,6 +15,8 @@ import pytest
 
 from flows.console.prefect_server import PrefectServer
 
+pytestmark = pytest.mark.slow
+
 COMMAND = Path(sys.executable).parent / "siloflow"
 ROUNDS = 25
 

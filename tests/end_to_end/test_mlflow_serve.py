@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ASKING = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 OWN = (
     "data.name=visits",

@@ -14,6 +14,8 @@ from sklearn.datasets import load_wine
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = ("c0", "c1", "c2")
 SETTINGS = {
     "data.name": "wine",

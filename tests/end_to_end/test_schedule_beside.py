@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NEVER_SOON = "0 0 29 2 *"
 
 

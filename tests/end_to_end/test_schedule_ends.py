@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NEVER_SOON = "0 0 29 2 *"
 TYPED = ("schedule", NEVER_SOON, "fedavg", "--set", "training.rounds=5000")
 

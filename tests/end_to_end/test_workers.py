@@ -8,7 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from silos.machine.locks import changing
+
+pytestmark = pytest.mark.slow
 
 TYPED = ("run", "fedavg", "--set", "training.rounds=4", "--json", "--set")
 PROCESSES = (*TYPED, "runner.kind=processes", "--set", "runner.workers=2")
