@@ -86,6 +86,7 @@ def test_a_killed_run_goes_on_with_its_own_settings_only(finished: Any, stopped:
     assert _steps(folder, run["mlflow_run_id"]) == {tuple(range(1, ROUNDS + 1))}
 
 
+@pytest.mark.slow
 def test_a_run_ends_well_without_mlflow_and_delivers_later(finished: Any, server: str) -> None:
     folder = replace(finished.folder, server=server)
     with socket.socket() as closed:

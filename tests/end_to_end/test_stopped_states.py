@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 TYPED = ("compare", "fedavg", "--seeds", "0", "--set", "training.rounds=150")
-CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+CODES = {signal.SIGKILL: -9, signal.SIGINT: 130}  # SIGTERM goes the way of SIGINT: see test_schedule_ends
 
 
 @pytest.mark.parametrize("by", CODES, ids=lambda by: by.name)
