@@ -29,7 +29,14 @@ def twenty(world):
 
 
 @pytest.mark.usefixtures("prefect")
-@pytest.mark.parametrize(("kind", "overrides"), [("threads", []), ("processes", [NOISE]), ("dask", [])])
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        ("threads", []),
+        pytest.param("processes", [NOISE], marks=pytest.mark.slow),
+        pytest.param("dask", [], marks=pytest.mark.slow),
+    ],
+)
 def test_workers_find_what_one_thread_finds(kind, overrides, twenty, monkeypatch):
     own, before = twenty
     monkeypatch.chdir(own.folder)

@@ -41,6 +41,7 @@ TRIALS = {
 read_once = cache(table_of)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "table", "scale"), EVERY)
 def test_every_cell_of_every_table_is_a_project_that_can_be_run(paper, table, scale):
     """All choices of a grid are opened for the first cell that has the grid, and one choice for the others."""

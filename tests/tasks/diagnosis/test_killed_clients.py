@@ -50,6 +50,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [None, {"epsilon": 4.0, "budget": 4.0}], ids=["counts", "noise"])
 def test_after_a_kill_the_next_process_tells_the_same_and_spends_nothing_more(noise, silos_of, asked, tmp_path):
     rng = np.random.default_rng(0)
