@@ -210,6 +210,7 @@ def test_the_records_that_leave_a_client_are_all_listed():
     )
 
 
+@pytest.mark.slow
 def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_classes(folder, play):
     page = CHECKOUT / "docs" / "bring-your-data.md"
     typed(folder, sys.executable, "-c", block_with(page, "python", "mine.npz"))
@@ -230,6 +231,7 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     assert not math.isfinite(diverged)
 
 
+@pytest.mark.slow
 def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_and_in_texture_most(folder):
     page = CHECKOUT / "docs" / "diagnose.md"
     typed(folder, sys.executable, "-c", block_with(page, "python", "cancer.npz"))
@@ -240,6 +242,7 @@ def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_an
     assert [line["feature"] for line in found["ranking"][:2]] == ["worst texture", "texture error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["visits.csv", "mine.npz"])
 def test_the_table_and_the_arrays_of_the_readme_reach_a_comparison(folder, prefect, file):
     quick = "--set training.rounds=2 --set comparison.seeds=[0]"

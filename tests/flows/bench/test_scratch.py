@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BENCH = """
 import sys
 from flows.bench.contest import child, scratch

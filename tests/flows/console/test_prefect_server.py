@@ -11,6 +11,8 @@ import pytest
 
 from flows.console.prefect_server import PrefectServer
 
+pytestmark = pytest.mark.slow
+
 START = """
 from pathlib import Path
 from flows.console.prefect_server import PrefectServer

@@ -13,6 +13,8 @@ import pytest
 from flows.console import running_server
 from flows.console.prefect_server import PrefectServer
 
+pytestmark = pytest.mark.slow
+
 KEEP = """
 import sys
 from pathlib import Path

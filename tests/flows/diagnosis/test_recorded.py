@@ -20,6 +20,8 @@ from silos.errors import UserError
 from tasks.recording.json_files import finite
 from tasks.recording.mlflow_store.connection import connect
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["$a$ and $b$", "<b>bold</b>", "c|d_e_"]
 COLUMN = [{"kind": "column", "column": "client"}]
 PICTURES = ["pairs.png", "features.png", "closely.png"]
@@ -133,7 +135,6 @@ def test_a_store_that_is_away_is_said_and_is_no_reason_to_fail(project, answer, 
     assert again["folder"] in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("last", ["draw_pairs", "draw_ranking", "draw_close_ups", "page", "write_bytes"])
 def test_what_is_stopped_on_the_way_is_no_finished_report(project, answer, prefect, monkeypatch, last):
     before = set((project / "runs").glob("diagnose-*"))

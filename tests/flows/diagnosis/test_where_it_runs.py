@@ -10,6 +10,8 @@ from flows.diagnose import diagnose, examined
 from flows.diagnosis.against import examined_against
 from tasks.running.runner import PlainRunner
 
+pytestmark = pytest.mark.slow
+
 NOISE = "diagnose.noise={epsilon: 8}"
 
 
@@ -33,8 +35,8 @@ def twenty(world):
     ("kind", "overrides"),
     [
         ("threads", []),
-        pytest.param("processes", [NOISE], marks=pytest.mark.slow),
-        pytest.param("dask", [], marks=pytest.mark.slow),
+        ("processes", [NOISE]),
+        ("dask", []),
     ],
 )
 def test_workers_find_what_one_thread_finds(kind, overrides, twenty, monkeypatch):
