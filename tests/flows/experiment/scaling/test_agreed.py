@@ -72,6 +72,7 @@ def agreed_of(folder: Path, result: dict) -> dict:
     return json.loads((folder / result["folder"] / "scaling.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "local_only", "pooled", "conditional", "virtual"])
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method, folder, play_run, raw):
