@@ -57,7 +57,7 @@ def dvc(folder: Path, *arguments: str) -> None:
 def beside(project: Any, *arguments: str) -> subprocess.CompletedProcess:
     """A command beside another in the same folder."""
     started = project.start(*arguments)
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=200)
     return subprocess.CompletedProcess(arguments, started.returncode, out, err)
 
 
@@ -150,7 +150,7 @@ def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(hi
         subprocess.run(["git", "checkout", "-q", "HEAD", "data.dvc"], cwd=project.path, check=True)
         dvc(project.path, "checkout", "--force")  # knows no locks
         run.send_signal(signal.SIGCONT)
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=200)
     finally:
         run.kill()
         run.communicate()

@@ -68,7 +68,7 @@ def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[
     for deployment, parameters in asked:
         body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
         started.append(api(f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
-    end = time.monotonic() + 200
+    end = time.monotonic() + 250
     while time.monotonic() < end:
         time.sleep(0.5)
         runs = {r["id"]: r for r in api("/flow_runs/filter", {"flow_runs": {"id": {"any_": started}}})}

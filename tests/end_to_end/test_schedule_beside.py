@@ -46,7 +46,7 @@ def served(partitioned: Any, finished: Any, tmp_path: Path, until: Any) -> Any:
 def end(process: subprocess.Popen) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(200)
 
 
 def answers(port: int) -> bool:

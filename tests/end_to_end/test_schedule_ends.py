@@ -53,11 +53,11 @@ def test_a_second_schedule_is_refused_and_a_signal_to_the_command_alone_ends_it_
 ) -> None:
     folder, process = busy
     second = folder.start("schedule", NEVER_SOON, "local_only")
-    _, error = second.communicate(timeout=120)
+    _, error = second.communicate(timeout=200)
     assert second.returncode == 2
     assert error.startswith("error: schedule: got a second one in this project, expected one.")
     process.send_signal(by)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == code
     assert re.fullmatch(r"stopped; nothing is lost: [^\n]*\n", said)
     assert deployments(folder) == []
@@ -83,7 +83,7 @@ def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_
             assert folder.in_prefect("select name from flow_run where state_type = 'SCHEDULED'") == []
         finally:
             again.send_signal(signal.SIGTERM)
-            _, said = again.communicate(timeout=60)
+            _, said = again.communicate(timeout=200)
     assert said.startswith("closed what a stopped command had left running: ")
     assert again.returncode == 143
     assert deployments(folder) == []

@@ -27,7 +27,7 @@ def test_a_stopped_comparison_is_closed_by_the_next_command_and_finished_by_a_re
             time.sleep(0.002)
         process.send_signal(by)
     finally:
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=200)
     assert process.returncode == CODES[by]
     last = said.splitlines()[-1:]
     assert last == (

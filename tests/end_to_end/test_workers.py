@@ -55,7 +55,7 @@ def test_one_that_is_interrupted_before_a_run_began_is_told_of_none_to_resume(pa
         process = folder.start("compare", "fedavg")
         assert process.stderr.readline() == "waiting for another to end\n"
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
     assert process.returncode == 130
     assert said.splitlines()[-1] == "stopped; nothing is lost: run it again."
 
