@@ -164,21 +164,21 @@ class Folder:
             start_new_session=True,  # a process group, as a terminal gives it
         )
 
-    def start_waiting(self, *arguments: str, **options: Any) -> subprocess.Popen:
+    def start_waiting(self, *arguments: str, verb: str = "run", **options: Any) -> subprocess.Popen:
         """Starts FedAvg as the method `waits`, and returns the process when round 1 is over and round 2 waits.
 
         `waiting` are the arguments that start it, and `go_on` lets it go on.
         """
         (self.path / "waits.py").write_text(WAITS)
-        process = self.start(*self.waiting(*arguments), **options)
+        process = self.start(*self.waiting(*arguments, verb=verb), **options)
         while not (self.path / "waits").exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         return process
 
-    def waiting(self, *arguments: str) -> tuple[str, ...]:
-        """`siloflow run waits`, with more arguments."""
-        return ("run", "waits", "--set", "extra_methods.waits=waits.py", *arguments)
+    def waiting(self, *arguments: str, verb: str = "run") -> tuple[str, ...]:
+        """`siloflow run waits` or another verb, with more arguments."""
+        return (verb, "waits", "--set", "extra_methods.waits=waits.py", *arguments)
 
     def go_on(self) -> None:
         """Lets a run that waits go on."""

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,19 @@ def test_methods_lists_them_all_outside_of_any_project(tmp_path: Path) -> None:
     assert found["local_only"]["model"] == "personal"
     assert set(found["fedprox"]["options"]) == {"proximal"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_project_is_made_of_a_table_and_a_client_of_it_tells_its_statistics(
+    folder_at: Callable[..., Any], server: str, tmp_path: Path
+) -> None:
+    rows = [f"{('north', 'south')[at % 2]},{at},{'ill' if at > 120 else 'well'}" for at in range(200)]
+    (tmp_path / "visits.csv").write_text("\n".join(["hospital,age,outcome", *rows]), encoding="utf-8")
+    made = folder_at(tmp_path, server).type("init", "study", "--data", "visits.csv", alone=True).out
+    assert made.split()[:2] == ["made", "study:"]
+    study = folder_at(tmp_path / "study", server)
+    assert study.type("partition", "--json").json["clients"] == 2
+    told = study.type("stats", "north", "--json").json
+    assert len(told["statistics"]) == sum(kind["length"] for kind in told["kinds"]) > 0
 
 
 def test_an_ascii_terminal_shows_hostile_names_as_text(tmp_path: Path, environment: dict[str, str]) -> None:
