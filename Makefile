@@ -26,7 +26,7 @@ check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README t
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
-	@$(BIN)/python -m pytest tests/test_docs.py
+	@$(BIN)/python -m pytest tests/test_docs.py -m "not slow"
 
 docs: $(INSTALLED)   ## Write the tables of docs/ that are made from records
 	@$(BIN)/python -m flows.papers.writing.doc_tables

@@ -16,7 +16,7 @@ from tasks.running import runner
 from tasks.running.dealing import deal
 from tasks.running.step import Sealed
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
 
 PLACES = [("threads", 1), ("threads", 2), ("processes", 2), ("dask", 2)]
 FAR = ["processes", "dask"]
@@ -42,7 +42,6 @@ def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, 
     assert tasks == [*zip(["run fedavg-seed0"] * 4, [11, 19, 19, 19], strict=True), *[("run local_only-seed0", 16)] * 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_a_page_with_steps_messages_and_networks_of_its_own_runs_in_worker_processes(name, play_run, pools):
     """They have no such module, and what they send back is what the page knows."""
@@ -54,7 +53,6 @@ def test_a_page_with_steps_messages_and_networks_of_its_own_runs_in_worker_proce
     assert here["bytes"] == there["bytes"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAR)
 def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run, pools, folder, told):
     pools(kind)
@@ -67,7 +65,6 @@ def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run
         assert told.said == ["a worker process died in train; the step is run again in a new one."]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAR)
 def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_run, folder, monkeypatch, workers_now):
     monkeypatch.setattr(tasks.running.workers, "NEW_POOLS", 0)

@@ -99,6 +99,7 @@ def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method,
     assert not (folder / beforehand["folder"] / "scaling.json").exists()
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_training_rows_and_the_same_wherever_tasks_run(folder, play_run, pools, raw):
     pools("processes")
     asked = [*settings("raw_regression", "regression"), *BOTH]
