@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-MORE = ("--seeds", "0", "--set", "training.rounds=3")
+MORE = ("--seeds", "0", "--reference", "waits", "--set", "training.rounds=3")
 CODES = {signal.SIGKILL: -9, signal.SIGINT: 130}  # SIGTERM goes the way of SIGINT: see test_schedule_ends
 
 
