@@ -2,26 +2,31 @@
 PYTHON ?= $(firstword $(foreach minor,11 12 13,$(shell command -v python3.$(minor))) python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# as many workers as there are cores, and at most four
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check docs look clean
+.PHONY: help run test test-all check docs look clean
 
 help:            ## What there is to type
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 run: $(INSTALLED)    ## Partition the embedded digits, compare four methods, print the table
 	@$(BIN)/siloflow partition
 	@$(BIN)/siloflow compare
 
-test: $(INSTALLED)   ## The whole suite, on up to four cores
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+test: $(INSTALLED)   ## The fast tests: all but those marked slow
+	@$(PYTEST) -m "not slow"
+
+test-all: $(INSTALLED)  ## Every test
+	@$(PYTEST)
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README tells the truth
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache > .venv/imports.log || { cat .venv/imports.log; exit 1; }
-	@$(BIN)/python -m pytest tests/test_docs.py
+	@$(BIN)/python -m pytest tests/test_docs.py -m "not slow"
 
 docs: $(INSTALLED)   ## Write the tables of docs/ that are made from records
 	@$(BIN)/python -m flows.papers.writing.doc_tables

@@ -108,7 +108,7 @@ def test_every_link_leads_somewhere(page):
 
 @every_page
 def test_every_command_can_be_typed(page, folder):
-    targets = re.findall(r"^(\w+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for arguments in commands(page):
         if arguments[0] == "make":
             assert set(arguments[1:]) <= set(targets), arguments
@@ -211,6 +211,7 @@ def test_the_records_that_leave_a_client_are_all_listed():
     )
 
 
+@pytest.mark.slow
 def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_classes(folder, play):
     page = CHECKOUT / "docs" / "bring-your-data.md"
     typed(folder, sys.executable, "-c", block_with(page, "python", "mine.npz"))
@@ -231,6 +232,7 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     assert not math.isfinite(diverged)
 
 
+@pytest.mark.slow
 def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_and_in_texture_most(folder):
     page = CHECKOUT / "docs" / "diagnose.md"
     typed(folder, sys.executable, "-c", block_with(page, "python", "cancer.npz"))
@@ -241,6 +243,7 @@ def test_the_table_of_the_docs_that_is_split_by_texture_differs_in_its_inputs_an
     assert [line["feature"] for line in found["ranking"][:2]] == ["worst texture", "texture error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["visits.csv", "mine.npz"])
 def test_the_table_and_the_arrays_of_the_readme_reach_a_comparison(folder, prefect, file):
     quick = "--set training.rounds=2 --set comparison.seeds=[0]"

@@ -31,6 +31,21 @@ from flows.console.prefect_server import PrefectServer
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"
 PATIENCE = 200.0  # seconds in which a command must end
+WAITS = """
+import time
+from pathlib import Path
+
+from flows.methods import fedavg
+
+
+class Waits(fedavg.FedAvg):
+    def one_round(self, state, round):
+        if round.number == 2:
+            Path("waits").touch()
+            while not Path("goes-on").exists():
+                time.sleep(0.01)
+        return super().one_round(state, round)
+"""
 NOISE = re.compile(r"warning|traceback|exception|\bINFO\b|\berror\b", re.IGNORECASE)
 
 
@@ -137,17 +152,37 @@ class Folder:
     def _forked(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         return FORKING.run(arguments, self.path, self._environment())
 
-    def start(self, *arguments: str, out: int | IO[str] = subprocess.DEVNULL) -> subprocess.Popen:
-        """The same, without waiting."""
+    def start(self, *arguments: str, out: int | IO[str] = subprocess.DEVNULL, **more: str) -> subprocess.Popen:
+        """The same, without waiting; `more` are variables of its environment."""
         return subprocess.Popen(
             [COMMAND, *arguments],
             cwd=self.path,
-            env=plain_environment(),
+            env={**plain_environment(), **more},
             stdout=out,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,  # a process group, as a terminal gives it
         )
+
+    def start_waiting(self, *arguments: str, verb: str = "run", **options: Any) -> subprocess.Popen:
+        """Starts FedAvg as the method `waits`, and returns the process when round 1 is over and round 2 waits.
+
+        `waiting` are the arguments that start it, and `go_on` lets it go on.
+        """
+        (self.path / "waits.py").write_text(WAITS)
+        process = self.start(*self.waiting(*arguments, verb=verb), **options)
+        while not (self.path / "waits").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        return process
+
+    def waiting(self, *arguments: str, verb: str = "run") -> tuple[str, ...]:
+        """`siloflow run waits` or another verb, with more arguments."""
+        return (verb, "waits", "--set", "extra_methods.waits=waits.py", *arguments)
+
+    def go_on(self) -> None:
+        """Lets a run that waits go on."""
+        (self.path / "goes-on").touch()
 
     def copy(self, to: Path, server: str | None = None) -> "Folder":
         """This folder as it is, at another place."""

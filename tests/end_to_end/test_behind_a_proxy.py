@@ -3,6 +3,10 @@
 import http.server
 import threading
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 class Proxy(http.server.BaseHTTPRequestHandler):
     """Refuses everything, and remembers it."""

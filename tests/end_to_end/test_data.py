@@ -57,7 +57,7 @@ def dvc(folder: Path, *arguments: str) -> None:
 def beside(project: Any, *arguments: str) -> subprocess.CompletedProcess:
     """A command beside another in the same folder."""
     started = project.start(*arguments)
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=200)
     return subprocess.CompletedProcess(arguments, started.returncode, out, err)
 
 
@@ -66,19 +66,17 @@ def third_round(run: Path) -> bool:
     return bool(list(run.glob("fedavg-seed0/journal/000003*")))
 
 
+@pytest.mark.slow
 def test_diagnose_against_a_version_names_the_turned_silo_and_leaves_data_alone(history: Any) -> None:
     project, first = history
     asked = ("diagnose", "--against", "HEAD~1", "--set", ONE_TURNED)
-    found = project.type(*asked, "--json").json
+    found = project.type(*asked, "--json", "--exit-code", code=1).json
     assert {pair["client"]: pair["types"] for pair in found["pairs"] if pair["types"]} == {"c04": ["feature"]}
     assert found["since"] == first["data_version"]
     said = " ".join(project.type(*asked).out.split())
     assert "c04: inputs moved, P(x), since HEAD~1" in said
     assert git(project.path, "status", "--short") == ""
-    moved = project.type(*asked, "--json", "--exit-code", code=1)
-    assert [pair["client"] for pair in moved.json["pairs"] if pair["types"]] == ["c04"]
     project.type("diagnose", "--against", "HEAD", "--exit-code", "--set", ONE_TURNED, code=0)
-    project.type("diagnose", "--against", "nowhere", "--exit-code", "--set", ONE_TURNED, code=2)
     alone = project.type("diagnose", "--exit-code", "--set", ONE_TURNED, code=2)
     assert alone.err == "error: --exit-code: got no --against, expected a version. Add --against VERSION.\n"
     mistake = project.type("diagnose", "--against", "nowhere", "--set", ONE_TURNED, code=2)
@@ -108,6 +106,7 @@ def test_a_turned_silo_is_the_only_difference_and_the_old_version_gives_the_old_
     assert again["metrics"] == first["metrics"]
 
 
+@pytest.mark.slow
 def test_a_version_comes_back_from_a_remote_folder(history: Any, tmp_path: Path) -> None:
     project, first = history
     dvc(project.path, "remote", "add", "-d", "store", str(tmp_path / "store"))
@@ -130,6 +129,7 @@ def test_data_that_nobody_recorded_are_not_thrown_away(history: Any) -> None:
     assert file.read_bytes().endswith(b" ")
 
 
+@pytest.mark.slow
 def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(history: Any) -> None:
     project, first = history
     project.type("data", "use", "HEAD~1")
@@ -150,7 +150,7 @@ def test_nothing_changes_data_under_a_run_and_what_gets_past_the_lock_ends_it(hi
         subprocess.run(["git", "checkout", "-q", "HEAD", "data.dvc"], cwd=project.path, check=True)
         dvc(project.path, "checkout", "--force")  # knows no locks
         run.send_signal(signal.SIGCONT)
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=200)
     finally:
         run.kill()
         run.communicate()
@@ -214,6 +214,7 @@ def test_a_published_table_is_repeated_cell_by_cell_and_not_twice(folder: Any) -
     assert set(estimate["seconds"]) == {"alike", "few"}
 
 
+@pytest.mark.slow
 def test_what_a_partition_leaves_out_and_how_uneven_its_groups_are_is_said(folder: Any) -> None:
     """1,797 digits at 15 %: 269 would go to all, 260 go round ten clients, and the last 9 of the others are left out."""
     scheme = "data.scheme=[{kind: balanced, clients: 10, percent: 15, authors_deal: true}]"

@@ -16,6 +16,8 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.new_project import params_template
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PREFECT = Path(sys.executable).parent / "prefect"
 ONE_ROUND = ["training.rounds=1"]
@@ -50,12 +52,8 @@ def deployed(
     try:
         yield lambda path, body: ask(server + path, body), folder
     finally:
-        worker.terminate()  # a shell's background jobs do not hear of ctrl-C
-        try:
-            worker.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
+        os.killpg(worker.pid, signal.SIGKILL)  # how Prefect's worker ends is not what is tested, and takes it a minute
+        worker.wait()
 
 
 def ask(url: str, body: dict[str, Any]) -> Any:
@@ -70,7 +68,7 @@ def ended(api: Any, *asked: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[
     for deployment, parameters in asked:
         body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
         started.append(api(f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
-    end = time.monotonic() + 200
+    end = time.monotonic() + 250
     while time.monotonic() < end:
         time.sleep(0.5)
         runs = {r["id"]: r for r in api("/flow_runs/filter", {"flow_runs": {"id": {"any_": started}}})}
@@ -91,19 +89,17 @@ def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mista
     by_path = there["flows/compare.py:compare"]  # the one whose parameters Prefect checks
     made, *_ = ended(api, (there["flows.partition.partition"], {}))
     assert made["state"]["type"] == "COMPLETED", made["state"]
-    one, compared, wrong, forbidden = ended(
+    one, compared, wrong = ended(
         api,
         (there["flows.run.run"], filled(there["flows.run.run"], method="fedavg", overrides=ONE_ROUND)),
         (by_path, filled(by_path, methods=["fedavg"], seeds=[1], overrides=ONE_ROUND)),
         (there["flows.run.run"], {"method": "fedavgg"}),
-        (there["flows.run.run"], {"method": "fedavg", "overrides": ["extra_methods.own=own.py"]}),
     )
     assert [run["state"]["type"] for run in (one, compared)] == ["COMPLETED", "COMPLETED"], (one, compared)
     assert len(list(folder.glob("runs/run-*/fedavg-seed0/result.json"))) == 1
     assert len(list(folder.glob("runs/compare-*/fedavg-seed1/result.json"))) == 1
-    assert [run["state"]["type"] for run in (wrong, forbidden)] == ["FAILED", "FAILED"]
+    assert wrong["state"]["type"] == "FAILED"
     assert wrong["state"]["message"] == "there is no method 'fedavgg'; did you mean fedavg?"
-    assert forbidden["state"]["message"].startswith("extra_methods is not for a flow run's parameters")
     logged = api("/logs/filter", {"logs": {"flow_run_id": {"any_": [wrong["id"]]}}})
     assert "there is no method 'fedavgg'; did you mean fedavg?" in {line["message"] for line in logged}
     assert not [line for line in logged if "Traceback" in line["message"]]

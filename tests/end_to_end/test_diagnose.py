@@ -20,10 +20,11 @@ def digits(partitioned: Any, tmp_path_factory: pytest.TempPathFactory, server: s
     return partitioned[0].copy(tmp_path_factory.mktemp("diagnose") / "digits", server)
 
 
-def test_the_embedded_project_s_three_angles_are_found_and_what_large_ones_do_is_said(
+def test_the_embedded_project_s_three_angles_are_found_and_asked_again_silos_tell_the_same(
     digits: Any, assert_quiet: Any
 ) -> None:
     answer = digits.type("diagnose")
+    (first,) = (json.loads(file.read_text()) for file in digits.path.glob("runs/diagnose-*/report.json"))
     assert_quiet(answer.err)
     said = " ".join(answer.out.split())
     assert said.startswith("The 9 silos fall into 3 groups that are alike inside; 27 of 36 pairs differ.")
@@ -34,22 +35,22 @@ def test_the_embedded_project_s_three_angles_are_found_and_what_large_ones_do_is
     assert "look closer" in said
     assert max(map(len, answer.out.splitlines())) <= 80
 
-
-def test_json_is_the_report_on_disk_and_asked_again_silos_tell_the_same(digits: Any) -> None:
-    first, second = (digits.type("diagnose", "--json") for _ in range(2))
-    assert first.out.count("\n") == 1
-    assert first.json["groups"] == [UPRIGHT, TURNED, UPSIDE_DOWN]
-    folder = digits.path / first.json["folder"]
-    assert json.loads((folder / "report.json").read_text()) == first.json
-    for picture in first.json["pictures"]:
+    again = digits.type("diagnose", "--json")
+    assert again.out.count("\n") == 1
+    second = again.json
+    assert second["groups"] == [UPRIGHT, TURNED, UPSIDE_DOWN]
+    folder = digits.path / second["folder"]
+    assert json.loads((folder / "report.json").read_text()) == second
+    for picture in second["pictures"]:
         assert (folder / picture).read_bytes().startswith(PNG)
-    assert first.json["folder"] != second.json["folder"]
+    assert first["folder"] != second["folder"]
     for name in ("matrices", "pairs", "ranking", "sentences"):
-        assert first.json[name] == second.json[name]
+        assert first[name] == second[name]
     runs = digits.mlflow().search_runs([digits.mlflow().get_experiment_by_name("diagnoses").experiment_id])
-    assert {Path(first.json["folder"]).name, Path(second.json["folder"]).name} <= {run.info.run_name for run in runs}
+    assert {Path(one["folder"]).name for one in (first, second)} <= {run.info.run_name for run in runs}
 
 
+@pytest.mark.slow
 def test_against_a_version_that_is_the_same_nothing_moved_and_the_command_ends_in_peace(
     partitioned: Any, tmp_path: Path, assert_quiet: Any
 ) -> None:
@@ -63,6 +64,7 @@ def test_against_a_version_that_is_the_same_nothing_moved_and_the_command_ends_i
     assert answer.out.startswith("Of 9 silos that could be compared, none moved since HEAD.")
 
 
+@pytest.mark.slow
 def test_groups_of_a_table_that_are_known_are_found_with_what_parts_them(
     partitioned: Any, tmp_path: Path, server: str
 ) -> None:
@@ -92,6 +94,7 @@ def test_groups_of_a_table_that_are_known_are_found_with_what_parts_them(
     assert next(iter(pairs[frozenset(("plain", "moved"))]["features"])) == "age"
 
 
+@pytest.mark.slow
 def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
     partitioned: Any, tmp_path: Path, server: str
 ) -> None:

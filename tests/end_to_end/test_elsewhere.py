@@ -11,6 +11,8 @@ import pytest
 
 from tasks.recording.mlflow_store.connection import connect
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def told(partitioned: Any, server: str, mlflow_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -71,7 +73,7 @@ def test_ui_shows_the_server_and_starts_only_prefects_page(
         process = folder.start("ui", "--prefect-port", str(port), out=screen)
         said = until(screen.name, "ctrl-C ends Prefect's page; MLflow's is served elsewhere, and goes on.", process)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert f"MLflow   {mlflow_server.url}/#/experiments?" in said
     (newest,) = [line for line in said.splitlines() if "(newest comparison)" in line]
     assert newest.split()[0].startswith(f"{mlflow_server.url}/#/experiments/")

@@ -10,6 +10,8 @@ import yaml
 from silos.stored.manifest import read_manifest, schema_of
 from silos.stored.store import open_client, open_missing
 
+pytestmark = pytest.mark.slow
+
 FEATURES = [
     {"name": "age", "low": -2, "high": 2, "missing": {"fill": -0.25}},
     {"name": "smokes", "kind": "categorical", "categories": [0, 1]},

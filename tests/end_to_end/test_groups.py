@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
+pytestmark = pytest.mark.slow
+
 DATA = [
     "--set",
     "data.scheme=[{kind: equal, clients: 9}, {kind: rotation, angles: [0, 90, 180]}, "

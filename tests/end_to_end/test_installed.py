@@ -13,6 +13,8 @@ import pytest
 
 from flows.papers.writing.listing import listing
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WHERE = "import flows, tasks, models, silos; print(*(p.__file__ for p in (flows, tasks, models, silos)), sep='\\n')"
 TYPED = """

@@ -15,8 +15,11 @@ import pytest
 
 from flows.console.prefect_server import PrefectServer
 
+pytestmark = pytest.mark.slow
+
 COMMAND = Path(sys.executable).parent / "siloflow"
-ROUNDS = 25
+ROUNDS = 6
+SET = ("--json", "--set", f"training.rounds={ROUNDS}")
 
 
 def kill_server(pid: int) -> None:
@@ -26,18 +29,12 @@ def kill_server(pid: int) -> None:
     found[0].kill()
 
 
-def wait_for_rounds(folder: Path, process, count: int = 3) -> None:
-    while len(list(folder.glob("runs/*/*/journal/*"))) < count:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
-
-
 def test_a_run_whose_own_server_is_killed_ends_whole_and_prefect_has_all_of_it(partitioned, tmp_path, living):
     folder = partitioned[0].copy(tmp_path / "project")
     with (tmp_path / "screen.txt").open("w+") as screen:
-        process = folder.start("run", "fedavg", "--json", "--set", f"training.rounds={ROUNDS}", out=screen)
-        wait_for_rounds(folder.path, process)
+        process = folder.start_waiting(*SET, out=screen)
         kill_server(process.pid)
+        folder.go_on()
         assert process.wait(200) == 0, process.stderr.read()
         said = process.stderr.read()
     assert json.loads((tmp_path / "screen.txt").read_text())["rounds"] == ROUNDS
@@ -60,12 +57,9 @@ def test_a_run_whose_server_elsewhere_is_gone_for_good_ends_whole_in_a_sentence(
     monkeypatch.setenv("PREFECT_HOME", str(home / ".prefect"))
     server = PrefectServer(home)
     server.wait()
-    command = [COMMAND, "run", "fedavg", "--json", "--set", f"training.rounds={ROUNDS}"]
-    pipe = subprocess.PIPE
-    environment = {**folder._environment(), "PREFECT_API_URL": server.url}
-    process = subprocess.Popen(command, cwd=folder.path, env=environment, stdout=pipe, stderr=pipe, text=True)
-    wait_for_rounds(folder.path, process)
+    process = folder.start_waiting(*SET, out=subprocess.PIPE, PREFECT_API_URL=server.url)
     server.stop()
+    folder.go_on()
     out, said = process.communicate(timeout=250)
     assert process.returncode == 0, said
     assert json.loads(out)["rounds"] == ROUNDS

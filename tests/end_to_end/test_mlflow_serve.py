@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ASKING = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 OWN = (
     "data.name=visits",
@@ -86,8 +88,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str
     yield serve
     for process in started:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def strict(text: bytes) -> Any:

@@ -4,10 +4,13 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -63,7 +66,7 @@ def in_python(partitioned: Any, tmp_path: Path, environment: dict[str, str]) -> 
     return typed
 
 
-def test_a_script_gets_what_the_command_prints_quietly_and_a_mistake_without_prefects_frames(in_python, living):
+def test_a_script_gets_what_the_command_prints_quietly_and_a_mistake_without_prefects_frames(in_python, living, server):
     folder, done = in_python(SCRIPT)
     *trace, mistake = done.stderr.strip().splitlines()
     assert mistake == "silos.errors.UserError: there is no method 'fedavgg'; did you mean fedavg?"
@@ -71,7 +74,9 @@ def test_a_script_gets_what_the_command_prints_quietly_and_a_mistake_without_pre
     assert len(trace) < 8
     assert "site-packages" not in done.stderr
     (line,) = done.stdout.splitlines()
-    from_command = folder.type("run", "fedavg", "--seed", "1", "--set", "training.rounds=2", "--json").json
+    from_command = (
+        replace(folder, server=server).type("run", "fedavg", "--seed", "1", "--set", "training.rounds=2", "--json").json
+    )
     differ = {"seconds", "folder", "mlflow_run_id"}
     (_, called) = json.loads(line)
     assert called.keys() == from_command.keys()

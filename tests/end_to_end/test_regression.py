@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+pytestmark = pytest.mark.slow
+
 CLIENTS, ROUNDS, METHODS = ("c00", "c01", "c02", "c03"), 5, ("fedavg", "local_only")
 SETTINGS = {
     "data.name": "lines",

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["training.epochs=1", "evaluation={every: 100, report: last}"]
 ABOUT = {"title": "t", "source": "made for this test", "known_errors": "none"}
 DIGITS = {

@@ -69,6 +69,7 @@ def test_two_comparisons_stand_beside_each_other_on_the_seeds_that_both_have(
     assert "training.rounds: 4 → 2" in folder.type("results", two["first"], two["second"]).out
 
 
+@pytest.mark.slow
 def test_where_one_scored_fewer_clients_the_difference_is_of_those_that_both_scored_and_says_so(
     two: dict[str, Any], finished: Any, tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from sklearn.datasets import load_wine
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = ("c0", "c1", "c2")
 SETTINGS = {
     "data.name": "wine",
@@ -112,9 +114,10 @@ def test_the_logged_model_takes_raw_rows(wine: Any, scaled: Any) -> None:
     assert np.mean(labels == load_file(rows)["test_y"]) == pytest.approx(reported)
 
 
-@pytest.mark.parametrize("at", ["scaling.json", "checkpoint.safetensors"])
-def test_a_killed_run_ends_with_the_same_bits_and_bytes(at: str, wine: Any, scaled: Any, tmp_path: Path) -> None:
-    folder = wine.copy(tmp_path / "killed")
+def test_a_run_killed_once_clients_have_told_moments_ends_with_the_same_bits_and_bytes(
+    wine: Any, scaled: Any, tmp_path: Path
+) -> None:
+    folder, at = wine.copy(tmp_path / "killed"), "scaling.json"
     before = {*folder.path.glob(f"runs/*/*/{at}")}
     first = folder.start("run", "pooled", "--json", *typed(**SCALED))
     try:

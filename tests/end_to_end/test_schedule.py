@@ -42,7 +42,7 @@ def schedule(partitioned: Any, tmp_path: Path) -> Any:
             time.sleep(0.1)
         yield folder, re.search(r"Prefect's page: (\S+)", said)[1] + "/api"
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(200)
 
 
 def ask(url: str, body: dict[str, Any]) -> Any:
@@ -77,7 +77,7 @@ def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_b
     url = f"{api}/deployments/{deployment['id']}/create_flow_run"
     started = {name: ask(url, {"parameters": p, "state": {"type": "SCHEDULED"}})["id"] for name, p in asked.items()}
     states: dict[str, Any] = {}
-    end = time.monotonic() + 180
+    end = time.monotonic() + 250
     while len(states) < len(started) and time.monotonic() < end:
         time.sleep(0.5)
         for run in ask(f"{api}/flow_runs/filter", {"flow_runs": {"id": {"any_": list(started.values())}}}):

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NEVER_SOON = "0 0 29 2 *"
 
 
@@ -44,7 +46,7 @@ def served(partitioned: Any, finished: Any, tmp_path: Path, until: Any) -> Any:
 def end(process: subprocess.Popen) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(200)
 
 
 def answers(port: int) -> bool:
@@ -55,21 +57,19 @@ def answers(port: int) -> bool:
     return True
 
 
-def test_the_next_schedule_has_its_page_where_the_last_one_had_it(served: Any, port: Any) -> None:
+def test_pages_are_of_the_schedules_server_which_outlives_them_and_the_next_schedule_has_the_same_page(
+    served: Any, port: Any
+) -> None:
     asked = port()
     first, page = served("schedule", NEVER_SOON, "fedavg", "--port", str(asked))
     assert page == asked
-    end(first)
-    assert not answers(asked)
-    _, again = served("schedule", NEVER_SOON, "fedavg")
-    assert again == asked
-    assert answers(asked)
-
-
-def test_pages_beside_a_schedule_are_of_its_server_which_outlives_them(served: Any, port: Any) -> None:
-    _, page = served("schedule", NEVER_SOON, "fedavg", "--port", str(port()))
     pages, shared = served("ui", "--mlflow-port", str(port()))
     assert shared == page
     end(pages)
     assert pages.returncode == 0
+    assert answers(page)
+    end(first)
+    assert not answers(page)
+    _, again = served("schedule", NEVER_SOON, "fedavg")
+    assert again == page
     assert answers(page)

@@ -97,6 +97,7 @@ def test_the_global_model_answers_raw_rows_as_reported_and_refuses_to_be_a_clien
     )
 
 
+@pytest.mark.slow
 def test_an_ensemble_answers_raw_rows_as_reported(finished: Any, server: str) -> None:
     folder = replace(finished.folder, server=server)
     asked = ("--set", "model.members=2", "--set", "training.rounds=2", "--json")
@@ -116,6 +117,7 @@ def test_private_weights_are_not_logged_unless_asked_for(finished: Any) -> None:
     assert names == {"clients.csv"}
 
 
+@pytest.mark.slow
 def test_personal_models_answer_for_their_client_and_refuse_a_stranger(unusual: Any, personal: dict[str, Any]) -> None:
     folder = unusual.folder.path
     found = answers(folder, personal, [CLIENT, "c04", "c99"])
@@ -125,6 +127,7 @@ def test_personal_models_answer_for_their_client_and_refuse_a_stranger(unusual: 
     assert "c00, c01, c02" in found["c99"]
 
 
+@pytest.mark.slow
 def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_client_makes(
     finished: Any, server: str, tmp_path: Path
 ) -> None:
@@ -159,6 +162,7 @@ def test_a_conditional_model_answers_as_reported_given_the_statistics_that_the_c
     assert json.loads((tmp_path / "own.json").read_text())["statistics"] == numbers
 
 
+@pytest.mark.slow
 def test_no_artifact_is_a_pickle(finished: Any, unusual: Any) -> None:
     roots = [folder.path / "runs" for folder in (finished.folder, unusual.folder)]
     files = [path for root in roots for path in root.rglob("*") if path.is_file()]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def records(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
     """The run's journal."""

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-TYPED = ("compare", "fedavg", "--seeds", "0", "--set", "training.rounds=150")
-CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+pytestmark = pytest.mark.slow
+
+MORE = ("--seeds", "0", "--reference", "waits", "--set", "training.rounds=3")
+CODES = {signal.SIGKILL: -9, signal.SIGINT: 130}  # SIGTERM goes the way of SIGINT: see test_schedule_ends
 
 
 @pytest.mark.parametrize("by", CODES, ids=lambda by: by.name)
@@ -18,14 +20,14 @@ def test_a_stopped_comparison_is_closed_by_the_next_command_and_finished_by_a_re
 ) -> None:
     folder = partitioned[0].copy(tmp_path / "project")
     known, logged = len(folder.flow_runs()), folder.mlflow_runs()
-    process = folder.start(*TYPED)
+    process = folder.start_waiting(*MORE, verb="compare")
     try:
         while not list(folder.path.glob("runs/compare-*/*/delivered.json")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.002)
         process.send_signal(by)
     finally:
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=200)
     assert process.returncode == CODES[by]
     last = said.splitlines()[-1:]
     assert last == (
@@ -38,9 +40,10 @@ def test_a_stopped_comparison_is_closed_by_the_next_command_and_finished_by_a_re
     assert new_in_mlflow(folder, logged) == {"KILLED": 1, "FINISHED": 1}
     closed = [line for line in following.err.splitlines() if line.startswith("closed what a stopped command had left ")]
     if by == signal.SIGKILL:
-        assert [("'run fedavg-seed0'" in line, "'fedavg-seed0' in MLflow" in line) for line in closed] == [(True, True)]
+        assert [("'run waits-seed0'" in line, "'waits-seed0' in MLflow" in line) for line in closed] == [(True, True)]
     assert list((folder.path / "runs" / "open").iterdir()) == []
-    folder.type(*TYPED, "--resume")
+    folder.go_on()
+    folder.type(*folder.waiting(*MORE, verb="compare"), "--resume")
     assert folder.not_over() == []
     assert new_in_mlflow(folder, logged) == {"FINISHED": 3}
 

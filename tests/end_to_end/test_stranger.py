@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CLIENTS = ("Hôpital St-Anne", "ward 3/b", "../up", "日本", "only cats", "one row")
 CLASSES = ("cat", "dog", "naïve newt")

@@ -8,6 +8,8 @@ import pytest
 
 from silos.stored.manifest import read_manifest
 
+pytestmark = pytest.mark.slow
+
 SOURCE = "{kind: table, path: visits.csv, label: outcome, client: hospital, missing: {fill: 0}}"
 OWN = ("data.name=visits", f"data.source={SOURCE}", "data.scheme=[{kind: column, column: client}]")
 SET = tuple(part for each in OWN for part in ("--set", each))

@@ -15,6 +15,8 @@ from models.served_model import Answering
 from silos.stored.manifest import read_manifest
 from silos.stored.store import open_client
 
+pytestmark = pytest.mark.slow
+
 MODEL = ("--set", "model={kind: mlp, hidden: [16], dropout: 0.2}", "--set", "training.epochs=1")
 STAGES = "{arm: paper, words: 8, first_rounds: 1, more_rounds: 1, tolerance: -1, stages: 3}"
 TINY = ("--set", "model={kind: cnn, channels: [4, 4], kernel: 3, hidden: [8], dropout: 0.1}")

@@ -19,7 +19,7 @@ def ports():
     return found
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("by", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(
     by, finished, ports, tmp_path, living, until
 ):
@@ -33,16 +33,16 @@ def test_both_servers_answer_on_loopback_alone_and_are_gone_with_the_command(
         asked = urllib.request.Request(
             f"http://127.0.0.1:{mlflow}/api/2.0/mlflow/experiments/search", search, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             assert any(e["name"].startswith("compare-") for e in json.load(answer)["experiments"])
-        urllib.request.urlopen(f"http://127.0.0.1:{prefect}/api/health", timeout=20).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{prefect}/api/health", timeout=60).close()
         heard = listening(process.pid)
         assert {address for address, _ in heard} == {"127.0.0.1"}
         assert {mlflow, prefect} <= {port for _, port in heard}
         assert not [command for command in living(folder.path) if "mlflow.db" in command]  # it might hold a password
         process.send_signal(by)
-        process.wait(30)
-    end = time.monotonic() + 20
+        process.wait(120)
+    end = time.monotonic() + 60
     while living(folder.path) and time.monotonic() < end:
         time.sleep(0.1)
     assert living(folder.path) == []

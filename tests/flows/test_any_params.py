@@ -331,19 +331,22 @@ def is_an_answer_or_a_sentence(code: int, out: str, err: str) -> None:
     assert code == 0 or err.strip()
 
 
-@settings(max_examples=120, print_blob=True)
+@pytest.mark.slow
+@settings(max_examples=40, print_blob=True)
 @given(files(), st.sampled_from(["run fedavg", "run uefl", "run conditional", "compare", "partition", "methods"]))
 def test_any_params_are_answered(type_, content, command):
     is_an_answer_or_a_sentence(*type_(command.split(), content))
 
 
-@settings(max_examples=120, print_blob=True)
+@pytest.mark.slow
+@settings(max_examples=40, print_blob=True)
 @given(COMMANDS, overrides())
 def test_any_command_is_answered(type_, arguments, more):
     is_an_answer_or_a_sentence(*type_([*arguments, *more]))
 
 
-@settings(max_examples=100, print_blob=True)
+@pytest.mark.slow
+@settings(max_examples=40, print_blob=True)
 @given(PARTITIONS)
 def test_any_source_and_scheme_are_answered(type_, arguments):
     is_an_answer_or_a_sentence(*type_(arguments))

@@ -20,6 +20,8 @@ from flows.papers.sweep import Sweep
 from flows.reproduce import reproduce
 from silos.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).parents[2]
 MEANWHILE = """
 from flows.methods import fedavg

@@ -16,7 +16,7 @@ from tasks.running import runner
 from tasks.running.dealing import deal
 from tasks.running.step import Sealed
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
 
 PLACES = [("threads", 1), ("threads", 2), ("processes", 2), ("dask", 2)]
 FAR = ["processes", "dask"]

@@ -528,6 +528,7 @@ def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch(
         RowWise(NORMALISING, (8, 8), 4)
 
 
+@pytest.mark.slow
 @each_network
 def test_an_exported_program_answers_any_number_of_rows_as_the_engine_does(network):
     weights, context, rows, _ = at_work(network, torch.float32)

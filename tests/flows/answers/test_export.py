@@ -20,7 +20,7 @@ from tasks.recording import exported_files
 from tasks.recording.exported_files import CARD, write_exported
 from tasks.recording.json_files import write_json
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
 
 NEEDS_ONNX = pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime") is None, reason="the extra onnx (onnx, onnxscript, onnxruntime) is missing"

@@ -11,6 +11,8 @@ import pytest
 
 from flows.console.prefect_server import PrefectServer
 
+pytestmark = pytest.mark.slow
+
 START = """
 from pathlib import Path
 from flows.console.prefect_server import PrefectServer
@@ -42,7 +44,7 @@ def test_servers_that_start_at_once_in_a_new_project_all_answer_and_keep_their_d
 def test_a_server_that_cannot_start_is_quoted(tmp_path):
     (tmp_path / ".prefect" / "prefect.db").mkdir(parents=True)
     process = start(tmp_path)
-    said = process.communicate(timeout=120)[1].strip().splitlines()[-1]
+    said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
     assert (
         "does not answer; the last line of its log is: (sqlite3.OperationalError) unable to open database file; see"
         in said
@@ -58,7 +60,7 @@ def test_a_server_without_room_for_its_tables_is_told(tmp_path, small_disk, fill
         fill(ballast)
         os.truncate(ballast, ballast.stat().st_size - room)
         process = start(tmp_path / "disk")
-        said = process.communicate(timeout=120)[1].strip().splitlines()[-1]
+        said = process.communicate(timeout=200)[1].strip().splitlines()[-1]
     assert said.endswith(f"/.prefect does not answer: the file system {tmp_path / 'disk'} is full; free some space.")
 
 

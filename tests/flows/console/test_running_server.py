@@ -13,6 +13,8 @@ import pytest
 from flows.console import running_server
 from flows.console.prefect_server import PrefectServer
 
+pytestmark = pytest.mark.slow
+
 KEEP = """
 import sys
 from pathlib import Path
@@ -44,7 +46,7 @@ def test_a_server_that_runs_is_used_and_stays_for_those_who_use_it_when_its_keep
     keeper, url = kept
     server = PrefectServer(tmp_path)
     assert server.url == url
-    assert server.wait() < 10
+    server.wait()
     assert keeper.communicate(timeout=PATIENCE)[0].strip() == "False"
     assert running_server.join(tmp_path / ".prefect") is None  # nobody new
     server.wait()

@@ -10,6 +10,8 @@ import pytest
 
 from flows.diagnosis.earlier_version import earlier
 
+pytestmark = pytest.mark.slow
+
 LOOKS = """
 import sys
 from pathlib import Path

@@ -20,6 +20,8 @@ from silos.errors import UserError
 from tasks.recording.json_files import finite
 from tasks.recording.mlflow_store.connection import connect
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["$a$ and $b$", "<b>bold</b>", "c|d_e_"]
 COLUMN = [{"kind": "column", "column": "client"}]
 PICTURES = ["pairs.png", "features.png", "closely.png"]

@@ -14,6 +14,8 @@ from flows.diagnose import diagnose
 from tasks.recording.json_files import finite
 from tasks.recording.mlflow_store.connection import connect
 
+pytestmark = pytest.mark.slow
+
 PICTURES = ["features.png", "closely.png"]
 
 

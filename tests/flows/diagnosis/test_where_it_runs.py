@@ -10,6 +10,8 @@ from flows.diagnose import diagnose, examined
 from flows.diagnosis.against import examined_against
 from tasks.running.runner import PlainRunner
 
+pytestmark = pytest.mark.slow
+
 NOISE = "diagnose.noise={epsilon: 8}"
 
 
@@ -29,7 +31,14 @@ def twenty(world):
 
 
 @pytest.mark.usefixtures("prefect")
-@pytest.mark.parametrize(("kind", "overrides"), [("threads", []), ("processes", [NOISE]), ("dask", [])])
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        ("threads", []),
+        ("processes", [NOISE]),
+        ("dask", []),
+    ],
+)
 def test_workers_find_what_one_thread_finds(kind, overrides, twenty, monkeypatch):
     own, before = twenty
     monkeypatch.chdir(own.folder)

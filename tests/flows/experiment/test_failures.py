@@ -32,7 +32,7 @@ from tasks.running.workers import check
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
-PLACES = [("threads", 2), ("processes", 2)]
+PLACES = [("threads", 2), pytest.param("processes", 2, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +332,10 @@ def test_a_file_that_may_not_grow_is_told(fails, folder):
 
 @pytest.mark.parametrize(
     ("place", "method", "kind", "workers"),
-    [("runs", "fedavg", "threads", 1), ("private", "local_only", "processes", 2)],
+    [
+        ("runs", "fedavg", "threads", 1),
+        pytest.param("private", "local_only", "processes", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder, small_disk, fill):
     pools(kind)

@@ -15,6 +15,8 @@ from models.assessment.quantities import QUANTITIES
 from silos.machine.files import write_bytes
 from tasks.recording.result_tables import write_client_table
 
+pytestmark = pytest.mark.slow
+
 HALF = 24  # rounds; by then all that a run needs is imported, started and cached
 WEIGHTS = 4 * (64 * 2048 + 2048 + 2048 * 10 + 10)  # bytes of the global model of the run
 ACCURACY = QUANTITIES["classification"]

@@ -9,6 +9,8 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.experiment.scaling.run_notes import notes_of_scores
 
+pytestmark = pytest.mark.slow
+
 SOME = ("evaluation.clients=2",)
 
 

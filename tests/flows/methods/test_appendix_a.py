@@ -11,6 +11,8 @@ from models.networks.dense import MLP
 from models.training.objectives import SquaredError
 from models.training.optimisers import SGD
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "appendix-a.md").read_text(encoding="utf-8")
 
 

@@ -25,6 +25,8 @@ from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client, summary
 from tasks.scoring.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west"}
 FEATURES, CLASSES, LENGTH = 5, 3, 15

@@ -16,6 +16,8 @@ from tasks.recording.round_metrics import by_client, summary
 from tasks.running.opening import open_rows, open_weights
 from tasks.scoring.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
 SILOS = {"one_class": "same", "common": ["validation"]}
 INNER = MLP(5, (6,), 3, dropout=0.2)

@@ -20,6 +20,8 @@ from tasks.codebooks.projection import projection
 from tasks.recording.round_metrics import by_client
 from tasks.scoring.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
 DOMAINS = {"oslo": "north", "lyon": "south", "rome": "south", "bonn": "north"}

@@ -20,6 +20,8 @@ from tasks.grouping.overlap import Overlapping, candidates
 from tasks.messages import RightRows
 from tasks.running.opening import open_weights
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 3, "e": 10}
 COMMON = {"common": ["validation"], "validation": 8}
 

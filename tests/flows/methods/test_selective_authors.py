@@ -14,6 +14,8 @@ from silos.cohort import Stack, open_stack
 from silos.errors import UserError
 from tasks.running.opening import open_weights
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"a": 13, "b": 5, "c": 8}
 COMMON = {"common": ["validation"], "validation": 8}
 PLAIN = {"averaging": "mean", "starts": "common", "weighting": "rows"}

@@ -1,5 +1,6 @@
 """UEFL reduces to what it must, extends whom it must, and resumes inside any stage."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,8 @@ from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_rows, open_weights
 from tasks.scoring.evaluate import evaluate
+
+pytestmark = pytest.mark.slow
 
 CLIENTS = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 9}
 AUTHORS = {"words": 4, "first_rounds": 2, "more_rounds": 1, "tolerance": -1.0, "stages": 3}
@@ -141,16 +144,17 @@ def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(proble
 
 
 @pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"extend": "shared"}, "authors"])
-@pytest.mark.parametrize("killed", [1, 2, 3, 4])
-def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, killed, problem, play, tmp_path):
-    page = page_of(options)
-    whole = play(page, problem, [1, 2, 3, 4, 5], private=PrivateStore(str(tmp_path / "whole")))
-    half = play(page, problem, range(1, killed + 1), private=PrivateStore(str(tmp_path / "half")))
-    save_state(tmp_path / "checkpoint", half.state, killed)
-    state, number, _ = load_state(tmp_path / "checkpoint")
-    rest = range(number + 1, 6)
-    resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / "half")))
-    assert resumed.state.sha256() == whole.state.sha256()
+def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, problem, play, tmp_path):
+    page, private, whole = page_of(options), tmp_path / "whole", None
+    for number in range(1, 6):
+        whole = play(page, problem, [number], state=whole, private=PrivateStore(str(private))).state
+        save_state(tmp_path / f"checkpoint{number}", whole, number)
+        shutil.copytree(private, tmp_path / f"killed{number}")
+    for killed in range(1, 5):
+        state, number, _ = load_state(tmp_path / f"checkpoint{killed}")
+        rest = range(number + 1, 6)
+        resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / f"killed{killed}")))
+        assert resumed.state.sha256() == whole.sha256()
 
 
 @pytest.mark.parametrize("options", [{}, "authors", {"start": "centres", "warm_up": 1}])

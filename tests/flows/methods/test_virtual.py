@@ -18,6 +18,8 @@ from models.training.optimisers import SGD, Adam
 from silos.errors import UserError
 from tasks.sites.visit import POSTERIOR
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 9}
 WAYS = {
     "plain": {},

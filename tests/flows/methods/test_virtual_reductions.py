@@ -27,6 +27,8 @@ from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_rows, open_weights
 from tasks.scoring.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 GAUSSIAN = ("dense0.weight", "dense1.weight")
 

@@ -16,6 +16,8 @@ from models.shift.printed.paper import Readings, distance_at_equal_priors
 from models.shift.printed.paper_statistics import statistics_of
 from models.shift.printed.paper_verdict import judged
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = table_of("shift-types", "traps", "cpu").cells
 PUBLISHED_SEED = 1
 

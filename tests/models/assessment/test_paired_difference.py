@@ -146,6 +146,7 @@ def test_a_single_row_a_client_proves_nothing(seeds):
     assert not found.distinguishable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 10])
 @pytest.mark.parametrize("sizes", [[50] * 9, [5, 10, 20, 40, 80, 160]])
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
@@ -234,6 +235,7 @@ def test_numbers_on_a_single_row_a_client_prove_nothing(seeds):
     assert found == Difference(4.25, -np.inf, np.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 10])
 @pytest.mark.parametrize(
     ("sizes", "scales"),

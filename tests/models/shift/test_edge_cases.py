@@ -21,7 +21,7 @@ NONE, FEATURE, LABEL, CONCEPT = (
     [False, False, True],
 )
 LOOKS = {"guarded": (guarded.evidence, LEAST_ROWS), "moments": (by_moments.evidence, by_moments.LEAST_ROWS)}
-few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def two(first, second, seed=1, rows=600, noise=True):

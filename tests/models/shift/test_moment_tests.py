@@ -8,6 +8,8 @@ from scipy import stats
 
 from models.shift import class_moments, moment_tests, tables
 
+pytestmark = pytest.mark.slow
+
 
 def moments_of(values: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
     """(classes, 5) of one feature of one client; NaN for classes under ten rows, as a client withholds them."""

@@ -13,7 +13,7 @@ from models.shift.pairs import all_pairs, labels
 from models.shift.screening import chances, on_shared_bins, together
 from models.shift.told.summaries import LEAST_ROWS, Layout, joined, summary
 
-few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def slowly(told):

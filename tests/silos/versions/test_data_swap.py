@@ -9,6 +9,8 @@ from silos.versions.data_swap import recover, replace_data
 from silos.versions.digest import folder_digest
 from silos.versions.dvc_version import record_text, recorded
 
+pytestmark = pytest.mark.slow
+
 PREPARATION = """
 import shutil
 from pathlib import Path

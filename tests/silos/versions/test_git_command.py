@@ -14,6 +14,8 @@ from silos.versions import history
 from silos.versions.dvc_version import record, recorded
 from silos.versions.new_repository import versioned
 
+pytestmark = pytest.mark.slow
+
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]

@@ -53,6 +53,7 @@ def versions(data: Path, tmp_path: Path) -> tuple[str, str]:
     return first, second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before data/", "half way"])
 @pytest.mark.parametrize("revision", ["HEAD~1", "HEAD"])
 def test_use_that_was_killed_changed_nothing_and_can_be_repeated(moment, revision, versions, data, tmp_path):
@@ -81,6 +82,7 @@ def test_without_a_kill_a_mixture_of_two_versions_is_somebodys_own(data, tmp_pat
         use(tmp_path, "HEAD~1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device"), MemoryError])
 @pytest.mark.parametrize("step", ["_repository", "write_bytes", "rename", "last rename"])
 def test_whatever_ends_it_everything_is_as_before(step, error, versions, data, tmp_path, monkeypatch):

@@ -15,6 +15,8 @@ from tasks.diagnosis.look_again import doubted, look_again
 from tasks.messages import ForeseenCounts
 from tasks.running.runner import PlainRunner
 
+pytestmark = pytest.mark.slow
+
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
 SIX = [
     {"name": f"x{at}", "low": -8, "high": 8}

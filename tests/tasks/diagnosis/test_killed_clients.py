@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,27 +19,38 @@ from silos.ledgers.ledger import Ledger
 ASK = """
 import os, pickle, signal, sys
 from pathlib import Path
-synced, seen = os.fsync, 0
-
-def kill_then(file):
-    global seen
-    seen += 1
-    if seen == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    synced(file)
-
-os.fsync = kill_then
 from silos.cohort import Cohort, Stack
 from silos.private import PrivateStore
 from tasks.diagnosis.tell_shift import tell_shift
-silos, question, budget = pickle.loads(Path(sys.argv[1]).read_bytes())
-cohort = Cohort(silos, (Stack(silos.clients, 3),))
-for message in tell_shift.fn(cohort, private=PrivateStore(sys.argv[2]), question=question, budget=budget):
-    for client, counts in zip(message.clients, message.counts, strict=True):
-        print(client, counts.numpy().tobytes().hex())
+synced, seen = os.fsync, 0
+
+def tell(moment, to):
+    def kill_then(file):
+        global seen
+        seen += 1
+        if seen == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        synced(file)
+
+    os.fsync = kill_then
+    silos, question, budget = pickle.loads(Path(sys.argv[1]).read_bytes())
+    cohort = Cohort(silos, (Stack(silos.clients, 3),))
+    with open(to, "w") as told:
+        for message in tell_shift.fn(cohort, private=PrivateStore(sys.argv[2]), question=question, budget=budget):
+            for client, counts in zip(message.clients, message.counts, strict=True):
+                print(client, counts.numpy().tobytes().hex(), file=told)
+
+for line in sys.stdin:
+    moment, to = line.split()
+    child = os.fork()
+    if not child:
+        tell(int(moment), to)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [None, {"epsilon": 4.0, "budget": 4.0}], ids=["counts", "noise"])
 def test_after_a_kill_the_next_process_tells_the_same_and_spends_nothing_more(noise, silos_of, asked, tmp_path):
     rng = np.random.default_rng(0)
@@ -47,12 +59,13 @@ def test_after_a_kill_the_next_process_tells_the_same_and_spends_nothing_more(no
     private, clients = tmp_path / "private" / "own", silos_of(rows, features=features)
     found = asked(clients, noise=noise)  # what is asked; the answers are of another private folder
     writes, left = 6 if noise is None else 5, []  # of a client: see test_ledger_processes
-    for moment in (2, writes + 1, writes + 1):
-        assert process(tmp_path, private, clients, found.question, noise, moment).returncode == -signal.SIGKILL
-        left.append(kept(private, clients.clients))
-    assert len(left[0]) == 0
-    assert 0 < len(left[1]) < len(left[2]) < 3, "each is in the middle of the stack"
-    first, second = (process(tmp_path, private, clients, found.question, noise, 0).stdout for _ in range(2))
+    with asking(tmp_path, private, clients, found.question, noise) as ask:
+        for moment in (2, writes + 1, writes + 1):
+            assert ask(moment)[0] == -signal.SIGKILL
+            left.append(kept(private, clients.clients))
+        assert len(left[0]) == 0
+        assert 0 < len(left[1]) < len(left[2]) < 3, "each is in the middle of the stack"
+        (_, first), (_, second) = ask(0), ask(0)
     assert first == second
     told = dict(line.split() for line in first.splitlines())
     assert set(told) == {"a", "b", "c"}
@@ -64,12 +77,25 @@ def test_after_a_kill_the_next_process_tells_the_same_and_spends_nothing_more(no
         assert (entries[0].rho > 0) == (noise is not None)
 
 
-def process(tmp_path, private, clients, question, noise, kill_at):
+@contextmanager
+def asking(tmp_path, private, clients, question, noise):
+    """Yields a function that asks from a forked process, and returns its exit code and what clients answered.
+
+    The process is killed at the given sync; at 0 it is not.
+    """
     budget = rho(noise["budget"], 1e-5) if noise else None
     (tmp_path / "asked.pickle").write_bytes(pickle.dumps((clients, question, budget)))
-    command = [sys.executable, "-c", ASK, str(tmp_path / "asked.pickle"), str(private), str(kill_at)]
+    command = [sys.executable, "-c", ASK, str(tmp_path / "asked.pickle"), str(private)]
     here = {**os.environ, "PYTHONPATH": str(Path(silos.__file__).parents[1])}
-    return subprocess.run(command, env=here, capture_output=True, text=True, check=False)
+    with subprocess.Popen(command, env=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+
+        def ask(moment):
+            parent.stdin.write(f"{moment} {tmp_path / 'told'}\n")
+            parent.stdin.flush()
+            return int(parent.stdout.readline()), (tmp_path / "told").read_text()
+
+        yield ask
+        parent.stdin.close()
 
 
 def kept(private, clients):

@@ -41,7 +41,9 @@ def scale(make_problem, make_round, tmp_path):
     return tell
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(SIZES, st.sampled_from([0.0, 0.4, 0.9]), st.booleans())
 def test_of_the_same_rows_nobody_is_refused_and_what_is_left_are_ten_rows_or_none(
     silos_of, asked, scale, sizes, missing, diagnosed_first

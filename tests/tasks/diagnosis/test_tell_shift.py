@@ -22,7 +22,9 @@ from tasks.running.runner import PlainRunner
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
 MISSING = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]
 UNBOUNDED_MISSING = [{"name": "a"}, {"name": "b", "missing": {"fill": 0}}]
-few_examples = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few_examples = settings(
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def odd(seed, sizes, copies=0, missing=0.0):

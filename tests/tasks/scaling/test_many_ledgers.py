@@ -54,13 +54,16 @@ def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_t
 ):
     monkeypatch.setattr("tasks.scaling.tell_moments._BESIDE", beside)
     sync, at_once, now = os.fsync, Counter(), Counter()
-    lock = threading.Lock()
+    lock, enough = threading.Lock(), threading.Event()
 
     def slow(file):
         with lock:
             now["inside"] += 1
             at_once[now["inside"]] += 1
-        time.sleep(0.05)
+            if now["inside"] >= least:
+                enough.set()
+        assert enough.wait(60)
+        time.sleep(0.05)  # in which more would come, were they let
         sync(file)
         with lock:
             now["inside"] -= 1

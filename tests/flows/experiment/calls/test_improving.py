@@ -34,7 +34,7 @@ def drawn(sampler, problem, number, improved):
     return sampler.call(problem, number, after(number - 1, improved)).clients
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     fraction=some.floats(0.01, 1),
     focus=some.floats(0, 1),

@@ -72,8 +72,14 @@ def agreed_of(folder: Path, result: dict) -> dict:
     return json.loads((folder / result["folder"] / "scaling.json").read_text())
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local_only", "pooled", "conditional", "virtual"])
-@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [
+        *(("classification", method) for method in ("fedavg", "conditional")),
+        *(("regression", method) for method in ("fedavg", "local_only", "pooled", "conditional", "virtual")),
+    ],
+)
 def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method, folder, play_run, raw):
     x, y = raw[task]
     asked = BOTH if task == "regression" else BOTH[:1]
@@ -93,6 +99,7 @@ def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method,
     assert not (folder / beforehand["folder"] / "scaling.json").exists()
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_training_rows_and_the_same_wherever_tasks_run(folder, play_run, pools, raw):
     pools("processes")
     asked = [*settings("raw_regression", "regression"), *BOTH]

@@ -21,6 +21,8 @@ from models.training.objectives import CrossEntropy
 from models.training.optimisers import SGD, Adam
 from silos.sources.vision import torchvision
 
+pytestmark = pytest.mark.slow
+
 KINDS = pytest.mark.parametrize("kind", [VGG16, ResNet18])
 
 

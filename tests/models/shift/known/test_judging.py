@@ -8,6 +8,8 @@ from models.shift.known.families import FAMILIES, Asked
 from models.shift.known.judging import JUDGES, layout_of, named, named_types, opinion, opinion_under_noise
 from models.shift.known.known_pair import KnownPair
 
+pytestmark = pytest.mark.slow
+
 
 def said(family: str, row: str, rows: tuple[int, int], pairs: int, judge: str = "guarded") -> list[str]:
     asked = Asked(row, rows)

@@ -9,6 +9,8 @@ from models.shift.known.population import BINS, of_dependence, of_shares, of_val
 from models.shift.known.random_laws import KINDS, random_law
 from models.shift.known.random_pairs import OutOfReachError, random_pair, shifted_law
 
+pytestmark = pytest.mark.slow
+
 ROWS, EFFECT = 40000, 0.3
 CLOSE = 0.05  # of φ: rows, and the rows that stand for a law
 

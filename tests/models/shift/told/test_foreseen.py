@@ -19,6 +19,8 @@ from models.shift.told.foreseen import (
 from models.shift.told.question import Question
 from models.shift.told.summaries import LEAST_ROWS, Columns, Layout, columns, summary
 
+pytestmark = pytest.mark.slow
+
 ALL = np.ones(3, bool)
 NAMES, CODES = ("a", "b", "c"), (None, (1.0, 2.0, 3.0), None)
 

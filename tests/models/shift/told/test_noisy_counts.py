@@ -11,6 +11,8 @@ from models.shift.told.noise import counts_sensitivity, noisy, rho, sigma
 from models.shift.told.noisy_counts import FEWEST, as_precise, drawable, from_noisy
 from models.shift.told.summaries import Layout
 
+pytestmark = pytest.mark.slow
+
 PAIRS = 100
 FIVE = Layout(tuple("abcde"), (None,) * 5, np.full(5, -4.0), np.full(5, 4.0), 8, 2, missing=(False,) * 5)
 

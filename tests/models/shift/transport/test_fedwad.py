@@ -16,6 +16,8 @@ from scipy.stats import norm
 from models.shift.transport.fedwad import Answer, Client, Points, Server, one_point, random_points
 from models.shift.transport.wasserstein import Measure, distance, optimal_plan, uniform
 
+pytestmark = pytest.mark.slow
+
 few = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
 

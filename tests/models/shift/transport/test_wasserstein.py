@@ -25,6 +25,8 @@ from models.shift.transport.wasserstein import (
     uniform,
 )
 
+pytestmark = pytest.mark.slow
+
 few = settings(max_examples=40, deadline=None)  # POT is imported in the first
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 7)

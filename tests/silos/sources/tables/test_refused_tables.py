@@ -116,7 +116,7 @@ def test_a_regression_needs_numbers_that_are_told_apart(read):
         assert re.search(said, sentence(read, text, task="regression"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150)
 @given(
     st.one_of(
         st.binary(max_size=60),

@@ -157,7 +157,9 @@ def test_a_decimal_comma_among_words_is_mixed_like_a_point(read):
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40, deadline=None
+)
 @given(st.data())
 def test_numbers_of_any_style_are_those_that_pandas_reads(read, data):
     """A column of Python's own formatting, in European, British or Swiss style, or plain."""

@@ -14,6 +14,8 @@ from tasks.recording.figures.run_figures import draw_codebook, draw_groups
 from tasks.recording.figures.shift_figures import draw_close_ups, draw_ranking
 from tasks.recording.figures.silo_figure import draw_silos
 
+pytestmark = pytest.mark.slow
+
 LONG = [f"a name that has far more letters than a figure has room for, number {at}" for at in range(3)]
 
 

@@ -10,6 +10,8 @@ from models.shift.close_ups import CloseUp
 from tasks.recording.figures import style
 from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
+pytestmark = pytest.mark.slow
+
 EVIL = ["$x_1$ and $", "<b>bold</b>", "_hidden"]
 TYPES = ([], ["feature"], ["label"], ["concept"], ["feature", "label", "concept"], ["undetermined"])
 

@@ -16,6 +16,7 @@ from silos.errors import UserError
 from tasks.recording.mlflow_store.connection import connect, must_answer, tracking_uri, trouble
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_makes_the_database_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "mlflow.db"
     maker = multiprocessing.get_context("spawn").Process(target=connect, args=(f"sqlite:///{path}",))
@@ -31,6 +32,7 @@ def test_a_process_killed_while_it_makes_the_database_leaves_none_or_a_whole_one
     assert "runs" in _tables(path)
 
 
+@pytest.mark.slow
 def test_two_that_make_the_database_at_once_end_with_one(tmp_path: Path) -> None:
     path = tmp_path / "mlflow.db"
     threads = [threading.Thread(target=connect, args=(f"sqlite:///{path}",)) for _ in range(2)]

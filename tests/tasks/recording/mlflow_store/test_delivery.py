@@ -76,6 +76,7 @@ def play(tmp_path: Path) -> Callable[[Delivery, range], None]:
     return rounds
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlflow_server, deliver, play):
     mlflow_server.stop()
     away = deliver(mlflow_server.url, "away")
@@ -89,6 +90,7 @@ def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlfl
     assert_whole(mlflow_server.url, "away", resumed.run_id, 5, without={("loss/train", 2)})
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(mlflow_server, deliver, play, tmp_path):
     mlflow_server.start()
     delivery = deliver(mlflow_server.url, "stopped")
