@@ -1,7 +1,7 @@
 """params.yaml read once and checked at the door, with what `--set` says over it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from flows import method as methods
 from flows.console.complaints import explained, nearest
+from flows.experiment import user_method
+from flows.experiment.plugin_params import params_type
 from flows.params import Params
 from silos import strict_yaml
 from silos.errors import UserError, shown
@@ -20,6 +22,11 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
 
     What a method's own section holds is the method's matter: `Params.page` looks at it.
     """
+    return validate(plain(root, overrides), root)
+
+
+def plain(root: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The plain values of params.yaml with overrides; nothing of them is checked or run."""
     try:
         raw = strict_yaml.load(file_of(root).read_bytes())
     except strict_yaml.NotYamlError as error:
@@ -29,7 +36,13 @@ def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     raw = _without_empty(raw)
     for override in overrides:
         _apply(raw, override)
-    return validate(raw)
+    return raw
+
+
+def plugins_of(raw: Mapping[str, Any]) -> list[str]:
+    """The plugin files that plain params name; what is no list of text is refused with the rest of the params."""
+    files = raw.get("plugins")
+    return [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
 
 
 def file_of(root: Path) -> Path:
@@ -42,22 +55,27 @@ def file_of(root: Path) -> Path:
     return path
 
 
-def validate(raw: dict[str, Any]) -> Params:
-    """Params from plain JSON; UserError names the key, the value and the nearest right one."""
+def validate(raw: dict[str, Any], root: Path) -> Params:
+    """Params from plain JSON; UserError names the key, the value and the nearest right one.
+
+    The plugin files that it names, relative to `root`, are run.
+    """
     raw = _without_empty(raw)
     for key, value in _leaves(raw):
         if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
+    plugins = user_method.load(root, plugins_of(raw))
+    kind = params_type(plugins)
     try:
-        params = Params.model_validate(raw)
+        params = kind.model_validate(raw)
     except ValidationError as error:
-        raise UserError(explained(error, Params)) from None
+        raise UserError(explained(error, kind)) from None
     stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
     if stop_at is not None and stop_at > 1 and objective != "squared_error":
         raise UserError(
             f"params.yaml: evaluation.stop_at is {stop_at:g}; it must be at most 1, since it is an accuracy."
         )
-    known = methods.names(params.extra_methods)
+    known = methods.names(plugins)
     named = [("method", name) for name in params.method]
     named += [("comparison.methods", name) for name in params.comparison.methods]
     for key, name in [*named, ("comparison.reference", params.comparison.reference)]:

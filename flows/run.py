@@ -24,8 +24,9 @@ from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.scaling.agreed import Agreed, agreed
 from flows.experiment.scaling.run_notes import Note, notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
-from flows.experiment.user_method import error_of_page
+from flows.experiment.user_method import error_of_plugin
 from flows.method import Method, start
+from flows.plugins import METHODS
 from flows.round import Problem, Round, play
 from models.model import Model
 from models.networks.registry import to_learn
@@ -126,8 +127,9 @@ class _Run:
             return self._conclude(problem, private, state, last, begun.round, delivery, notes)
         except BaseException as error:
             delivery.abandon("FAILED" if interruption(error) is None else "KILLED")
-            file = self.project.params.extra_methods.get(self.method)
-            complaint = error_of_page(error, self.method, file, type(self.page).__module__) if file else None
+            files = {str(self.project.root / file): file for file in self.project.params.plugins}
+            page = self.project.plugins.of(METHODS).get(self.method)
+            complaint = error_of_plugin(error, self.method, files, page.file if page else "")
             if complaint is not None:
                 raise complaint from error
             raise
@@ -226,7 +228,7 @@ class _Run:
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = self.folder.journal.each, project.params.tracking.personal_models
         scene = Scene(self.folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
-        pictures = drawn(self.page.pictures(), scene)
+        pictures = drawn([*self.page.pictures(), *project.figures], scene)
         once = finish(project, self.page, problem, private, model, self.folder, result, final, pictures)
         result["mlflow_run_id"] = delivery.finish(once)
         if delivery.notice:

@@ -11,6 +11,7 @@ import torch
 
 from flows.method import Report
 from flows.methods import fedavg
+from flows.plugins import register_method
 from models.networks.wrapped import Around
 from models.training.objectives import slopes
 from models.training.plan import resolve
@@ -46,6 +47,7 @@ class ByClass(Around):
         return super().cost(weights, context, batch, lambda logits, y: objective(logits, y) * context["weight"][y])
 
 
+@register_method("class_gradients")
 class ClassWeighted(fedavg.FedAvg):
     strength: float = 1.0
 

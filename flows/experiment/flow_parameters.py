@@ -18,7 +18,7 @@ from prefect.context import FlowRunContext
 from pydantic import BaseModel
 
 from flows.params import Params
-from flows.params_file import read
+from flows.params_file import plain, plugins_of, read
 from silos.errors import UserError, shown
 from silos.names import PlainText
 
@@ -50,14 +50,21 @@ def admitted(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
     if not outside():
         return overrides
     fixed, root = _own.get(), Path()
+    allowed = {file for trusted in ((), fixed) for file in plugins_of(plain(root, trusted))}
+    if not allowed.issuperset(plugins_of(plain(root, [*fixed, *overrides]))):  # before any is run
+        raise _refused("plugins")
     known = [place for trusted in ((), fixed) for place in places(read(root, trusted), root)]
     for key, value in places(read(root, [*fixed, *overrides]), root):
         if (key, value) not in known:
-            raise UserError(
-                f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
-                "write it in params.yaml, or give it to `siloflow schedule` with --set."
-            )
+            raise _refused(key)
     return [*fixed, *overrides]
+
+
+def _refused(key: str) -> UserError:
+    return UserError(
+        f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
+        "write it in params.yaml, or give it to `siloflow schedule` with --set."
+    )
 
 
 def _listed(overrides: Any) -> list[str]:

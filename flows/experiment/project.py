@@ -5,7 +5,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,20 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.console import screen
+from flows.experiment.user_method import Plugins, load
 from flows.params import Params
 from flows.params_file import read
+from flows.plugins import FIGURES
 from models.assessment.quantities import QUANTITIES, Quantity
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.machine import locks
 from silos.machine.files import write_bytes
 from silos.private import PrivateStore
+from silos.registry import Registered, bound
 from silos.scaling import AS_THEY_ARE, Scaling
 from silos.sources.load import contents
 from silos.stored.store import Manifest, write
 from silos.versions import dvc_version, history
 from silos.versions.data_swap import recover
-from silos.versions.digest import code_digest, file_hashes, listing_digest
+from silos.versions.digest import code_digest, file_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
@@ -58,6 +61,27 @@ class Project:
         """The project in this folder; UserError if there is none. `derived`: its data come from the cache of partitions."""
         root = (root or Path()).resolve()
         return cls(root, read(root, overrides), derived)
+
+    @property
+    def plugins(self) -> Plugins:
+        """What the plugin files of params.yaml register."""
+        return load(self.root, self.params.plugins)
+
+    @property
+    def figures(self) -> list[Callable[..., Any]]:
+        """What draws the figures that params name, each into a scene's folder."""
+        chosen = self.params.figures
+        return [bound(one) if isinstance(one, Registered) else FIGURES.find(one.kind) for one in chosen]
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks of plugins that params name, made anew with their options."""
+        return [bound(one)() for one in self.params.callbacks]
+
+    @property
+    def metrics(self) -> dict[str, Callable[..., Any]]:
+        """The metrics of plugins that params name: logits and y to a number for each row."""
+        return {one.kind: bound(one) for one in self.params.evaluation.metrics}
 
     @property
     def runs(self) -> Path:
@@ -112,7 +136,10 @@ class Project:
         One that is no more as it was made is made again. Who needs it meanwhile waits.
         """
         data = self.params.data
-        described = json.dumps([data.recipe(), contents(data.source, self.root), code_digest()], sort_keys=True)
+        steps: list[Any] = [step for step in data.scheme if isinstance(step, Registered)]
+        own = [file_digest(step.entry.file) for step in steps]
+        made_of = [data.recipe(), contents(data.source, self.root), code_digest(), *own]
+        described = json.dumps(made_of, sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
         record = folder.with_name(f"{folder.name}.version")
         name = f"the making of {folder.relative_to(self.root)}"
@@ -153,7 +180,8 @@ class Project:
     def quantity(self) -> Quantity:
         """What runs are judged by; `problem` has checked that objective and data are of one task."""
         regression = self.params.training.objective.kind == "squared_error"
-        return QUANTITIES["regression" if regression else "classification"]
+        quantity = QUANTITIES["regression" if regression else "classification"]
+        return quantity.with_metrics([metric.kind for metric in self.params.evaluation.metrics])
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""

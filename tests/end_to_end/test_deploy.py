@@ -96,14 +96,14 @@ def test_a_worker_runs_what_is_deployed_in_the_projects_folder_and_tells_a_mista
         (there["flows.run.run"], filled(there["flows.run.run"], method="fedavg", overrides=ONE_ROUND)),
         (by_path, filled(by_path, methods=["fedavg"], seeds=[1], overrides=ONE_ROUND)),
         (there["flows.run.run"], {"method": "fedavgg"}),
-        (there["flows.run.run"], {"method": "fedavg", "overrides": ["extra_methods.own=own.py"]}),
+        (there["flows.run.run"], {"method": "fedavg", "overrides": ["plugins=[own.py]"]}),
     )
     assert [run["state"]["type"] for run in (one, compared)] == ["COMPLETED", "COMPLETED"], (one, compared)
     assert len(list(folder.glob("runs/run-*/fedavg-seed0/result.json"))) == 1
     assert len(list(folder.glob("runs/compare-*/fedavg-seed1/result.json"))) == 1
     assert [run["state"]["type"] for run in (wrong, forbidden)] == ["FAILED", "FAILED"]
     assert wrong["state"]["message"] == "there is no method 'fedavgg'; did you mean fedavg?"
-    assert forbidden["state"]["message"].startswith("extra_methods is not for a flow run's parameters")
+    assert forbidden["state"]["message"].startswith("plugins is not for a flow run's parameters")
     logged = api("/logs/filter", {"logs": {"flow_run_id": {"any_": [wrong["id"]]}}})
     assert "there is no method 'fedavgg'; did you mean fedavg?" in {line["message"] for line in logged}
     assert not [line for line in logged if "Traceback" in line["message"]]
