@@ -134,6 +134,7 @@ def section_of(entry: Entry, *bases: type[BaseModel], given: Collection[str] = (
         TypeError: for an option without annotation, or of a name that the section has already.
     """
     fields: dict[str, Any] = {}
+    taken_names = {"kind", "entry", *(key for base in bases for key in base.model_fields)}
     what = f"{entry.kind} {entry.name!r}"
     for name, parameter in inspect.signature(entry.target, eval_str=True).parameters.items():
         if name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -141,7 +142,7 @@ def section_of(entry: Entry, *bases: type[BaseModel], given: Collection[str] = (
         if parameter.annotation is parameter.empty:
             passed = f" ({', '.join(given)} are passed by siloflow)" if given else ""
             raise TypeError(f"{what}: the option {name} has no type{passed}. Write {name}: int or the like")
-        if any(hasattr(base, name) or name in base.model_fields for base in (*bases, Registered)):
+        if name in taken_names or any(hasattr(base, name) for base in bases):
             raise TypeError(f"{what}: {name} is a name of every such section. Use another name for the option")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[name] = (parameter.annotation, default)

@@ -5,9 +5,10 @@ state, draws from a global generator or mixes rows is refused. Batch normalisati
 padding out; dropout comes from `Dropout` here, which draws from the project's streams.
 """
 
+import copy
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -124,6 +125,11 @@ class TorchModule(Network):
     options: tuple[tuple[str, Any], ...] = ()
     facts: Facts = field(default_factory=Facts)
     kind: str = ""  # type: ignore[misc]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the module in a process that the network has come to."""
+        self.__dict__.update(state)
+        _master(self)
 
     @property
     def dropout(self) -> float:
@@ -297,6 +303,23 @@ def wrapped(kind: str, make: Make, shape: Sequence[int], outputs: int, options: 
 _examined: WeakKeyDictionary[Make, dict[str, TorchModule]] = WeakKeyDictionary()
 
 
+_masters: WeakKeyDictionary[Make, dict[Any, nn.Module]] = WeakKeyDictionary()
+
+
+def _key(network: TorchModule) -> tuple[Any, ...]:
+    return network.shape, network.outputs, repr(network.options), network.facts.head
+
+
+def _master(network: TorchModule) -> nn.Module:
+    """The module of this process whose copies are called; it is made outside of torch's transformations."""
+    with _BUILDING:
+        held = _masters.setdefault(network.make, {})
+        if _key(network) not in held:
+            module = _prototype(network)
+            held[_key(network)] = _headless(module, network.facts.head) if network.facts.head else module
+        return held[_key(network)]
+
+
 class _Copies(threading.local):
     """`functional_call` swaps the parameters of the module that it is given, so each thread has modules of its own."""
 
@@ -309,19 +332,17 @@ _copies = _Copies()
 
 def _copy_of(network: TorchModule, device: torch.device) -> nn.Module:
     held = _copies.held.setdefault(network.make, {})
-    key = (network.shape, network.outputs, repr(network.options), network.facts.head, str(device))
+    key = (_key(network), str(device))
     if key not in held:
-        module = _prototype(network).to(device)
-        if isinstance(network, EndedModule):
-            module = _headless(module, network.facts.head)
-        held[key] = module
+        master = _master(network)
+        shared = [*master.parameters(), *master.buffers()] if device.type == "cpu" else []
+        held[key] = copy.deepcopy(master, {id(tensor): tensor for tensor in shared}).to(device)
     return held[key]
 
 
 def _headless(module: nn.Module, head: str) -> nn.Module:
+    """Without the last Linear, which EndedModule computes itself."""
     parent, _, name = head.rpartition(".")
-    if not head:
-        return nn.Identity()
     setattr(module.get_submodule(parent), name, nn.Identity())
     return module
 
@@ -391,7 +412,7 @@ def _examine(bare: TorchModule) -> TorchModule:
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(0, 2, (_ROWS, *bare.shape), generator=draw).float()
     widest, head, features = _layers(first, x, bare.outputs)
-    _check_state(first, buffers, x)
+    _check_state(again, buffers, x)
     norms = [name for name, layer in first.named_modules() if isinstance(layer, _BatchNorm)]
     names = [f"{norm}.{part}" for norm in norms for part in ("weight", "bias", "running_mean", "running_var")]
     rates = [layer.p for layer in first.modules() if isinstance(layer, Dropout)]
@@ -404,6 +425,7 @@ def _examine(bare: TorchModule) -> TorchModule:
     )
     network = replace(bare, facts=facts)
     stream = torch.tensor(1)
+    _master(network)
     weights = network.init(stream)
     facts = _without_gradient(network, weights, x, stream)
     network = replace(network, facts=replace(facts, maps=_maps(replace(network, facts=facts), weights, x, stream)))
@@ -417,7 +439,9 @@ def _ended(network: TorchModule, head: str, features: int) -> TorchModule:
     names = {f"{head}.{part}": f"{_HEAD}.{part}" for part in ("weight", "bias")}
     learned = tuple(names.get(name, name) for name in network.facts.learned)
     facts = replace(network.facts, learned=learned, head=head, features=features)
-    return EndedModule(network.make, network.shape, network.outputs, network.options, facts, network.kind)
+    ended = EndedModule(network.make, network.shape, network.outputs, network.options, facts, network.kind)
+    _master(ended)
+    return ended
 
 
 def _weights_of(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -440,25 +464,28 @@ def _beside(module: nn.Module, weights: Sequence[str]) -> dict[str, Any]:
     state: dict[str, Any] = {
         name: _seen(buffer) for name, buffer in module.named_buffers() if name not in weights and buffer is not None
     }
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     for name, layer in module.named_modules():
-        state |= {f"{name}.{key}": _seen(value) for key, value in vars(layer).items() if key not in _OF_TORCH}
+        state |= {f"{name}.{key}": _seen(value, own) for key, value in vars(layer).items() if key not in _OF_TORCH}
     return state
 
 
-def _seen(value: Any) -> Any:
-    """A value by its content, as far as it is made of plain parts; else by its type."""
+def _seen(value: Any, own: Collection[int] = ()) -> Any:
+    """A value by its content, as far as it is made of plain parts; else by its type. `own` are ids of weights."""
+    if id(value) in own:
+        return "weights"
     if isinstance(value, Tensor):
         return ("tensor", tuple(value.shape), value.detach().reshape(-1).tolist())
     if isinstance(value, np.ndarray):
         return ("array", value.shape, value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): _seen(one) for key, one in value.items()}
+        return {str(key): _seen(one, own) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_seen(one) for one in (sorted(value, key=repr) if isinstance(value, set | frozenset) else value)]
+        return [_seen(one, own) for one in (sorted(value, key=repr) if isinstance(value, set | frozenset) else value)]
     if isinstance(value, str | bytes | int | float | complex | bool | None):
         return value
     if hasattr(value, "__dict__") and not isinstance(value, type | nn.Module) and not callable(value):
-        return (type(value).__name__, {key: _seen(one) for key, one in vars(value).items()})
+        return (type(value).__name__, {key: _seen(one, own) for key, one in vars(value).items()})
     return type(value).__name__
 
 
@@ -555,13 +582,27 @@ def _tied(module: nn.Module, head: str) -> bool:
 
 def _without_gradient(network: TorchModule, weights: Weights, x: Tensor, stream: Tensor) -> Facts:
     """The facts, with parameters that the answer does not follow from among the buffers."""
-    facts = network.facts
+    facts, module = network.facts, _prototype(network).train()
+    held = dict(module.named_parameters())
+    with _passing(stream, torch.ones(len(x))):
+        found = _gradients(module(x), [held[name] for name in facts.learned])
+    direct = dict(zip(facts.learned, found, strict=True))
     leaves = {name: weights[name].clone().requires_grad_() for name in facts.learned}
     answer, _ = network._forward({**weights, **leaves}, x, stream, torch.ones(len(x)))
-    found = torch.autograd.grad(answer.sum(), list(leaves.values()), allow_unused=True)
+    found = _gradients(answer, list(leaves.values()))
+    past = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None and direct[name] is not None]
+    if past:
+        raise ModuleRefusedError(
+            f"reads its parameter {past[0]} from another place than the module that holds it, as torch's recurrent layers "
+            "do where functional_call does not reach. Read it as an attribute in forward"
+        )
     unused = tuple(name for name, gradient in zip(leaves, found, strict=True) if gradient is None)
     learned = tuple(name for name in facts.learned if name not in unused)
     return replace(facts, learned=learned, buffers=(*facts.buffers, *unused))
+
+
+def _gradients(answer: Tensor, leaves: list[Tensor]) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(answer.sum(), leaves, allow_unused=True)
 
 
 def _maps(network: TorchModule, weights: Weights, x: Tensor, stream: Tensor) -> bool:

@@ -48,14 +48,17 @@ def test_a_method_goes_half_of_the_way(play_run):
 
 
 @pytest.mark.parametrize("engine", ["vmap", "sequential"])
-def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(engine, play_run, folder, tmp_path):
+def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(
+    engine, play_run, folder, tmp_path, monkeypatch
+):
     settings = [plugins("token_transformer", "repeated_tokens"), *TOKENS, f"engine.kind={engine}"]
     settings += ["model={kind: token_transformer, width: 8, tokens: 16}", "training.epochs=4"]
     result = play_run("fedavg", "threads", 1, *settings)
     assert result["metrics"]["accuracy/mean"] > 0.6
     answers_as_scored(result, settings)
     place = str(tmp_path / "model.pt2")
-    exported = export(Project.open(settings, folder, derived=True), result["folder"], None, "pt2", place)
+    monkeypatch.setattr(Project, "silos", Project.open(settings, folder, derived=True).silos)
+    exported = export(Project.open(settings, folder), result["folder"], None, "pt2", place)
     assert exported["compared"]["largest_difference"] < 1e-5
 
 
@@ -103,7 +106,7 @@ def test_a_sampler_takes_clients_in_turns(play_run, folder):
     lines = [line.split(",") for line in (folder / result["folder"] / "clients.csv").read_text().splitlines()]
     place = {name: at for at, name in enumerate(lines[0])}
     trained = {(row[place["round"]], row[place["client"]]) for row in lines[1:] if row[place["train_loss"]]}
-    assert trained == {("1", "c1"), ("1", "c2"), ("2", "c3"), ("2", "c4"), ("3", "c5"), ("3", "c0")}
+    assert trained == {("1", "c01"), ("1", "c02"), ("2", "c03"), ("2", "c04"), ("3", "c05"), ("3", "c00")}
 
 
 def test_a_callback_is_made_with_its_options(folder):

@@ -11,7 +11,8 @@ from tasks.recording.figures.style import COLOURS, new_figure, set_title, write_
 def client_bars(scene: Scene, width: float = 8.0) -> Path | None:
     """A file in the scene's folder; None where no client has been scored."""
     name = scene.quantity.name
-    rows = {c: row[f"test/{name}"] for c, row in scene.records[-1]["clients"].items() if row.get(f"test/{name}")}
+    *_, last = scene.journal()
+    rows = {c: row[f"test/{name}"] for c, row in last["clients"].items() if row.get(f"test/{name}") is not None}
     if not rows:
         return None
     figure, axes = new_figure(width, 4.0, 1)

@@ -1,14 +1,11 @@
-"""torchvision's ResNet18 on small images of one or three channels."""
+"""A residual network of torchvision, on images of one or three channels."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from flows.plugins import register_network
-from silos.sources.vision import torchvision  # also where torchvision and torch are of two builds
-
-torchvision()
-from torchvision.models.resnet import BasicBlock, ResNet  # noqa: E402
+from silos.sources.vision import torchvision
 
 
 @register_network("torchvision_resnet")
@@ -17,9 +14,11 @@ class Images(nn.Module):
 
     def __init__(self, shape: Sequence[int], outputs: int, blocks: int = 1) -> None:
         super().__init__()
-        self.colours = len(shape) == 3 and shape[2] == 3
+        torchvision()  # also where torchvision and torch are of two builds, in every process
+        from torchvision.models.resnet import BasicBlock, ResNet
+
         self.net = ResNet(BasicBlock, [blocks] * 4, num_classes=outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (rows, *shape) to logits (rows, outputs)."""
-        return self.net(x.movedim(-1, 1) if self.colours else x.flatten(3).unsqueeze(1).expand(-1, 3, -1, -1))
+        return self.net(x.reshape(*x.shape[:3], -1).movedim(-1, 1).expand(-1, 3, -1, -1))
