@@ -190,7 +190,9 @@ class TorchModule(Network):
         training = used is not None
         if module.training != training:
             module.train(training)
-        held = {name: weights[name] for name in self._read}
+        there, own = {*weights}, dict(module.named_parameters())
+        # a method may leave biases out
+        held = {n: weights[n] if n in there else torch.zeros_like(own[n]) for n in self._read}
         if training:
             held |= {name: held[name].clone() for name in self.buffers}
         with _passing(stream, used):
