@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -24,6 +24,7 @@ from silos import bounds
 from silos.data_params import DataParams
 from silos.errors import UserError, shown
 from silos.names import PlainText
+from silos.registry import Registered
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
 
@@ -39,15 +40,15 @@ Widths = Annotated[list[Annotated[int, Field(ge=1, le=bounds.WIDTH)]], Field(max
 Channels = Annotated[list[Annotated[int, Field(ge=1, le=bounds.CHANNELS)]], Field(max_length=bounds.LAYERS)]
 
 
-def _nothing(chosen: list[Any]) -> list[Any]:
-    if chosen:
+def _nothing(chosen: Any) -> Any:
+    if isinstance(chosen, list) and chosen:
         raise ValueError(
             f"got {shown(repr(chosen))}, expected []. Name a file that registers such a kind under plugins"
         )
     return chosen
 
 
-Choices = Annotated[list[Any], AfterValidator(_nothing)]
+Choices = Annotated[list[Registered], BeforeValidator(_nothing)]
 """Sections whose kinds are a plugin's (see flows.experiment.plugin_params); none without a plugin."""
 
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, create_model
 
-from silos.names import plain
+from silos.names import PlainText, plain
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -99,7 +99,7 @@ class Registered(BaseModel):
     """A section of params.yaml whose `kind` names a plugin's entry; its other keys are the entry's options."""
 
     entry: ClassVar[Entry]
-    kind: str
+    kind: Annotated[str, PlainText()]
 
 
 def bound(section: Any) -> Callable[..., Any]:
