@@ -4,7 +4,6 @@ Pages are imported when they are asked for, and with them torch and Prefect; thi
 """
 
 import ast
-import importlib
 import inspect
 import sys
 from abc import ABC, abstractmethod
@@ -18,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from flows.experiment import user_method
 from flows.experiment.many_runs.settings_grid import Axis
 from flows.experiment.round_report import Report
+from flows.experiment.user_method import NONE, Plugins
+from flows.plugins import METHODS
 from silos.errors import UserError, shown
 from silos.truth import true_is_no_number
 
@@ -91,57 +92,52 @@ class Method(BaseModel, ABC):
         return None
 
 
-_METHODS = Path(__file__).parent / "methods"
+def names(plugins: Plugins = NONE) -> list[str]:
+    """List every method's name: the built-in ones, without importing any, then those of the plugins."""
+    return sorted(METHODS.built_in) + sorted(plugins.of(METHODS))
 
 
-def names(extra: Mapping[str, str] | None = None) -> list[str]:
-    """Every method's name, without importing any page."""
-    return sorted(_pages()) + sorted(extra or {})
-
-
-def _pages() -> dict[str, str]:
-    """Name to module."""
-    files = [path for folder in (".", "authors", "oracles") for path in (_METHODS / folder).glob("[!_]*.py")]
-    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in files}
-
-
-def find(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> type[Method]:
-    """The class of the method; UserError with the nearest name if there is none."""
-    extra = extra or {}
-    if name not in names(extra):
-        near = get_close_matches(name, names(extra), 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(extra))}."
+def find(name: str, plugins: Plugins = NONE) -> type[Method]:
+    """Return the class of the method; UserError with the nearest name if there is none."""
+    entry = plugins.of(METHODS).get(name)
+    if entry is not None:
+        return _checked(name, entry.target)
+    if name not in METHODS.built_in:
+        near = get_close_matches(name, names(plugins), 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(plugins))}."
         raise UserError(f"there is no method {shown(repr(name))}; {hint}")
-    page = user_method.load(name, root / extra[name]) if name in extra else importlib.import_module(_pages()[name])
+    page = METHODS.find(name)
     classes = [c for c in vars(page).values() if isinstance(c, type) and issubclass(c, Method)]
-    methods = [c for c in classes if c.__module__ == page.__name__]
-    if len(methods) != 1:
-        raise UserError(
-            f"the page of method {name!r} must define one class that extends Method, and has {len(methods)}."
-        )
-    if inspect.isabstract(methods[0]):
-        raise UserError(f"the page of method {name!r} must define {', '.join(sorted(methods[0].__abstractmethods__))}.")
-    return methods[0]
+    (cls,) = [c for c in classes if c.__module__ == page.__name__]
+    return _checked(name, cls)
 
 
-def describe(name: str, extra: Mapping[str, str] | None = None, root: Path = Path()) -> dict[str, Any]:
+def _checked(name: str, cls: Any) -> type[Method]:
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise UserError(f"method {name!r}: got {shown(repr(cls))}, expected a class that extends Method.")
+    if inspect.isabstract(cls):
+        raise UserError(f"the page of method {name!r} must define {', '.join(sorted(cls.__abstractmethods__))}.")
+    return cls
+
+
+def describe(name: str, plugins: Plugins = NONE) -> dict[str, Any]:
     """What the method's page says of it and its options, for `siloflow methods`."""
-    cls = find(name, extra, root)
+    cls = find(name, plugins)
     page = sys.modules[cls.__module__].__doc__ or cls.__doc__ or ""
     with user_method.refused(cls.__module__):
         options = cls().model_dump(mode="json")
     return {"method": name, "model": cls().tested_model, "summary": page.strip().partition("\n")[0], "options": options}
 
 
-def summaries(extra: Mapping[str, str] | None = None, root: Path = Path()) -> list[dict[str, str]]:
-    """Each method with the first line of its page; only pages of the user's own are imported, and with them torch."""
-    return [{"method": name, "summary": _first_line(module)} for name, module in sorted(_pages().items())] + [
-        {key: describe(name, extra, root)[key] for key in ("method", "summary")} for name in sorted(extra or {})
+def summaries(plugins: Plugins = NONE) -> list[dict[str, str]]:
+    """Each method with the first line of its page; built-in pages are not imported."""
+    return [{"method": name, "summary": _first_line(module)} for name, module in sorted(METHODS.built_in.items())] + [
+        {key: describe(name, plugins)[key] for key in ("method", "summary")} for name in sorted(plugins.of(METHODS))
     ]
 
 
 def _first_line(module: str) -> str:
-    text = (_METHODS.parent.parent / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -16,7 +17,9 @@ from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.experiment.calls.clients_params import ClientsParams
 from silos import bounds
 from silos.data_params import DataParams
-from silos.names import PlainText, checked
+from silos.errors import shown
+from silos.names import PlainText
+from silos.registry import Registered
 from silos.truth import true_is_no_number
 from tasks.recording.addresses import has_wrong_port
 
@@ -32,6 +35,18 @@ Widths = Annotated[list[Annotated[int, Field(ge=1, le=bounds.WIDTH)]], Field(max
 Channels = Annotated[list[Annotated[int, Field(ge=1, le=bounds.CHANNELS)]], Field(max_length=bounds.LAYERS)]
 
 
+def _nothing(chosen: Any) -> Any:
+    if isinstance(chosen, list) and chosen:
+        raise ValueError(
+            f"got {shown(repr(chosen))}, expected []. Name a file that registers such a kind under plugins"
+        )
+    return chosen
+
+
+Choices = Annotated[list[Registered], BeforeValidator(_nothing)]
+"""Sections whose kinds are a plugin's (see flows.experiment.plugin_params); none without a plugin."""
+
+
 class NetworkParams(Section):
     """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble, and how rows are scaled for it."""
 
@@ -39,9 +54,10 @@ class NetworkParams(Section):
     inputs: Literal["none", "standardise"] = "none"
     targets: Literal["none", "standardise"] = "none"
 
-    def layers(self) -> dict[str, Any]:
-        """What a single network of the kind is built with."""
-        return self.model_dump(exclude={"kind", *NetworkParams.model_fields})
+
+def layers_of(network: NetworkParams) -> dict[str, Any]:
+    """Return what a single built-in network of the kind is built with."""
+    return network.model_dump(exclude={"kind", *NetworkParams.model_fields})
 
 
 class MLPParams(NetworkParams):
@@ -104,6 +120,9 @@ class ResNetParams(NetworkParams):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     logit_dropout: bool = True
     pretrained: str | None = Field(default=None, min_length=1)
+
+
+Networks = MLPParams | CNNParams | NormalisedCNNParams | ResidualParams | VGGParams | ResNetParams
 
 
 class CrossEntropyParams(Section):
@@ -179,13 +198,14 @@ class TrainingParams(Section):
 
 
 class EvaluationParams(Section):
-    """When models are scored, on whose rows, and which round is reported."""
+    """When models are scored, on whose rows, by what besides accuracy or rmse, and which round is reported."""
 
     every: int = Field(default=1, ge=1, le=bounds.TIMES)
     clients: Literal["all"] | Annotated[int, Field(ge=1, le=bounds.CLIENTS)] = "all"
     report: Literal["last", "best"] = "last"
     stop_at: float | None = Field(default=None, gt=0, le=bounds.REAL)
     passes: int = Field(default=20, ge=0, le=bounds.PASSES)
+    metrics: Choices = []
 
 
 class ComparisonParams(Section):
@@ -250,28 +270,26 @@ class TrackingParams(Section):
         return uri
 
 
+class FigureParams(Section):
+    """A figure that is drawn at the end of every run, where the run has what it shows."""
+
+    kind: Literal["stages", "groups", "codebook"]
+
+
 class Params(Section):
     """The whole file."""
 
     data: DataParams
-    model: Annotated[
-        MLPParams | CNNParams | NormalisedCNNParams | ResidualParams | VGGParams | ResNetParams,
-        Field(discriminator="kind"),
-    ]
+    model: Annotated[Networks, Field(discriminator="kind")]
     training: TrainingParams
     clients: ClientsParams = ClientsParams()
     evaluation: EvaluationParams = EvaluationParams()
     comparison: ComparisonParams
     method: dict[str, dict[str, Any]] = {}
-    extra_methods: dict[str, str] = {}
+    plugins: list[str] = []
+    figures: list[FigureParams] = []
+    callbacks: Choices = []
     engine: EngineParams = EngineParams()
     runner: RunnerParams = RunnerParams()
     tracking: TrackingParams = TrackingParams()
     diagnose: DiagnoseParams = DiagnoseParams()
-
-    @field_validator("extra_methods")
-    @classmethod
-    def _plain_names(cls, pages: dict[str, str]) -> dict[str, str]:
-        for name in pages:
-            checked(name)  # a run's folder is called after its method
-        return pages

@@ -1,7 +1,7 @@
 """params.yaml, read and checked once, with the overrides of `--set` applied to it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.console.complaints import explained
+from flows.experiment import user_method
+from flows.experiment.plugin_params import params_type
 from flows.params import Params
 from silos import strict_yaml
 from silos.errors import UserError, shown
@@ -23,10 +25,12 @@ class ParamsFile:
 
     Attributes:
         raw: Plain values, of which nothing is checked.
+        root: The project's folder, in which plugin files are named.
         overrides: As `section.key=value`, in the order in which they were applied.
     """
 
     raw: dict[str, Any] = field(repr=False)
+    root: Path
     overrides: tuple[str, ...] = ()
     _as_read: "ParamsFile | None" = field(default=None, repr=False)
 
@@ -39,7 +43,7 @@ class ParamsFile:
             raise UserError(f"params.yaml is not valid YAML: {error}.") from None
         if not isinstance(raw, dict):
             raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
-        return cls(_without_empty(raw))
+        return cls(_without_empty(raw), root)
 
     def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
         """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
@@ -48,7 +52,7 @@ class ParamsFile:
         raw = deepcopy(self.raw)
         for override in overrides:
             _apply(raw, override)
-        return ParamsFile(raw, (*self.overrides, *overrides), self.as_read)
+        return ParamsFile(raw, self.root, (*self.overrides, *overrides), self.as_read)
 
     @property
     def as_read(self) -> "ParamsFile":
@@ -59,14 +63,20 @@ class ParamsFile:
     def params(self) -> Params:
         """The typed params, checked at the first use; UserError says what to change.
 
-        The sections of methods are checked by `method_of`.
+        The plugin files that it names are run. The sections of methods are checked by `method_of`.
         """
-        return validate(self.raw)
+        return validate(self.raw, self.root)
 
 
 def read(root: Path, overrides: Sequence[str] = ()) -> Params:
     """Read params.yaml of this folder and apply `section.key=value` overrides; UserError says what to change."""
     return ParamsFile.read(root).with_overrides(overrides).params
+
+
+def plugins_of(raw: Mapping[str, Any]) -> list[str]:
+    """The plugin files that plain params name; what is no list of text is refused with the rest of the params."""
+    files = raw.get("plugins")
+    return [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
 
 
 def file_of(root: Path) -> Path:
@@ -79,16 +89,21 @@ def file_of(root: Path) -> Path:
     return path
 
 
-def validate(raw: dict[str, Any]) -> Params:
-    """Params from plain JSON; UserError names the key, the value and the nearest right one."""
+def validate(raw: dict[str, Any], root: Path) -> Params:
+    """Params from plain JSON; UserError names the key, the value and the nearest right one.
+
+    The plugin files that it names, relative to `root`, are run.
+    """
     raw = _without_empty(raw)
     for key, value in _leaves(raw):
         if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
+    plugins = user_method.load(root, plugins_of(raw))
+    kind = params_type(plugins)
     try:
-        params = Params.model_validate(raw)
+        params = kind.model_validate(raw)
     except ValidationError as error:
-        raise UserError(explained(error, Params)) from None
+        raise UserError(explained(error, kind)) from None
     stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
     if stop_at is not None and stop_at > 1 and objective != "squared_error":
         raise UserError(

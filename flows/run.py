@@ -5,6 +5,7 @@ from typing import Any
 
 from flows.doors.forms import MethodName, Overrides, Seed, Text
 from flows.doors.verb import verb
+from flows.experiment.callbacks.callback import own_callbacks
 from flows.experiment.flow_parameters import open_project
 from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.identity import identity_of
@@ -69,4 +70,4 @@ def _within(project: Project, page: Method, method: str, seed: int, folder: RunF
         if done is not None and done["mlflow_run_id"] is not None:
             return done
         run = open_run(project, page, method, problem, identity, folder, PrefectRunner(workers), began)
-        return Trainer(run, default_callbacks(project.params.evaluation)).fit()
+        return Trainer(run, default_callbacks(project.params.evaluation, own_callbacks(project.params.callbacks))).fit()

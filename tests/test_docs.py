@@ -34,7 +34,7 @@ from flows.methods.fedavg import FedAvg
 from flows.papers.published_tables import is_own, table_of
 from flows.papers.writing import doc_tables
 from flows.papers.writing.listing import told
-from flows.params import Params
+from flows.params import Params, layers_of
 from flows.params_file import read
 from models.assessment.network_cost import largest_activation, network_cost
 from models.networks.images.residual import Residual
@@ -152,7 +152,7 @@ def test_params_yaml_or_the_page_of_sources_and_schemes_shows_every_key_that_the
 
 
 def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, play):
-    params = read(folder, ["extra_methods.fedavgm=fedavgm.py", "method.fedavgm.momentum=0.5"])
+    params = read(folder, ["plugins=[fedavgm.py]", "method.fedavgm.momentum=0.5"])
     problem = make_problem({"a": 8, "b": 5})
     start = FedAvg().init(problem).tensors["weights"]
     first = play(method_of(params, "fedavgm", folder), problem, [1]).state
@@ -171,7 +171,7 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
         rng = np.random.default_rng(list(client.encode()))
         return rng.normal(0, 0.1, size=(total, 8, 8)), rng.integers(0, 3, total)
 
-    page = method_of(read(folder, ["extra_methods.fedavgm=fedavgm.py"]), "fedavgm", folder)
+    page = method_of(read(folder, ["plugins=[fedavgm.py]"]), "fedavgm", folder)
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
     problem = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
     state = play(page, problem, range(1, 9)).state
@@ -189,7 +189,7 @@ def test_the_networks_on_the_page_of_costs_cost_what_it_says(folder):
     for name, model, *said in re.findall(
         r"^\| (\w+) \| `({.*?})` \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE
     ):
-        options = read(folder, [f"model={model}"]).model.layers()
+        options = layers_of(read(folder, [f"model={model}"]).model)
         network = found[name] = build(yaml.safe_load(model)["kind"], (28, 28), 10, options)
         counted = network_cost(network, network.init(server_stream(0, 0, "init")), {}, x, y, CrossEntropy())
         assert said == [f"{number:,}" for number in dataclasses.astuple(counted)], name
@@ -290,7 +290,7 @@ def test_each_network_fits_the_rows_that_the_docs_say(folder):
             for shape in each:
                 said = kind in fit[axes] and (kind != "vgg16_bn" or shape[0] >= 32)
                 with nullcontext() if said else pytest.raises(ValueError, match="image"):
-                    build(kind, shape, 3, model.layers())
+                    build(kind, shape, 3, layers_of(model))
 
 
 def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_filled_in(folder):

@@ -1,8 +1,7 @@
 """FedAvg whose loss weighs classes by how far the shared model is from right on them, told by gradients of each class.
 
 every client: g_c = sum of the loss's gradient in the logits over its rows of class c, where it has ten such rows
-the server:   u_c = |sum of g_c| / rows of c;  in this round's loss class c weighs (u_c / mean u)^strength
-"""
+the server:   u_c = |sum of g_c| / rows of c;  in this round's loss class c weighs (u_c / mean u)^strength"""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -11,6 +10,7 @@ import torch
 
 from flows.method import Report
 from flows.methods import fedavg
+from flows.plugins import register_method
 from models.networks.wrapped import Around
 from models.training.objectives import slopes
 from models.training.plan import resolve
@@ -40,12 +40,12 @@ def class_gradients(cohort: Cohort, model, private, training, device="cpu") -> l
     return told
 
 
-@dataclass(frozen=True)
 class ByClass(Around):
     def cost(self, weights, context, batch, objective):
         return super().cost(weights, context, batch, lambda logits, y: objective(logits, y) * context["weight"][y])
 
 
+@register_method("class_gradients")
 class ClassWeighted(fedavg.FedAvg):
     strength: float = 1.0
 

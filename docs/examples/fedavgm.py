@@ -8,6 +8,7 @@ from pydantic import Field
 
 from flows.method import Report
 from flows.methods import fedavg
+from flows.plugins import register_method
 from flows.round import Problem, Round
 from models.networks.registry import learned
 from models.state import State
@@ -15,6 +16,7 @@ from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
 
+@register_method("fedavgm")
 class FedAvgM(fedavg.FedAvg):
     """Momentum 0 with learning rate 1 is FedAvg."""
 

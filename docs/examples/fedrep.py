@@ -10,6 +10,7 @@ from pydantic import Field
 
 from flows.method import Method, Report
 from flows.methods.shared.network_checks import apart, ending_in_a_layer
+from flows.plugins import register_method
 from flows.round import Problem, Round
 from models.model import Model
 from models.state import Private, State
@@ -36,6 +37,7 @@ def head_then_body(cohort: Cohort, model: Model, training: Training, private, se
     return updates
 
 
+@register_method("fedrep")
 class FedRep(Method):
     tested_model, takes_members = "personal", False
     head_epochs: int = Field(10, ge=1)

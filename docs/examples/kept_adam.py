@@ -5,6 +5,7 @@ every client: local epochs from the shared weights, Adam's moments and its count
 
 from flows.method import Report
 from flows.methods import fedavg
+from flows.plugins import register_method
 from flows.round import Problem, Round
 from models.networks.registry import learned
 from models.state import Private, State
@@ -13,6 +14,7 @@ from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
 
+@register_method("kept_adam")
 class KeptAdam(fedavg.FedAvg):
     """With SGD without momentum, which has no state, it is FedAvg."""
 

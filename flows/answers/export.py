@@ -14,7 +14,7 @@ from flows.experiment.project import Project
 from models.exported_model import ExportedModel
 from models.raw_rows import RawRows
 from models.state import Private
-from silos.cohort import Silos, Stack
+from silos.cohort import Stack
 from silos.errors import UserError, shown
 from silos.sources.tables.raw_columns import columns_of
 from silos.stored.store import open_client, open_common_rows
@@ -34,7 +34,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
     check_format(format)
     opened = finished_run(project, run)
     manifest = opened.project.manifest
-    rows, whose = _rows(opened.project.silos, client)
+    rows, whose = _rows(opened, client)
     reads = method_of(opened.project.params, opened.method, project.root).reads() if opened.model.context else None
     card = {
         "method": opened.method,
@@ -91,8 +91,12 @@ def _is_private(opened: FinishedRun) -> bool:
     return any(isinstance(part, Private) for part in (opened.model.personal, opened.model.context))
 
 
-def _rows(silos: Silos, client: str | None) -> tuple[Tensor, str]:
-    """Rows as they were partitioned, and whose: test rows of the client, or random ones where nobody's are to be opened."""
+def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
+    """Rows as they were partitioned, and whose: test rows of the client, or random ones where nobody's are to be opened.
+
+    Random rows of a plugin's module are 0 and 1, since it may take tokens only.
+    """
+    silos = opened.project.silos
     manifest, folder = silos.manifest, Path(silos.folder)
     x = np.zeros((0, *manifest.shape), manifest.dtype)
     if client is not None and silos.common("test"):
@@ -106,6 +110,8 @@ def _rows(silos: Silos, client: str | None) -> tuple[Tensor, str]:
     draw = torch.Generator().manual_seed(0)
     if manifest.dtype == "uint8":
         return torch.randint(0, 256, (_ROWS, *manifest.shape), generator=draw, dtype=torch.uint8), "random"
+    if not opened.model.network.portable:
+        return torch.randint(0, 2, (_ROWS, *manifest.shape), generator=draw).float(), "random"
     rows = torch.randn(_ROWS, *manifest.shape, generator=draw)
     if silos.scaling.inputs:  # else all of them would be one row for the network
         mean, scale = (torch.tensor(part).reshape(manifest.shape) for part in astuple(silos.scaling.inputs))

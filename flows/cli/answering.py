@@ -59,15 +59,18 @@ def methods(
     """
     with open_session(json, timings=False, server=False) as session:
         from flows import method as pages
+        from flows.experiment.user_method import NONE
 
-        extra = session.project(overrides).params.extra_methods if Path("params.yaml").is_file() else {}
+        plugins = session.project(overrides).plugins if Path("params.yaml").is_file() else NONE
         if method is None:
-            full = [pages.describe(name, extra) for name in pages.names(extra)] if json else pages.summaries(extra)
+            full = (
+                [pages.describe(name, plugins) for name in pages.names(plugins)] if json else pages.summaries(plugins)
+            )
             session.answer({"methods": full}, "methods")
         else:
             from flows.experiment.method_options import in_full
 
-            session.answer(in_full(method, extra), "method")
+            session.answer(in_full(method, plugins), "method")
 
 
 def results(

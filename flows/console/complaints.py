@@ -18,7 +18,7 @@ def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") 
         where = ".".join([prefix, *path] if prefix else path)
         value, context = finding["input"], finding.get("ctx", {})
         if finding["type"] == "extra_forbidden":
-            sentence = f"{where}: there is no such key{nearest(path[-1], keys)}"
+            sentence = f"{where}: there is no such key{_replaced(path) or nearest(path[-1], keys)}"
         elif finding["type"] == "missing":
             sentence = f"{where} is missing."
         elif finding["type"] == "union_tag_invalid":
@@ -38,6 +38,11 @@ def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") 
             sentence = f"{begun}{wish}."
         lines.append(f"params.yaml: {sentence}")
     return "\n".join(lines)
+
+
+def _replaced(path: Sequence[str]) -> str:
+    """The end of the sentence for the one key that had another name and another form."""
+    return "; name the Python file under plugins (docs/plugins.md)." if list(path) == ["extra_methods"] else ""
 
 
 def nearest(wrong: str, right: Sequence[str], otherwise: str | None = None) -> str:

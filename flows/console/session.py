@@ -114,6 +114,10 @@ class Session:
             self._mark("input")
         if self._wants_server:
             self.serve()
+            if "prefect" in sys.modules:  # a plugin file has imported it, before the server's address was known
+                from prefect.context import refresh_global_settings_context
+
+                refresh_global_settings_context()
         return project
 
     def serve(self, **options: Any) -> None:

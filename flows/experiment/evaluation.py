@@ -57,6 +57,8 @@ def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool 
     silos = project.silos.select(model.clients)
     once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
     options: dict[str, Any] = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
+    if project.metrics:
+        options["metrics"] = project.metrics
     scores: list[Scores] = []
     if len(once) < len(SPLITS):
         each = tuple(s for s in SPLITS if s not in once)

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.params import Params
-from flows.params_file import ParamsFile
+from flows.params_file import ParamsFile, plugins_of
 from silos.errors import UserError, shown
 from silos.names import PlainText
 
@@ -58,15 +58,23 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
         return Project.open_shared(listed, derived=derived)
     file, root = ParamsFile.read(Path()), Path().resolve()
     fixed = file.with_overrides(_own.get())
-    written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, fixed.with_overrides(listed)))
+    asked = fixed.with_overrides(listed)
+    allowed = {name for one in (file, fixed) for name in plugins_of(one.raw)}
+    if not allowed.issuperset(plugins_of(asked.raw)):  # before any of them is run
+        raise _refused("plugins")
+    written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, asked))
     known = [place for one in (written, trusted) for place in places(one.params, one.root)]
     for key, value in places(project.params, project.root):
         if (key, value) not in known:
-            raise UserError(
-                f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
-                "write it in params.yaml, or give it to `siloflow schedule` with --set."
-            )
+            raise _refused(key)
     return project
+
+
+def _refused(key: str) -> UserError:
+    return UserError(
+        f"{key} is not for a flow run's parameters, which set no code, paths or addresses; "
+        "write it in params.yaml, or give it to `siloflow schedule` with --set."
+    )
 
 
 def _listed(overrides: Any) -> list[str]:

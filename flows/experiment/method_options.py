@@ -1,6 +1,5 @@
 """A method's options for people: what each takes, its default and what it means, as the page's fields say."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -8,17 +7,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from flows.experiment.user_method import Plugins
 from flows.method import Method, describe, find
+from flows.plugins import METHODS
 
 _PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
 _TOLD = 1_000  # a larger bound only keeps numbers finite
 
 
-def in_full(name: str, extra: Mapping[str, str], root: Path = Path()) -> dict[str, Any]:
+def in_full(name: str, plugins: Plugins) -> dict[str, Any]:
     """One method: what it does, and its options; UserError with the nearest name if there is none."""
-    described = describe(name, extra, root)
-    method = find(name, extra, root)
-    page = extra.get(name, f"docs/methods/{name}.md")
+    described, method = describe(name, plugins), find(name, plugins)
+    own = plugins.of(METHODS).get(name)
+    page = Path(own.file).name if own else f"docs/methods/{name}.md"
     return {**described, "page": page, "options": options_of(method)}
 
 

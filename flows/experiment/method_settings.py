@@ -11,9 +11,9 @@ from flows.params import Params
 from silos.errors import UserError
 
 
-def check_names(params: Params) -> None:
-    """Raise a UserError if params name a method that does not exist; imports no method."""
-    known = names(params.extra_methods)
+def check_names(params: Params, root: Path) -> None:
+    """Raise a UserError if params name a method that does not exist; imports no built-in method."""
+    known = names(user_method.load(root, params.plugins))
     named = [("method", name) for name in params.method]
     named += [("comparison.methods", name) for name in params.comparison.methods]
     for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
@@ -29,7 +29,7 @@ def method_of(params: Params, name: str, root: Path) -> Method:
     Args:
         params: The section `method` holds the options.
         name: The method's name.
-        root: The project's folder, in which files of methods are named.
+        root: The project's folder, in which plugin files are named.
 
     Raises:
         UserError: If there is no such method, or a method that params name does not take its options.
@@ -39,7 +39,7 @@ def method_of(params: Params, name: str, root: Path) -> Method:
 
 
 def _with_options(params: Params, name: str, root: Path) -> Method:
-    cls = find(name, params.extra_methods, root)
+    cls = find(name, user_method.load(root, params.plugins))
     with user_method.refused(cls.__module__):
         try:
             return cls.model_validate(params.method.get(name, {}))

@@ -1,20 +1,22 @@
 """From params and silos to what every method of a seed is given, and who is called."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from flows.experiment.calls.clients_params import ClientsParams
-from flows.experiment.calls.improving import Improving
-from flows.experiment.calls.sampling import BySize, Sampler, Uniform
+from flows.experiment.calls.clients_params import SAMPLERS, ClientsParams, OwnSampler
+from flows.experiment.calls.sampling import OwnDrawing, Sampler
 from flows.experiment.calls.scored import validation_rows
+from flows.experiment.plugin_params import OwnNetwork
 from flows.experiment.pretrained_file import started
-from flows.params import FocalParams, Params
+from flows.experiment.user_method import refused
+from flows.params import FocalParams, Params, layers_of
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.images.pretrained import Pretrained
 from models.networks.registry import Network, build, size
+from models.networks.torch_module import ModuleRefusedError, wrapped
 from models.training import objectives, optimisers
 from models.training.engine import Training
 from models.training.engine_choice import pick
@@ -23,6 +25,7 @@ from models.training.plan import Kind
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.machine.free_memory import must_fit
+from silos.registry import options_of, run_entry
 from silos.stored.manifest import Manifest
 from tasks.messages import LEAST_ROWS
 
@@ -31,8 +34,6 @@ _OBJECTIVES: Mapping[str, Any] = {
     "focal": objectives.Focal,
     "squared_error": objectives.SquaredError,
 }
-
-_SAMPLERS: Mapping[str, Any] = {"uniform": Uniform, "by_size": BySize, "improving": Improving}
 
 
 def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) -> Problem:
@@ -59,18 +60,45 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
 
 def sampler(params: ClientsParams) -> Sampler:
     """Who is called in a round, as params say."""
-    options = params.sampling.model_dump(exclude={"kind"})
-    return _SAMPLERS[params.sampling.kind](params.fraction, params.dropout, params.join, params.leave, **options)
+    shared = {name: getattr(params, name) for name in ("fraction", "dropout", "join", "leave")}
+    own = params.sampling
+    if not isinstance(own, OwnSampler):
+        sampler = SAMPLERS.find(own.kind)(**shared, **own.model_dump(exclude={"kind"}))
+    elif isinstance(own.entry.target, type):
+        sampler = run_entry(own, **shared)
+    else:
+        sampler = OwnDrawing(**shared, own=own)
+    if not isinstance(sampler, Sampler):
+        raise UserError(
+            f"sampler {own.kind!r}: got {type(sampler).__name__}, expected a function or a class of Sampler."
+        )
+    return sampler
 
 
 def _network(params: Params, manifest: Manifest, root: Path) -> Network:
     """As params describe it for rows of this shape, starting from the file that they name, if any."""
-    options = params.model.layers()
+    if isinstance(params.model, OwnNetwork):
+        network = own_network(params.model, manifest.shape, len(manifest.classes) or 1)
+        return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
+    options = layers_of(params.model)
     path = options.pop("pretrained", None)
     network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
     if path is not None:
         network = started(cast(Pretrained, network), root / Path(path).expanduser())
     return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
+
+
+def own_network(params: OwnNetwork, shape: Sequence[int], outputs: int) -> Network:
+    """A plugin's network for rows of this shape: a Network as it is, a module of torch wrapped; UserError if neither."""
+    target = params.entry.target
+    options = options_of(params)
+    with refused(params.entry.module):
+        if isinstance(target, type) and issubclass(target, Network):
+            return target.for_rows(shape, outputs, **options)
+        try:
+            return wrapped(params.kind, target, shape, outputs, options)
+        except ModuleRefusedError as error:
+            raise UserError(f"params.yaml: model.kind {params.kind}: {error}") from None
 
 
 def _suits(params: Params, task: str) -> None:

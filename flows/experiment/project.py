@@ -16,20 +16,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.console import screen
 from flows.experiment.method_settings import check_names
+from flows.experiment.user_method import Plugins, load
 from flows.params import Params
 from flows.params_file import ParamsFile
+from flows.plugins import FIGURES
 from models.assessment.quantities import QUANTITIES, Quantity
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.machine import locks
 from silos.machine.files import write_bytes
 from silos.private import PrivateStore
+from silos.registry import Registered, bound
 from silos.scaling import AS_THEY_ARE, Scaling
 from silos.sources.load import contents
 from silos.stored.store import Manifest, write
 from silos.versions import dvc_version, history
 from silos.versions.data_swap import recover
-from silos.versions.digest import code_digest, file_hashes, listing_digest
+from silos.versions.digest import code_digest, file_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
@@ -108,7 +111,7 @@ class Project:
     @classmethod
     def of(cls, file: ParamsFile, root: Path, derived: bool = False) -> "Project":
         """Check what was read from params.yaml of this folder; UserError says what to change."""
-        check_names(file.params)
+        check_names(file.params, root)
         return cls(root, file.params, derived, file=file)
 
     @property
@@ -175,6 +178,22 @@ class Project:
         return project.once(("open", derived, *overrides), lambda: project._as_read(overrides, derived))
 
     @property
+    def plugins(self) -> Plugins:
+        """What the plugin files of params.yaml register."""
+        return load(self.root, self.params.plugins)
+
+    @property
+    def figures(self) -> list[Callable[..., Any]]:
+        """What draws the figures that params name, each into a scene's folder."""
+        chosen = self.params.figures
+        return [bound(one) if isinstance(one, Registered) else FIGURES.find(one.kind) for one in chosen]
+
+    @property
+    def metrics(self) -> dict[str, Callable[..., Any]]:
+        """The metrics of plugins that params name: logits and y to a number for each row."""
+        return {one.kind: bound(one) for one in self.params.evaluation.metrics}
+
+    @property
     def runs(self) -> Path:
         """Where runs are kept."""
         return (self.scratch or self.root) / "runs"
@@ -238,7 +257,10 @@ class Project:
         One that is no more as it was made is made again. Who needs it meanwhile waits.
         """
         data = self.params.data
-        described = json.dumps([data.recipe(), contents(data.source, self.root), code_digest()], sort_keys=True)
+        steps: list[Any] = [step for step in data.scheme if isinstance(step, Registered)]
+        own = [file_digest(step.entry.file) for step in steps]
+        made_of = [data.recipe(), contents(data.source, self.root), code_digest(), *own]
+        described = json.dumps(made_of, sort_keys=True)
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
         record = folder.with_name(f"{folder.name}.version")
         name = f"the making of {folder.relative_to(self.root)}"
@@ -279,7 +301,8 @@ class Project:
     def quantity(self) -> Quantity:
         """What runs are judged by; `problem` has checked that objective and data are of one task."""
         regression = self.params.training.objective.kind == "squared_error"
-        return QUANTITIES["regression" if regression else "classification"]
+        quantity = QUANTITIES["regression" if regression else "classification"]
+        return quantity.with_metrics([metric.kind for metric in self.params.evaluation.metrics])
 
     def private(self, folder: Path) -> PrivateStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""

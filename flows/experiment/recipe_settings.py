@@ -17,7 +17,7 @@ def settings_between(now: DataParams, then: Mapping[str, Any]) -> dict[str, Any]
         Nothing if params.yaml describes them already, None if this siloflow does not know a key of the recipe.
     """
     try:
-        params = DataParams.model_validate(then)
+        params = type(now).model_validate(then)
     except (ValidationError, UserError):
         return None
     return dict(_changed("data", now.in_full(), params.in_full(), params.recipe()))

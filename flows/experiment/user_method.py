@@ -1,49 +1,95 @@
-"""A user's own method, from its file: what Python refuses in it is told with file, line and Python's message."""
+"""Loads a project's plugin files; an error in one is a sentence with file, line and Python's message."""
 
 import contextlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
 
 import cloudpickle
 
 from flows.console.ctrl_c import interruption
 from silos.errors import UserError, shown
 from silos.machine.files import is_there
+from silos.registry import Entry, Registry, collected
 from tasks.recording.json_files import unwritable
 
-_PREFIX = "siloflow_extra_"
+_PREFIX = "siloflow_plugin_"
 
 
 class MethodError(UserError):
     """A user's own page raised an error: their mistake, and no reason to stop the other runs of a comparison."""
 
 
-def load(name: str, path: Path) -> ModuleType:
-    """The page of the method `name`; what it prints is progress, and goes to stderr."""
-    if path.suffix != ".py" or not is_there(path):
-        raise UserError(
-            f"params.yaml: extra_methods.{shown(name)} names {shown(str(path), 200)}, which is not there as a Python "
-            "file (.py); give it the path of your page."
-        )
-    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{name}", path)
+@dataclass(frozen=True)
+class Plugins:
+    """What the plugin files of a project registered."""
+
+    entries: tuple[Entry, ...] = ()
+
+    def of(self, registry: Registry) -> dict[str, Entry]:
+        """The entries of a kind, by name."""
+        return {entry.name: entry for entry in self.entries if entry.kind == registry.kind}
+
+
+NONE = Plugins()
+
+
+def load(root: Path, files: Sequence[str]) -> Plugins:
+    """Run the plugin files, and return what they register; what they print is progress, and goes to stderr.
+
+    A file is run once a process as long as its text stays the same.
+
+    Raises:
+        UserError: for a path that is no Python file, a file that fails, and a name that two files register.
+    """
+    entries: dict[tuple[str, str], Entry] = {}
+    for at, file in enumerate(files):
+        path = root / file
+        if path.suffix != ".py" or not is_there(path):
+            raise UserError(
+                f"params.yaml: plugins.{at}: got {shown(str(path), 200)}, expected a Python file (.py) that is there. "
+                "Give its path from the folder of params.yaml."
+            )
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"params.yaml: plugins.{at}: cannot read {shown(str(path), 200)}: {error.strerror}."
+            ) from None
+        for entry in _entries(str(path), sha256(text).hexdigest()):
+            other = entries.setdefault((entry.kind, entry.name), entry)
+            if other.file != entry.file:
+                raise UserError(
+                    f"params.yaml: plugins: got the {entry.kind} {entry.name!r} from {Path(other.file).name} and from "
+                    f"{path.name}, expected one of each name. Rename one of them."
+                )
+    return Plugins(tuple(entries.values()))
+
+
+@lru_cache(maxsize=256)
+def _entries(file: str, digest: str) -> tuple[Entry, ...]:
+    """Run a file of this content; its module has a name of its own, so that two projects may each have a `mine.py`."""
+    name = f"{_PREFIX}{Path(file).stem}_{sha256(file.encode()).hexdigest()[:8]}_{digest[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    page = importlib.util.module_from_spec(spec)
-    sys.modules[page.__name__] = page
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     try:
-        with refused(page.__name__), contextlib.redirect_stdout(sys.stderr):
-            spec.loader.exec_module(page)
+        with refused(name), contextlib.redirect_stdout(sys.stderr), collected(file, name) as found:
+            spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[page.__name__]
+        del sys.modules[name]
         raise
     # a worker process has no such module, and gets its functions as they are
-    cloudpickle.register_pickle_by_value(page)
-    return page
+    cloudpickle.register_pickle_by_value(module)
+    return tuple(found)
 
 
 @contextmanager
@@ -61,23 +107,29 @@ def refused(module: str) -> Iterator[None]:
         raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
 
 
-def error_of_page(error: BaseException, method: str, file: str, module: str) -> MethodError | None:
-    """What is said of an error that this page raised in its rounds; None if it was somebody else's.
+def error_of_plugin(error: BaseException, method: str, files: Mapping[str, str], page: str = "") -> MethodError | None:
+    """Say which plugin file raised an error in a run's rounds; None if none did.
 
-    A UserError is the page's where a line of it raised it, and says itself what to do.
+    `files` are the paths of the plugin files and their names for people. `page` is the path of the file that has the
+    method, if that is one of them: it answers for errors whose line is not known. A UserError is a file's if a line of the
+    file raised it, and says itself what to do.
     """
     if unwritable(error) or interruption(error):
         return None
-    path = str(sys.modules[module].__file__)
+    trace = traceback.extract_tb(error.__traceback__)
     if isinstance(error, UserError):
-        raised_in = error.raised_in or traceback.extract_tb(error.__traceback__)[-1].filename
-        return MethodError(str(error)) if raised_in == path else None
-    line = line_of(error, path)
+        return MethodError(str(error)) if (error.raised_in or trace[-1].filename) in files else None
     notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.running.step)
-    where = f" {notes[0]}" if notes else f" ({Path(file).name}, line {line})" if line else ""
+    reached = [frame.filename for frame in trace if frame.filename in files]
+    noted = [path for path in files if any(f"({Path(path).name}, line " in note for note in notes)]
+    path = next(iter([page] if page else reached[-1:] + noted), None)
+    if path is None:
+        return None
+    line = line_of(error, path)
+    where = f" {notes[0]}" if notes else f" ({Path(path).name}, line {line})" if line else ""
     return MethodError(
         f"{method} failed: {type(error).__name__}: {error}{where}; "
-        f"mend {file}, and --resume goes on after the last whole round."
+        f"mend {files[path]}, and --resume goes on after the last whole round."
     )
 
 

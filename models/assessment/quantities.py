@@ -6,6 +6,7 @@ The one place that knows their names, aggregates, sign and texts; loops, tables 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -70,6 +71,14 @@ class Quantity(ABC):
         """The headline as a number of which more is better; -inf if it is missing or not finite."""
         value = metrics.get(f"{before}{self.headline}")
         return self.gain(value) if value is not None and math.isfinite(value) else -math.inf
+
+    def with_metrics(self, names: Sequence[str]) -> "Quantity":
+        """Itself, with more measures of a row whose means are reported."""
+        if not names:
+            return self
+        more = copy(self)
+        more.also = (*self.also, *names)  # type: ignore[misc]
+        return more
 
     def rank(self, metrics: Mapping[str, Any], before: str = "") -> tuple[float, float]:
         """Return what models are chosen by: the score, and of equal scores, as few rows have them, the least mean loss."""

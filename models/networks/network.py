@@ -104,6 +104,16 @@ class Network(ABC):
         return None
 
     @property
+    def maps(self) -> bool:
+        """Whether torch can map it over clients; else they are computed one after another."""
+        return all(one.maps for one in vars(self).values() if isinstance(one, Network))
+
+    @property
+    def portable(self) -> bool:
+        """Whether its kind and sizes say all that is needed to make it again."""
+        return all(one.portable for one in vars(self).values() if isinstance(one, Network))
+
+    @property
     def random(self) -> bool:
         """Whether a stream changes the logits."""
         return self.dropout > 0

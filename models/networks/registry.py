@@ -38,7 +38,7 @@ def kind_of(network: Network) -> str:
 
 def comes_along(network: Network) -> bool:
     """Whether every part of it is of `models/`, which goes with a logged model, and not of somebody's page."""
-    if type(network).__module__.split(".")[0] != __name__.split(".")[0]:
+    if type(network).__module__.split(".")[0] != __name__.split(".")[0] or not network.portable:
         return False
     inner = [getattr(network, f.name) for f in fields(cast(Any, network))]
     return all(comes_along(one) for one in inner if isinstance(one, Network))

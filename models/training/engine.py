@@ -6,7 +6,7 @@ The gradient of the summed loss is each client's own gradient, since no client's
 runs once for the stack, and `torch.func.grad`, whose first call imports a compiler for 1.6 s, is not needed.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -24,6 +24,9 @@ from .plan import Kind, Plan, resolve
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
 
+
+Metric = Callable[..., Tensor]
+"""A measure of a row: logits (rows, outputs) and y (rows,) to (rows,)."""
 
 Order = Literal["shuffled", "balanced"]
 """Of the rows in an epoch: each once; or as many draws with replacement, a client's classes having the same chance."""
@@ -129,10 +132,12 @@ def outcomes(
     objective: Objective,
     engine: Kind = "vmap",
     shared: bool = False,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> dict[str, Tensor]:
     """What the model of each client did on its rows, dropout off: the names of `measures` to (clients, width).
 
-    weights and context: (clients, ...); `shared` says that all clients have the same weights and no context. Padding is 0.
+    `metrics` are further measures. weights and context: (clients, ...); `shared` says that all clients have the same
+    weights and no context. Padding is 0.
     """
     clients, width = rows.y.shape
     chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * clients))
@@ -143,9 +148,18 @@ def outcomes(
             y = rows.y[:, at : at + chunk]
             logits = plan.logits(weights, context, rows.x[:, at : at + chunk], None)
             values = measures(objective, logits.flatten(0, 1), y.flatten())
+            values |= {name: _measured(name, of, logits, y) for name, of in (metrics or {}).items()}
             parts.append({name: value.view(y.shape) for name, value in values.items()})
     used = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
     return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~used, 0) for name in parts[0]}
+
+
+def _measured(name: str, metric: Metric, logits: Tensor, y: Tensor) -> Tensor:
+    value = metric(logits=logits.flatten(0, 1), y=y.flatten())
+    if not isinstance(value, Tensor) or value.shape != (y.numel(),):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"metric {name!r}: got {got}, expected a tensor with a number for each row, (rows,)")
+    return value.float()
 
 
 def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:

@@ -55,7 +55,7 @@ def pick(
     line = _TABLE.get((kind_of(network.singles[0].network), device), _OTHERWISE)
     if kind != "auto" and kind not in forms(network):
         raise ValueError(f"the network {kind_of(network)} has no {kind} form; use vmap or auto.")
-    chosen: Kind = line.kind if kind == "auto" else kind
+    chosen: Kind = kind if kind != "auto" else line.kind if network.maps else "sequential"
     return Kernel(chosen, fitting(network, batch, line.megabytes) if stack == "auto" else stack)
 
 

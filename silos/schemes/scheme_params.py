@@ -7,6 +7,7 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from silos import bounds
 from silos.errors import UserError, shown
 from silos.names import Names, PlainText
+from silos.registry import Registered, Registry
 from silos.schemes.change_params import (
     Fresh,
     HoldOut,
@@ -104,16 +105,33 @@ class ClassesPerCluster(Dealing):
     most_rows: int | None = Field(default=None, ge=1, le=bounds.TIMES)
 
 
+class OwnPartitioner(Section, Registered):
+    """A step that deals rows to clients, of a plugin file."""
+
+
+PARTITIONERS = Registry(
+    "partitioner",
+    {
+        "column": "silos.schemes.deal:column",
+        "equal": "silos.schemes.deal:equal",
+        "quantity": "silos.schemes.deal:quantity",
+        "dirichlet": "silos.schemes.labels:dirichlet",
+        "shards": "silos.schemes.labels:shards",
+        "balanced": "silos.schemes.labels:balanced",
+        "classes_per_cluster": "silos.schemes.labels:classes_per_cluster",
+    },
+)
+
 Assignment = Column | Equal | Quantity | Dirichlet | Shards | Balanced | ClassesPerCluster
 Change = Rotation | PermutePixels | Noise | PermuteLabels | MergeLabels | Imbalance | Subsample | HoldOut | Fresh
 Step = Annotated[Assignment | Change, Field(discriminator="kind")]
 
 
-def assignment_at(steps: tuple[Assignment | Change, ...]) -> int:
+def assignment_at(steps: tuple[Assignment | OwnPartitioner | Change, ...]) -> int:
     """The position of the one step that makes clients; UserError unless it comes first, or after `subsample` only."""
     place = next((at for at, step in enumerate(steps) if not isinstance(step, Subsample)), len(steps))
     kinds = [step.kind for step in steps]
-    if place == len(steps) or not isinstance(steps[place], Assignment):
+    if place == len(steps) or not isinstance(steps[place], Assignment | OwnPartitioner):
         fault = f"begins with {', '.join(f'`{kind}`' for kind in kinds[: place + 1])}" if kinds else "is empty"
         before = ", and only `subsample` before it" if place else ""
         raise UserError(
@@ -127,7 +145,7 @@ def assignment_at(steps: tuple[Assignment | Change, ...]) -> int:
             "after `column`, where it thins the same rows."
         )
     for index, step in enumerate(steps[place + 1 :], start=place + 1):
-        if isinstance(step, Assignment):
+        if isinstance(step, Assignment | OwnPartitioner):
             raise UserError(
                 f"params.yaml: data.scheme[{index}] is `{step.kind}`, but `{kinds[place]}` has already made the "
                 "clients; keep only one of them."

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from silos.data_params import SplitParams
+from silos.registry import run_entry
 from silos.rows import At, Clients, Partition, Rows, blocks, coded, labelled, natural, split_codes
 from silos.schemes.change import imbalance, merge_labels, noise, permute_labels
 from silos.schemes.change_params import (
@@ -20,35 +21,14 @@ from silos.schemes.change_params import (
     Rotation,
     Subsample,
 )
-from silos.schemes.deal import Owners, column, equal, quantity
+from silos.schemes.deal import Owners
 from silos.schemes.filled_means import with_means
-from silos.schemes.labels import balanced, classes_per_cluster, dirichlet, shards
 from silos.schemes.pixels import permute_pixels, rotation
 from silos.schemes.roles import fresh, hold_out
-from silos.schemes.scheme_params import (
-    Assignment,
-    Balanced,
-    Change,
-    ClassesPerCluster,
-    Column,
-    Dirichlet,
-    Equal,
-    Quantity,
-    Shards,
-    assignment_at,
-)
+from silos.schemes.scheme_params import PARTITIONERS, Assignment, Change, Column, OwnPartitioner, assignment_at
 from silos.schemes.splits import split_rows, take_common, without_effect
 from silos.schemes.subsample import subsample, subsample_source
 
-_DEALS: dict[type, Callable[[Any, Rows, At], Owners]] = {
-    Column: column,
-    Equal: equal,
-    Quantity: quantity,
-    Dirichlet: dirichlet,
-    Shards: shards,
-    Balanced: balanced,
-    ClassesPerCluster: classes_per_cluster,
-}
 _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
     Rotation: rotation,
     PermutePixels: permute_pixels,
@@ -62,7 +42,9 @@ _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
 }
 
 
-def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Partition:
+def make_clients(
+    rows: Rows, steps: tuple[Assignment | OwnPartitioner | Change, ...], split: SplitParams, seed: int
+) -> Partition:
     """The clients that a scheme makes of `rows`, sorted by name (numbers in it by value), each split in three.
 
     Common rows are taken first, then the step that makes clients deals the others, of which steps before it keep some;
@@ -87,7 +69,7 @@ def make_clients(rows: Rows, steps: tuple[Assignment | Change, ...], split: Spli
     return replace(made, notes=(*made.notes, *lost))
 
 
-def _same_units(step: Assignment | Change, rows: Rows, made: Partition, at: At) -> None:
+def _same_units(step: Assignment | OwnPartitioner | Change, rows: Rows, made: Partition, at: At) -> None:
     """UserError for noise, of 255 for pixels, on pixels that an earlier step has made 255ths."""
     if isinstance(step, Noise) and rows.x.dtype == np.uint8 and made.clients.x.dtype != np.uint8:
         raise at.error(
@@ -96,7 +78,9 @@ def _same_units(step: Assignment | Change, rows: Rows, made: Partition, at: At) 
         )
 
 
-def _thinned(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitParams, seed: int) -> Rows:
+def _thinned(
+    rows: Rows, steps: tuple[Assignment | OwnPartitioner | Change, ...], split: SplitParams, seed: int
+) -> Rows:
     """The rows that steps before the one that makes clients keep."""
     for index, step in enumerate(steps):
         assert isinstance(step, Subsample)
@@ -105,8 +89,11 @@ def _thinned(rows: Rows, steps: tuple[Assignment | Change, ...], split: SplitPar
 
 
 def _deal(step: Any, rows: Rows, at: At) -> Owners:
+    if isinstance(step, OwnPartitioner):
+        return _own(step, rows, at)
+    deal = PARTITIONERS.find(step.kind)
     if isinstance(step, Column) or step.within is None:
-        return _DEALS[type(step)](step, rows, at)
+        return cast(Owners, deal(step, rows, at))
     if rows.domain is None:
         raise at.error("deals within domains, and the source has none; drop `within`, or add a column `domain`.")
     domains = sorted(np.unique(rows.domain).tolist(), key=natural)
@@ -119,11 +106,25 @@ def _deal(step: Any, rows: Rows, at: At) -> Owners:
     for domain, count in zip(domains, counts.tolist(), strict=True):
         mine = rows.domain == domain
         part = step.model_copy(update={"clients": count})
-        dealt = _DEALS[type(step)](part, rows.take(mine), at.within(domain))
+        dealt = deal(part, rows.take(mine), at.within(domain))
         owner[mine] = np.where(dealt.owner < 0, -1, dealt.owner + len(labels))
         labels += dealt.labels
         notes += dealt.notes
     return Owners.counted(owner, step.clients, labels, notes)
+
+
+def _own(step: OwnPartitioner, rows: Rows, at: At) -> Owners:
+    """What a plugin's partitioner deals; an array is the number of each row's client, from 0, and -1 leaves a row out."""
+    owners = run_entry(step, rows=rows, at=at)
+    if isinstance(owners, Owners):
+        return owners
+    owner = np.asarray(owners)
+    if owner.shape != rows.y.shape or owner.dtype.kind not in "iu" or owner.min(initial=-1) < -1:
+        raise at.error(
+            f"deals {owner.shape} {owner.dtype}, and must answer with {rows.y.shape} whole numbers: the number of each "
+            "row's client, from 0, or -1."
+        )
+    return Owners.counted(owner.astype(np.int64), int(owner.max(initial=-1)) + 1)
 
 
 def _owned(rows: Rows, owners: Owners, at: At) -> Clients:

@@ -2,23 +2,20 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from silos.errors import UserError
+from silos.registry import run_entry, taken
 from silos.rows import Rows
 from silos.schema import Feature
-from silos.sources.cifar import cifar
 from silos.sources.columns import described
-from silos.sources.gtsrb import gtsrb
-from silos.sources.idx import emnist, mnist
-from silos.sources.npz import npz
-from silos.sources.picture_folder import folder
-from silos.sources.source_params import Cifar, Digits, Emnist, Folder, Gtsrb, Mnist, Npz, Source, Synthetic, Table
-from silos.sources.synthetic import synthetic
+from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
 from silos.versions.digest import file_digest
 
 
-def load(source: Source, root: Path, seed: int, features: tuple[Feature, ...] = ()) -> Rows:
+def load(source: Source | OwnSource, root: Path, seed: int, features: tuple[Feature, ...] = ()) -> Rows:
     """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml; draws are from `seed`.
 
     `features` are what params declare of its columns.
@@ -28,8 +25,13 @@ def load(source: Source, root: Path, seed: int, features: tuple[Feature, ...] = 
     return described(where, _read(source, Path(root), seed, features), declared)
 
 
-def contents(source: Source, root: Path) -> dict[str, str]:
-    """The md5 of each file that `source` is read from, where they are the user's own; {} of a set known by its name."""
+def contents(source: Source | OwnSource, root: Path) -> dict[str, str]:
+    """The md5 of each file that `source` is read from, where they are the user's own; {} of a set known by its name.
+
+    A plugin's source is known by its code.
+    """
+    if isinstance(source, OwnSource):
+        return {"plugin": file_digest(source.entry.file)}
     if not isinstance(source, Npz | Folder | Table):
         return {}
     place = Path(root) / source.path
@@ -48,25 +50,12 @@ def digits() -> Rows:
     return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])
 
 
-def _read(source: Source, root: Path, seed: int, features: tuple[Feature, ...]) -> Rows:
-    match source:
-        case Digits():
-            return digits()
-        case Npz():
-            return npz(source, root)
-        case Table():
-            from silos.sources.tables.table_source import table  # Arrow takes long to import
-
-            return table(source, root, features)
-        case Mnist():
-            return mnist(source, root, seed)
-        case Emnist():
-            return emnist(source, root, seed)
-        case Cifar():
-            return cifar(source, root, seed)
-        case Gtsrb():
-            return gtsrb(source, root, seed)
-        case Folder():
-            return folder(source, root)
-        case Synthetic():
-            return synthetic(source, seed)
+def _read(source: Source | OwnSource, root: Path, seed: int, declared: tuple[Feature, ...]) -> Rows:
+    if isinstance(source, OwnSource):
+        rows = run_entry(source, root=root, seed=seed)
+        if not isinstance(rows, Rows):
+            raise UserError(f"source {source.kind!r}: got a {type(rows).__name__}, expected silos.rows.Rows.")
+        return rows
+    read = SOURCES.find(source.kind)
+    rows = read(**taken(read, {"source": source, "root": root, "seed": seed, "declared": declared}))
+    return cast(Rows, rows)

@@ -16,6 +16,7 @@ from pydantic import (
 from silos import bounds
 from silos.errors import shown
 from silos.names import Name
+from silos.registry import Registered, Registry
 from silos.truth import true_is_no_number
 
 
@@ -197,7 +198,28 @@ class Synthetic(Section):
         return self
 
 
+class OwnSource(Section, Registered):
+    """A source of a plugin file."""
+
+
 Source = Annotated[
     Digits | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
     Field(discriminator="kind"),
 ]
+
+SOURCES = Registry(
+    "source",
+    {
+        "digits": "silos.sources.load:digits",
+        "npz": "silos.sources.npz:npz",
+        "table": "silos.sources.tables.table_source:table",
+        "mnist": "silos.sources.idx:mnist",
+        "fashion_mnist": "silos.sources.idx:mnist",
+        "emnist": "silos.sources.idx:emnist",
+        "cifar10": "silos.sources.cifar:cifar",
+        "cifar100": "silos.sources.cifar:cifar",
+        "gtsrb": "silos.sources.gtsrb:gtsrb",
+        "folder": "silos.sources.picture_folder:folder",
+        "synthetic": "silos.sources.synthetic:synthetic",
+    },
+)

@@ -173,7 +173,7 @@ def matches(manifest: Manifest, params: DataParams) -> None:
     """Raises UserError where the data section of params.yaml is not what the manifest was built from."""
     asked, built = params.recipe(), manifest.params
     with suppress(ValidationError, UserError):  # of a siloflow with other keys
-        asked, built = params.in_full(), DataParams.model_validate(built).in_full()
+        asked, built = params.in_full(), type(params).model_validate(built).in_full()
     if asked == built:
         return
     key, now, before = _first_difference("data", asked, built)

@@ -34,6 +34,8 @@ def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tenso
     """
     way = _WAYS[format]
     example = torch.zeros(2, *rows.shape[1:], dtype=rows.dtype)
+    with torch.no_grad():
+        model(example)  # what a network makes at its first call is made now, not while torch traces
     with _quiet():
         content = way.written(model, example, json.dumps(card))
         with writing(path) as file, torch.no_grad():

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from models.assessment.quantities import QUANTITIES, Task
 from models.model import Model
-from models.training.engine import Training, outcomes
+from models.training.engine import Metric, Training, outcomes
 from silos.cohort import Cohort, Silos, Stack
 from silos.private import PrivateStore
 from tasks.messages import Scores
@@ -27,15 +27,19 @@ def evaluate(
     splits: tuple[str, ...] = ("validation", "test"),
     device: str = "cpu",
     keep_outcomes: bool = False,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> list[Scores]:
-    """One record a stack and split; `keep_outcomes` lets each client keep each row's outcome, for paired comparisons."""
+    """One record a stack and split; `keep_outcomes` lets each client keep each row's outcome, for paired comparisons.
+
+    `metrics` are measures of a row besides those of the objective, by name.
+    """
     scores = []
     for stack in cohort.stacks:
         weights, context = open_weights(model, stack, private, device)
         same = not model.is_personal
         for split in splits:
             rows = open_rows(cohort.silos, stack, split, device)
-            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same)
+            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same, metrics)
             measures = _in_units_of_y(found, cohort.silos)
             kept = _keep(stack, measures, training.objective.task, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, measures, kept))

@@ -18,10 +18,12 @@ EVIL = """
 from pathlib import Path
 
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 Path("been-here").touch()
 
 
+@register_method("evil")
 class Evil(fedavg.FedAvg):
     pass
 """
@@ -33,7 +35,7 @@ def schedule(partitioned: Any, tmp_path: Path) -> Any:
     folder = partitioned[0].copy(tmp_path / "project")
     for name in ("own", "evil"):
         (folder.path / f"{name}.py").write_text(EVIL.replace("been-here", f"{name}-was-here"))
-    fixed = ("--set", "extra_methods.own=own.py", "--set", "training.rounds=3")
+    fixed = ("--set", "plugins=[own.py]", "--set", "training.rounds=3")
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start("schedule", NEVER_SOON, "fedavg", *fixed, out=screen)
         end = time.monotonic() + 120
@@ -72,7 +74,7 @@ def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_b
     rounds = ["training.rounds=1", "training.epochs=1"]
     asked = {
         "own": {"methods": ["own"], "seeds": [0], "reference": "own", "overrides": rounds},
-        "evil": {"methods": ["evil"], "reference": "evil", "overrides": [*rounds, "extra_methods.evil=evil.py"]},
+        "evil": {"methods": ["evil"], "reference": "evil", "overrides": [*rounds, "plugins=[evil.py]"]},
     }
     url = f"{api}/deployments/{deployment['id']}/create_flow_run"
     started = {name: ask(url, {"parameters": p, "state": {"type": "SCHEDULED"}})["id"] for name, p in asked.items()}
@@ -85,7 +87,7 @@ def test_a_run_from_prefects_page_takes_numbers_and_the_schedules_own_settings_b
                 states[run["id"]] = run["state"]
     ended = {name: states[id] for name, id in started.items()}
     assert {name: state["type"] for name, state in ended.items()} == {"own": "COMPLETED", "evil": "FAILED"}
-    assert "extra_methods is not for a flow run's parameters" in ended["evil"]["message"]
+    assert "plugins is not for a flow run's parameters" in ended["evil"]["message"]
     assert (folder.path / "own-was-here").exists()
     assert not (folder.path / "evil-was-here").exists()
     (comparison,) = folder.path.glob("runs/compare-*/comparison.json")

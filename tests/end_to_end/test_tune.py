@@ -76,8 +76,10 @@ def test_the_screen_names_what_was_chosen(tuned):
 PAGE = """
 from flows.experiment.many_runs.settings_grid import axes
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 
+@register_method("mine")
 class Mine(fedavg.FedAvg):
     tuned = axes(weight=({values}))
     weight: float = 0.1
@@ -89,7 +91,7 @@ class Mine(fedavg.FedAvg):
 
 def own(folder, values):
     (folder.path / "mine.py").write_text(PAGE.format(values=values))
-    return ["--set", "extra_methods.mine=mine.py", "--set", "comparison.tune=2", "--reference", "mine", "--seeds", "0"]
+    return ["--set", "plugins=[mine.py]", "--set", "comparison.tune=2", "--reference", "mine", "--seeds", "0"]
 
 
 def test_a_comparison_of_which_every_run_failed_says_so(tuned):

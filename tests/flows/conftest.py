@@ -22,6 +22,7 @@ from pathlib import Path
 
 from flows.method import Report
 from flows.methods import fedavg
+from flows.plugins import register_method
 from silos.cohort import Cohort
 from silos.errors import UserError
 from tasks.aggregate import aggregate
@@ -46,6 +47,7 @@ def act(cohort, round, does, marker):
         raise UserError("client c03 has one row; give it two.")
 
 
+@register_method("own")
 class Own(fedavg.FedAvg):
     does: str = ""
     marker: str = ""
@@ -116,7 +118,7 @@ def play_run(
 ) -> Callable[..., dict[str, Any]]:
     """The flow `run`, in three stacks of two clients for three rounds."""
     monkeypatch.chdir(folder)
-    small = ["engine.stack=2", "training.rounds=3", "extra_methods.own=own.py", f"method.own.marker={folder}/marker"]
+    small = ["engine.stack=2", "training.rounds=3", "plugins=[own.py]", f"method.own.marker={folder}/marker"]
 
     def play(method: str, kind: str, workers: int, *more: str, **options: Any) -> dict[str, Any]:
         where = [f"runner.kind={kind}", f"runner.workers={workers}"]

@@ -30,7 +30,10 @@ from silos.schemes.change_params import Subsample
 from silos.schemes.scheme_params import Assignment, Change
 from silos.sources.source_params import Synthetic
 
-OWN = "from flows.methods import fedavg\n\n\nclass Own(fedavg.FedAvg):\n    x: float = 1.0\n"
+OWN = (
+    "from flows.methods import fedavg\nfrom flows.plugins import register_method\n"
+    "@register_method('own')\nclass Own(fedavg.FedAvg):\n    x: float = 1.0\n"
+)
 MOST_SAID = 4000  # characters: a screen, whatever was written
 
 # small or beyond every bound: what lies between may be meant, and would be computed

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flows.experiment.method_settings import method_of
+from flows.experiment.user_method import load
 from flows.method import Method, Report, describe, find, names, start, summaries
 from flows.params_file import read
 from silos.errors import UserError
@@ -11,8 +12,10 @@ from silos.errors import UserError
 PAGE = '''"""Half way: FedAvg that goes half of the way to the mean."""
 
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 
+@register_method("half_way")
 class HalfWay(fedavg.FedAvg):
     """`step` is the share of the way."""
 
@@ -41,9 +44,9 @@ def test_every_page_is_one_method_with_words_and_options_that_have_defaults(name
 
 def test_the_list_has_the_first_line_of_every_page_whether_it_is_imported_or_not(tmp_path):
     (tmp_path / "half.py").write_text(PAGE)
-    extra = {"half_way": "half.py"}
-    described = [describe(name, extra, tmp_path) for name in names(extra)]
-    assert summaries(extra, tmp_path) == [{key: one[key] for key in ("method", "summary")} for one in described]
+    plugins = load(tmp_path, ["half.py"])
+    described = [describe(name, plugins) for name in names(plugins)]
+    assert summaries(plugins) == [{key: one[key] for key in ("method", "summary")} for one in described]
 
 
 def test_the_four_first_methods_are_there():
@@ -59,10 +62,10 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 
 def test_a_users_own_page_joins_and_runs(tmp_path, make_problem, play):
     (tmp_path / "half_way.py").write_text(PAGE)
-    extra = {"half_way": "half_way.py"}
-    assert "half_way" in names(extra)
-    page = find("half_way", extra, tmp_path)(step=0.25)
-    assert describe("half_way", extra, tmp_path)["options"] == {"step": 0.5}
+    plugins = load(tmp_path, ["half_way.py"])
+    assert "half_way" in names(plugins)
+    page = find("half_way", plugins)(step=0.25)
+    assert describe("half_way", plugins)["options"] == {"step": 0.5}
     problem = make_problem({"a": 6, "b": 9})
     own, fedavg = (play(p, problem, [1]).state.tensors["weights"] for p in (page, find("fedavg")()))
     start = page.init(problem).tensors["weights"]
@@ -70,15 +73,21 @@ def test_a_users_own_page_joins_and_runs(tmp_path, make_problem, play):
         assert (own[name] - (start[name] + 0.25 * (fedavg[name] - start[name]))).abs().max() < 1e-7
 
 
-def test_a_page_that_is_not_there_or_holds_no_method_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"extra_methods\.mine names .*mine\.py, which is not there"):
-        find("mine", {"mine": "mine.py"}, tmp_path)
+def test_a_plugin_that_is_not_there_or_registers_no_method_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"plugins\.0: got .*mine\.py, expected a Python file \(\.py\) that is there\."):
+        load(tmp_path, ["mine.py"])
     (tmp_path / "empty.py").write_text("x = 1\n")
-    with pytest.raises(UserError, match="must define one class that extends Method, and has 0"):
-        find("empty", {"empty": "empty.py"}, tmp_path)
+    with pytest.raises(UserError, match="there is no method 'empty'"):
+        find("empty", load(tmp_path, ["empty.py"]))
+    (tmp_path / "none.py").write_text("from flows.plugins import register_method\nregister_method('none')(print)\n")
+    with pytest.raises(UserError, match=r"method 'none': got .*print.*, expected a class that extends Method"):
+        find("none", load(tmp_path, ["none.py"]))
 
 
-OPENING = "from flows.methods import fedavg\n\n\nclass Mine(fedavg.FedAvg):\n    "
+OPENING = (
+    "from flows.methods import fedavg\nfrom flows.plugins import register_method\n"
+    "@register_method('mine')\nclass Mine(fedavg.FedAvg):\n    "
+)
 BROKEN = {
     "a syntax error": ("x = 1\ndef f(:\n", r"mine\.py, line 2: SyntaxError: invalid syntax; "),
     "wrong indents": ("if 1:\nx = 1\n", r"mine\.py, line 2: IndentationError: expected an indented block"),
@@ -97,9 +106,9 @@ BROKEN = {
         "raise ValueError('a\\n' + 'b' * 9000)\n",
         r"line 1: ValueError: a b{90,100}…b{40,60}; ",
     ),
-    "two methods": (f"{OPENING}x: int = 1\nclass Other(Mine): pass\n", "must define one class .*, and has 2"),
     "a method that is none yet": (
-        "from flows.method import Method\nclass Mine(Method): pass\n",
+        "from flows.method import Method\nfrom flows.plugins import register_method\n"
+        "@register_method('mine')\nclass Mine(Method): pass\n",
         r"the page of method 'mine' must define init, model, one_round\.",
     ),
 }
@@ -110,7 +119,7 @@ def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_message(
     content, message = BROKEN[case]
     (tmp_path / "mine.py").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=message) as told:
-        find("mine", {"mine": "mine.py"}, tmp_path)
+        find("mine", load(tmp_path, ["mine.py"]))
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < 500 + len(str(tmp_path))
 
@@ -119,8 +128,8 @@ def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_message(
 def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
     (tmp_path / "mine.txt").write_text(PAGE)
     (tmp_path / "folder.py").mkdir()
-    with pytest.raises(UserError, match=r"extra_methods\.mine names .*; (give it|it must be)"):
-        find("mine", {"mine": name}, tmp_path)
+    with pytest.raises(UserError, match=r"plugins\.0: (got|cannot)"):
+        load(tmp_path, [name])
 
 
 @pytest.mark.parametrize(
@@ -133,23 +142,23 @@ def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
 def test_options_that_have_no_default_or_cannot_be_listed_are_told(body, message, tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + body)
     with pytest.raises(UserError, match=message):
-        describe("mine", {"mine": "mine.py"}, tmp_path)
+        describe("mine", load(tmp_path, ["mine.py"]))
 
 
 def test_an_own_page_needs_no_words_of_its_own(tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + "x: int = 1\n")
-    assert describe("mine", {"mine": "mine.py"}, tmp_path)["summary"] == ""
+    assert describe("mine", load(tmp_path, ["mine.py"]))["summary"] == ""
 
 
 def test_what_an_own_page_prints_at_import_is_not_in_the_answer(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(f"print('hello')\n{OPENING}x: int = 1\n")
-    find("mine", {"mine": "mine.py"}, tmp_path)
+    find("mine", load(tmp_path, ["mine.py"]))
     assert capsys.readouterr() == ("", "hello\n")
 
 
 def test_an_own_page_that_cannot_start_is_told_with_file_line_and_message(tmp_path, make_problem):
     (tmp_path / "mine.py").write_text(OPENING + "def init(self, problem):\n        return 1 / 0\n")
-    page = find("mine", {"mine": "mine.py"}, tmp_path)()
+    page = find("mine", load(tmp_path, ["mine.py"]))()
     with pytest.raises(UserError, match=r"mine\.py, line 6: ZeroDivisionError: division by zero; mend the page\."):
         start(page, make_problem({"a": 6}))
 
@@ -157,7 +166,7 @@ def test_an_own_page_that_cannot_start_is_told_with_file_line_and_message(tmp_pa
 def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(project):
     check = "@pydantic.field_validator('x')\n    def check(cls, x):\n        return len(x)\n"
     (project / "mine.py").write_text(f"import pydantic\n{OPENING}x: int = 1\n    {check}")
-    params = read(project, ["extra_methods.mine=mine.py", "method.mine.x=3"])
+    params = read(project, ["plugins=[mine.py]", "method.mine.x=3"])
     with pytest.raises(
         UserError, match=r"mine\.py, line 9: TypeError: object of type 'int' has no len\(\); mend the page\."
     ):
@@ -191,4 +200,4 @@ def test_a_page_is_one_file_and_finds_no_module_beside_it(tmp_path):
     (tmp_path / "page_with_a_helper.py").write_text(f"import helper_beside_it\n{PAGE}")
     (tmp_path / "helper_beside_it.py").write_text("")
     with pytest.raises((UserError, ModuleNotFoundError), match="No module named 'helper_beside_it'"):
-        find("own", {"own": "page_with_a_helper.py"}, tmp_path)
+        load(tmp_path, ["page_with_a_helper.py"])

@@ -179,7 +179,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
         "clients": None,
         "engine": None,
         "tracking": None,
-        "extra_methods": None,
+        "plugins": None,
         "method": {"fedprox": None},
     }
     (project / "params.yaml").write_text(yaml.safe_dump(empty))
@@ -368,11 +368,14 @@ def test_the_last_override_of_a_key_counts(project):
 
 
 def test_a_users_own_method_may_be_named_anywhere(project):
-    page = "from flows.methods import fedavg\n\n\nclass Mine(fedavg.FedAvg):\n    x: int = 1\n"
+    page = (
+        "from flows.methods import fedavg\nfrom flows.plugins import register_method\n\n\n"
+        "@register_method('mine')\nclass Mine(fedavg.FedAvg):\n    x: int = 1\n"
+    )
     (project / "mine.py").write_text(page)
-    params = read(project, ["extra_methods.mine=mine.py", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
+    params = read(project, ["plugins=[mine.py]", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
     assert method_of(params, "mine", project).x == 4
-    params = read(project, ["extra_methods.mine=mine.py", "method.mine.x=four"])
+    params = read(project, ["plugins=[mine.py]", "method.mine.x=four"])
     with pytest.raises(UserError) as told:
         method_of(params, "mine", project)
     assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."

@@ -25,9 +25,11 @@ pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).parents[2]
 MEANWHILE = """
 from flows.methods import fedavg
+from flows.plugins import register_method
 from flows.reproduce import reproduce
 
 
+@register_method("meanwhile")
 class Meanwhile(fedavg.FedAvg):
     def one_round(self, state, round):
         reproduce("tiny.yaml", "second")
@@ -35,8 +37,10 @@ class Meanwhile(fedavg.FedAvg):
 """
 BROKEN = """
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 
+@register_method("broken")
 class Broken(fedavg.FedAvg):
     def one_round(self, state, round):
         raise {error}
@@ -170,7 +174,7 @@ def test_cells_of_other_data_are_not_paired(own_page):
 
 
 def test_a_sweep_that_finishes_while_another_trains_keeps_its_records(own_page):
-    others = [*QUICK, "extra_methods.meanwhile=meanwhile.py"]
+    others = [*QUICK, "plugins=[meanwhile.py]"]
     folder = own_page(first=table(method="meanwhile", base=others), second=table())
     (folder / "meanwhile.py").write_text(MEANWHILE)
     reproduce("tiny.yaml", "first")
@@ -201,7 +205,7 @@ def test_an_estimate_leaves_nothing_in_the_project_and_tells_no_tracker(own_page
 
 @pytest.mark.parametrize("error", ["ZeroDivisionError", "KeyboardInterrupt"])
 def test_an_estimate_that_ends_early_leaves_nothing_either(own_page, error):
-    folder = own_page(first=table(method="broken", base=[*QUICK, "extra_methods.broken=broken.py"]))
+    folder = own_page(first=table(method="broken", base=[*QUICK, "plugins=[broken.py]"]))
     (folder / "broken.py").write_text(BROKEN.format(error=error))
     before = left_in(folder)
     with pytest.raises((UserError, KeyboardInterrupt)):

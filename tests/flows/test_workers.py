@@ -46,7 +46,7 @@ def test_the_weights_are_the_same_wherever_rounds_run(play_run, pools, prefect, 
 def test_a_page_with_steps_messages_and_networks_of_its_own_runs_in_worker_processes(name, play_run, pools):
     """They have no such module, and what they send back is what the page knows."""
     pools("processes")
-    page = f"extra_methods={{{name}: {EXAMPLES[name]}, own: own.py}}"
+    page = f"plugins=[{EXAMPLES[name]}, own.py]"
     here, there = (play_run(name, kind, 2, page) for kind in ("threads", "processes"))
     assert here["weights_sha256"] == there["weights_sha256"]
     assert here["mlflow_run_id"]

@@ -156,7 +156,8 @@ def close(found, expected, tolerance):
 
 
 def test_every_kind_that_has_registered_is_tested_here():
-    assert {network.kind for network in NETWORKS.values()} == set(registered())
+    served_only = {"exported"}  # a program, which is not trained: tests/models/networks/test_torch_module.py
+    assert {network.kind for network in NETWORKS.values()} == set(registered()) - served_only
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)

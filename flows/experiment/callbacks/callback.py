@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from flows.experiment.user_method import MethodError, line_of
 from flows.method import Report
 from flows.round import Round
 from silos.errors import UserError, shown
+from silos.registry import options_of
 from tasks.recording.json_files import unwritable
 
 
@@ -138,6 +139,11 @@ class UserCallback(Callback):
             self.callback.on_error(run, error)
         except Exception as failed:
             say_warnings(run.folder.name, [_failure(self.name, "on_error", self.callback, failed)])
+
+
+def own_callbacks(sections: Sequence[Any]) -> list[UserCallback]:
+    """Build the callbacks that params name, each of a plugin file, with the options of its section."""
+    return [UserCallback.from_config(one.kind, one.entry.target, options_of(one)) for one in sections]
 
 
 @contextmanager

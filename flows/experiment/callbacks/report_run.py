@@ -68,7 +68,7 @@ class FinalEvaluation(Callback):
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = folder.journal.each, project.params.tracking.personal_models
         scene = Scene(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
-        figures = drawn(method.pictures(), scene)
+        figures = drawn([*method.pictures(), *project.figures], scene)
         run.artifacts = finish(project, method, run.problem, run.private, model, folder, result, final, figures)
         run.result = result
 

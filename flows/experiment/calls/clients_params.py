@@ -6,6 +6,7 @@ from pydantic import Field
 
 from silos import bounds
 from silos.names import Name
+from silos.registry import Entry, Registered, Registry
 from silos.sources.source_params import Section
 
 
@@ -29,13 +30,35 @@ class ImprovingParams(Section):
     improvement: Literal["last_seen", "within_round"] = "last_seen"
 
 
+class OwnSampler(Section, Registered):
+    """A sampler of a plugin file: a function that draws, or a class that extends Sampler."""
+
+
+SAMPLERS = Registry(
+    "sampler",
+    {
+        "uniform": "flows.experiment.calls.sampling:Uniform",
+        "by_size": "flows.experiment.calls.sampling:BySize",
+        "improving": "flows.experiment.calls.improving:Improving",
+    },
+)
+
+_OF_CLIENTS = ("fraction", "dropout", "join", "leave")
+
+
+def options_given(entry: Entry) -> tuple[str, ...]:
+    """The parameters of a plugin's sampler that are no options of its own."""
+    return _OF_CLIENTS if isinstance(entry.target, type) else ("problem", "clients", "wanted", "number", "memory")
+
+
+Sampling = UniformParams | BySizeParams | ImprovingParams
+
+
 class ClientsParams(Section):
     """Who takes part in a round."""
 
     fraction: float = Field(default=1.0, gt=0, le=1)
-    sampling: Annotated[UniformParams | BySizeParams | ImprovingParams, Field(discriminator="kind")] = UniformParams(
-        kind="uniform"
-    )
+    sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")
     dropout: float = Field(default=0.0, ge=0, lt=1)
     join: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = Field(default={})
     leave: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = Field(default={})

@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flows.experiment.calls.clients_params import OwnSampler
 from flows.experiment.calls.luck import least, luck
 from flows.experiment.round_report import Report
 from flows.round import Problem, Round, tickets
+from silos.registry import run_entry
 
 Memory = Mapping[str, Any]
 """What a sampler keeps from one round to the next: plain JSON. It is in the checkpoint, so a resumed run calls the same."""
@@ -105,6 +107,22 @@ class Drawing(Sampler):
         """Who has not come yet, or has left."""
         late = {c for c, first in self.join.items() if number < first}
         return late | {c for c, last in self.leave.items() if number >= last}
+
+
+@dataclass(frozen=True)
+class OwnDrawing(Drawing):
+    """The clients that a plugin's function draws."""
+
+    own: OwnSampler | None = None
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        assert self.own is not None
+        given = {"problem": problem, "clients": clients, "wanted": wanted, "number": number, "memory": memory}
+        drawn: Collection[str] = run_entry(self.own, **given)
+        return drawn
 
 
 class Uniform(Drawing):

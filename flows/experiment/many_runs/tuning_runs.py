@@ -63,7 +63,7 @@ def check_tuning(project: Project, methods: list[str], problem: Problem) -> None
         )
     for method in methods:
         _grid(project, method)
-        tuned_by = find(method, project.params.extra_methods, project.root).tuned
+        tuned_by = find(method, project.plugins).tuned
         for point in product(*(axis.values for axis in tuned_by.values())):
             _check_options(project, method, dict(zip(tuned_by, point, strict=True)), problem)
 
@@ -131,7 +131,7 @@ def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
 
 def _grid(project: Project, method: str) -> Grid:
     params = project.params
-    page = find(method, params.extra_methods, project.root)
+    page = find(method, project.plugins)
     rate, options = params.training.optimiser.learning_rate, params.method.get(method, {})
     return grid_of(method, page, rate, params.comparison.tune, options)
 

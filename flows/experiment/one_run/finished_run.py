@@ -10,9 +10,11 @@ from flows.console.complaints import nearest
 from flows.experiment.evaluation import scored_model
 from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.run_folder import RunFolder
+from flows.experiment.plugin_params import params_type
 from flows.experiment.project import Project, experiment
 from flows.experiment.scaling.agreed import scaled_as
-from flows.params import Params
+from flows.experiment.user_method import load
+from flows.params_file import plugins_of
 from flows.round import Round
 from models.model import Model
 from silos.errors import UserError, shown
@@ -110,7 +112,7 @@ def _as_then(project: Project, folder: RunFolder, known: dict[str, Any]) -> Proj
     held["comparison"] = {"methods": [method], "seeds": [known["seed"]], "reference": method}
     held["method"] = {method: held["method"]}
     try:
-        params = Params.model_validate(held)
+        params = params_type(load(project.root, plugins_of(held))).model_validate(held)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(

@@ -15,8 +15,9 @@ from flows.experiment.project import Project, experiment
 from flows.method import Method
 from flows.params_file import flat
 from flows.round import Problem
-from models.model import Model
-from models.networks.registry import comes_along, kind_of, to_json
+from models.model import Model, of_one
+from models.networks.exported_network import ExportedNetwork
+from models.networks.registry import Network, comes_along, kind_of, to_json
 from models.state import Private, Weights
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -137,6 +138,13 @@ def _model(
     """What is logged as the model; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
     network, reads = model.network.served, page.reads()
+    if not network.portable and not _is_of_page(network):
+        try:
+            one = {**model.shared, **of_one(model.personal)}
+            network = ExportedNetwork.of(network, one, of_one(model.context), manifest.shape)
+        except ValueError as error:
+            screen.current().say(f"the model is not logged: {error}.")
+            return None
     if not comes_along(network):
         screen.current().say(
             f"the model is not logged: its network {kind_of(network)} is of your own page, and would not be there where it "
@@ -172,3 +180,9 @@ def _model(
         "shared": dict(model.shared),
         "personal": {**personal, **beside},
     }
+
+
+def _is_of_page(network: Network) -> bool:
+    """Whether a part of it, other than a module of torch, is of a page or a plugin."""
+    parts = [one for one in vars(network).values() if isinstance(one, Network)]
+    return type(network).__module__.split(".")[0] != "models" or any(map(_is_of_page, parts))

@@ -11,8 +11,9 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.experiment.scaling.agreed import Agreed, agreed
 from flows.experiment.scaling.run_notes import Note
-from flows.experiment.user_method import MethodError, error_of_page
+from flows.experiment.user_method import MethodError, error_of_plugin
 from flows.method import Method, start
+from flows.plugins import METHODS
 from flows.round import Problem, Round
 from models.state import State
 from silos.private import PrivateStore
@@ -79,9 +80,10 @@ class RunContext:
         return Round(number, self.problem, *there, runner, self.private, device, leaving=sampled.leaving)
 
     def error_of_method(self, error: BaseException) -> MethodError | None:
-        """Explain an error that the user's own method raised; None for any other error."""
-        file = self.project.params.extra_methods.get(self.method_name)
-        return error_of_page(error, self.method_name, file, type(self.method).__module__) if file else None
+        """Explain an error that a plugin file raised; None for any other error."""
+        files = {str(self.project.root / file): file for file in self.project.params.plugins}
+        own = self.project.plugins.of(METHODS).get(self.method_name)
+        return error_of_plugin(error, self.method_name, files, own.file if own else "")
 
 
 def open_run(

@@ -17,6 +17,7 @@ from silos.errors import UserError
 OWN = """
 from dataclasses import dataclass
 from flows.methods import fedavg
+from flows.plugins import register_method
 from models.model import Model
 from models.networks.wrapped import Around
 
@@ -24,6 +25,7 @@ from models.networks.wrapped import Around
 class Mine(Around):
     pass
 
+@register_method("own")
 class Own(fedavg.FedAvg):
     def model(self, state, problem):
         return Model(Mine(problem.network), state.tensors["weights"], clients=problem.silos.clients)
@@ -105,7 +107,7 @@ def test_a_method_is_asked_for_the_network_that_it_makes(ask, method, network):
 
 def test_a_network_of_a_users_own_page_is_counted_and_not_measured(ask, project):
     (project / "own.py").write_text(OWN)
-    found = ask("extra_methods.own=own.py", method="own", memory=True)
+    found = ask("plugins=[own.py]", method="own", memory=True)
     assert found["parameters"] == ask()["parameters"]
     assert "Mine is a network of your own page" in found["memory"]["note"]
 

@@ -104,6 +104,7 @@ def test_an_error_of_such_a_page_between_its_steps_names_the_line(fails, folder)
 
 PICTURE = """
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 
 def draw(scene):
@@ -111,6 +112,7 @@ def draw(scene):
     return scene.folder / "{name}"
 
 
+@register_method("drawing")
 class Drawing(fedavg.FedAvg):
     def pictures(self):
         return (draw,)
@@ -118,7 +120,7 @@ class Drawing(fedavg.FedAvg):
 
 
 def test_a_page_whose_picture_is_called_as_a_file_of_the_run_is_told_and_spoils_nothing(play_run, folder):
-    settings = ["extra_methods.drawing=drawing.py", "training.rounds=2"]
+    settings = ["plugins=[own.py, drawing.py]", "training.rounds=2"]
     (folder / "drawing.py").write_text(PICTURE.format(name="checkpoint.safetensors"))
     with pytest.raises(MethodError) as error:
         play_run("drawing", "threads", 1, *settings)
@@ -165,7 +167,7 @@ def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(
     monkeypatch.chdir(folder)
     data = Project.open(derived=True).silos  # as `partition` would, for a folder that DVC knows
     monkeypatch.setattr(Project, "silos", data)
-    settings = ["training.rounds=2", "extra_methods.own=own.py", f"method.own.does={does}"]
+    settings = ["training.rounds=2", "plugins=[own.py]", f"method.own.does={does}"]
     typed = ["compare", "own", "fedavg", "--seeds", "0", "--reference", "fedavg", "--json"]
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
@@ -181,9 +183,11 @@ def test_a_comparison_goes_on_after_a_users_method_failed_and_ends_with_1(
 
 HALF = """
 from flows.methods import fedavg
+from flows.plugins import register_method
 from silos.errors import UserError
 
 
+@register_method("half")
 class Half(fedavg.FedAvg):
     def one_round(self, state, round):
         if round.problem.seed == 1:
@@ -196,7 +200,7 @@ def test_a_comparison_with_a_failed_run_is_not_called_complete(prefect, folder, 
     monkeypatch.chdir(folder)
     monkeypatch.setattr(Project, "silos", Project.open(derived=True).silos)
     (folder / "half.py").write_text(HALF)
-    settings = ["training.rounds=1", "extra_methods.half=half.py"]
+    settings = ["training.rounds=1", "plugins=[own.py, half.py]"]
     found = compare(["fedavg", "half", "local_only"], [0, 1], "fedavg", settings, name="partial")
     assert [(run["method"], run["seed"]) for run in found["failed"]] == [("half", 1)]
 
@@ -241,7 +245,7 @@ def test_a_comparison_ends_where_data_are_others_also_under_a_users_method(prefe
     broken = Path(silos.folder) / "c03.safetensors"
     told.after[1] = lambda: broken.write_bytes(broken.read_bytes()[:-40])
     with pytest.raises(UserError, match=r"c03\.safetensors, with the rows of client c03, is not what") as error:
-        compare(["own", "fedavg"], [0], "fedavg", ["data.seed=6", "extra_methods.own=own.py"])
+        compare(["own", "fedavg"], [0], "fedavg", ["data.seed=6", "plugins=[own.py]"])
     assert not isinstance(error.value, MethodError)
 
 
@@ -351,7 +355,7 @@ def test_a_full_disk_is_told(place, method, kind, workers, fails, pools, folder,
 def test_other_settings_are_refused_before_a_flow_starts(play_run, folder):
     found = play_run("fedavg", "threads", 1, "training.rounds=1")
     experiment = Path(found["folder"]).parent.name
-    small = ["engine.stack=2", "extra_methods.own=own.py", f"method.own.marker={folder}/marker", "runner.workers=2"]
+    small = ["engine.stack=2", "plugins=[own.py]", f"method.own.marker={folder}/marker", "runner.workers=2"]
     check_resume(Project.open([*small, "training.rounds=1"], derived=True), "fedavg", 0, experiment)
     with pytest.raises(UserError, match=r"other settings \(params\.training\.rounds: 1 → 3\); put them back"):
         check_resume(Project.open([*small, "training.rounds=3"], derived=True), "fedavg", 0, experiment)

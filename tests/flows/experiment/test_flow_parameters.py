@@ -36,10 +36,12 @@ EVIL = """
 from pathlib import Path
 
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 Path("been-here").touch()
 
 
+@register_method("evil")
 class Evil(fedavg.FedAvg):
     pass
 """
@@ -50,8 +52,7 @@ FLOWS = {
     reproduce: {"paper": "mcmahan", "table": "2NN"},
 }
 PLACES = {
-    "extra_methods={evil: evil.py}": "extra_methods",
-    "extra_methods.evil=evil.py": "extra_methods",
+    "plugins=[evil.py]": "plugins",
     "tracking.uri=sqlite:///been-here": "tracking.uri",
     "tracking={uri: sqlite:///been-here}": "tracking.uri",
     "data.source={kind: npz, path: /etc/passwd}": "data.source.path",
@@ -84,7 +85,7 @@ def from_outside(here: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("served", FLOWS, ids=lambda served: served.name)
-@pytest.mark.parametrize("override", ["extra_methods.evil=evil.py", "tracking.uri=sqlite:///been-here"])
+@pytest.mark.parametrize("override", ["plugins=[evil.py]", "tracking.uri=sqlite:///been-here"])
 def test_parameters_of_a_flow_run_set_no_code_and_no_address(from_outside, here, served, override):
     with pytest.raises(UserError, match=r"is not for a flow run's parameters, which set no code, paths or addresses;"):
         from_outside(served, **FLOWS[served], overrides=[override])
@@ -122,10 +123,10 @@ def test_a_flow_run_from_outside_reads_params_once(from_outside, here, monkeypat
 
 def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
     with (
-        flow_parameters.own(["extra_methods.own=own.py"]),
-        pytest.raises(UserError, match=r"^extra_methods is not for a flow run's"),
+        flow_parameters.own(["plugins=[own.py]"]),
+        pytest.raises(UserError, match=r"^plugins is not for a flow run's"),
     ):
-        from_outside(partition, overrides=["extra_methods.own=evil.py"])
+        from_outside(partition, overrides=["plugins.0=evil.py"])
 
 
 def test_overrides_are_a_list_or_a_mapping_and_say_the_same(here):
@@ -167,6 +168,7 @@ def test_a_run_inside_a_run_is_no_outsider(from_outside):
 
 @pytest.mark.parametrize("override", PLACES)
 def test_whatever_form_an_override_has_its_places_are_seen(project, override):
+    (project / "evil.py").write_text("")
     assert PLACES[override] in dict(flow_parameters.places(read(project, [override]), project))
 
 
@@ -184,7 +186,7 @@ def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places
     assert free == {
         *("Npz.path", "Table.path", "Folder.path", "Mnist.download_dir", "Emnist.download_dir", "Cifar.download_dir"),
         *("Gtsrb.download_dir", "VGGParams.pretrained", "ResNetParams.pretrained", "RunnerParams.address"),
-        *("TrackingParams.uri", "Params.extra_methods", "Params.method"),
+        *("TrackingParams.uri", "Params.plugins", "Params.method"),
     }
     pages = [find(name) for name in names()]
     assert not [
@@ -209,10 +211,10 @@ def test_text_in_a_page_of_the_users_own_may_be_a_place_unless_it_is_marked_as_a
 @pytest.mark.parametrize("named", ["method", "cell", "experiment", "data", "table"])
 def test_a_name_that_is_a_path_is_refused_with_a_sentence(project, monkeypatch, named, name):
     monkeypatch.chdir(project)
-    (project / "evil.py").write_text(EVIL)
+    (project / "evil.py").write_text(f"from flows.plugins import register_method\nregister_method({name!r})\n")
     (project / "own.yaml").write_text(yaml.safe_dump({"tables": {name: {}}}))
     asked: dict[str, Callable[[], Any]] = {
-        "method": lambda: read(project, [f"extra_methods={json.dumps({name: 'evil.py'})}"]),
+        "method": lambda: read(project, ["plugins=[evil.py]"]),
         "data": lambda: read(project, [f"data.name={json.dumps(name)}"]),
         "cell": lambda: run.fn("fedavg", experiment="e", cell=name or "/"),
         "experiment": lambda: run.fn("fedavg", experiment=name or "/"),  # an empty one is a new one

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.experiment.user_method import load
 from flows.method import find
 from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
@@ -16,6 +17,7 @@ from models.training.optimisers import SGD, Adam
 from silos.errors import UserError
 
 EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+PLUGINS = load(Path(), sorted(EXAMPLES.values()))
 SIZES = {"a": 9, "b": 6, "c": 4}
 
 
@@ -46,7 +48,7 @@ def test_of_one_client_in_full_batches_rounds_are_epochs(optimiser, kept, play):
 
 
 def test_it_is_the_page_of_the_docs_that_keeps_adam(kept, play):
-    page = find("kept_adam", EXAMPLES)()
+    page = find("kept_adam", PLUGINS)()
     problem, absent = kept(), {2: ["b"]}
     ours = play(FedAvg(), problem, [1, 2, 3], absent=absent)
     theirs = play(page, reset(problem), [1, 2, 3], absent=absent)
@@ -97,4 +99,4 @@ def test_a_page_whose_step_cannot_go_on_says_what_it_needs(kept, play):
     with pytest.raises(
         UserError, match=r"state is kept, and head_then_body of this method's page starts its optimiser"
     ):
-        play(find("fedrep", EXAMPLES)(), kept(), [1])
+        play(find("fedrep", PLUGINS)(), kept(), [1])

@@ -9,6 +9,7 @@ from pydantic import Field
 from flows import method as pages
 from flows.cli import app
 from flows.experiment.method_options import in_full, options_of
+from flows.experiment.user_method import NONE
 from flows.method import Method
 
 
@@ -26,7 +27,7 @@ class Small(Method):
 
 @pytest.mark.parametrize("name", pages.names())
 def test_every_option_of_every_method_says_in_a_short_line_what_it_means(name: str):
-    options = in_full(name, {})["options"]
+    options = in_full(name, NONE)["options"]
     assert {option["name"] for option in options} == set(pages.find(name).model_fields)
     assert [option["name"] for option in options if not 0 < len(option["meaning"]) <= 80] == []
     assert [option["takes"] for option in options if "<" in option["takes"] or "[" in option["takes"]] == []

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of t
 PAGE = """
 from dataclasses import dataclass, replace
 from flows.methods import fedavg
+from flows.plugins import register_method
 from models.networks.wrapped import Around
 
 
@@ -25,6 +26,7 @@ class Shrinking(Around):
         return cost + sum((w**2).sum() for w in weights.values()), buffers
 {more}
 
+@register_method("{name}")
 class Page(fedavg.FedAvg):
     def model(self, state, problem):
         model = super().model(state, problem)
@@ -41,8 +43,8 @@ SERVED = """
 def test_a_network_of_a_users_page_is_not_logged_unless_it_names_one_that_answers_as_it_does(
     name, more, play_run, folder, told
 ):
-    (folder / f"{name}.py").write_text(PAGE.format(more=more))
-    result = play_run(name, "threads", 1, f"extra_methods.{name}={name}.py", "training.rounds=1")
+    (folder / f"{name}.py").write_text(PAGE.format(more=more, name=name))
+    result = play_run(name, "threads", 1, f"plugins=[own.py, {name}.py]", "training.rounds=1")
     assert result["mlflow_run_id"], told.said
     client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])  # other tests may have set another
     experiment = client.get_run(result["mlflow_run_id"]).info.experiment_id

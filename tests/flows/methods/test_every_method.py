@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.experiment.user_method import load
 from flows.method import Method, find, names
 from models import streams
 from models.state import Private
@@ -25,6 +26,7 @@ ROWS = {"one_class": "same"}
 
 
 EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+PLUGINS = load(Path(), sorted(EXAMPLES.values()))
 
 
 ONE_FOR_ALL = {"fedbn"}  # clients differ where networks normalise, and the one here does not
@@ -35,9 +37,9 @@ SOON = {
 }  # what comes late in a run comes in a few rounds
 
 
-@pytest.fixture(params=names(EXAMPLES))
+@pytest.fixture(params=names(PLUGINS))
 def page(request) -> Method:
-    return find(request.param, EXAMPLES)(**SOON.get(request.param, {}))
+    return find(request.param, PLUGINS)(**SOON.get(request.param, {}))
 
 
 @pytest.fixture
@@ -256,7 +258,7 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
     name, options, fitting, play
 ):
     """But for methods whose clients send gradients, and a page of the docs whose step has no such argument."""
-    page = find(name, EXAMPLES)(**options)
+    page = find(name, PLUGINS)(**options)
     problem = fitting(page, CLIENTS, validation=12, **ROWS)
     if name == "fedrep":
         with pytest.raises(UserError, match="tells no validation loss"):
@@ -273,7 +275,7 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
 def test_the_sequential_engine_runs_functions_of_one_client_only(
     name, options, fitting, play, sequential, without_stacks
 ):
-    page = find(name, EXAMPLES)(**options)
+    page = find(name, PLUGINS)(**options)
     problem = sequential(fitting(page, CLIENTS, **ROWS))
     played = play(page, problem, [1, 2, 3])
     round = played.rounds[-1]

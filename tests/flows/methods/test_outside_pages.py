@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.experiment.user_method import load
 from flows.method import find
 from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble
@@ -20,11 +21,12 @@ from silos.cohort import Stack, open_stack
 from tasks.running.opening import open_streams
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+PLUGINS = load(Path(), sorted(PAGES.values()))
 SIZES = {"lyon": 40, "oslo": 30, "rome": 23}
 
 
 def page(name, **options):
-    return find(name, PAGES)(**options)
+    return find(name, PLUGINS)(**options)
 
 
 def with_optimiser(problem, optimiser):

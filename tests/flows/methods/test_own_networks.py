@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.experiment.user_method import load
 from flows.method import find
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP, dense_weights, drop
@@ -23,6 +24,7 @@ from tasks.scoring.evaluate import evaluate
 pytestmark = pytest.mark.slow
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
+PLUGINS = load(Path(), sorted(PAGES.values()))
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
 DOMAINS = {"oslo": "north", "lyon": "south", "rome": "south", "bonn": "north"}
 CENTRES = {"start": "centres", "warm_up": 1, "words": 3}
@@ -88,7 +90,7 @@ ENGINES = pytest.mark.parametrize("engine", ["vmap", "sequential"])
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, make, play, tmp_path, without_stacks):
     """Two rounds: with words from k-means, doubts and, of UEFL, words of a client's own; then it is scored."""
-    page, found = find(name, PAGES)(**METHODS[name]), []
+    page, found = find(name, PLUGINS)(**METHODS[name]), []
     for network in (OWN, THEIRS):
         private = PrivateStore(str(tmp_path / type(network).__name__))
         played = play(page, make(network, engine), [1, 2], private=private)
@@ -130,7 +132,7 @@ def test_a_network_without_parts_is_refused_by_name(make):
 def test_a_cnn_that_drops_channels_is_refused_where_a_method_takes_networks_apart(name, make_problem):
     network = CNN((8, 8), (3,), (6,), 3, kernel=3, channel_dropout=0.5)
     with pytest.raises(UserError, match=r"model\.channel_dropout is 0\.5, .* has no .*; set it to 0\.$"):
-        find(name, PAGES)(**METHODS[name]).init(make_problem(SIZES, network=network))
+        find(name, PLUGINS)(**METHODS[name]).init(make_problem(SIZES, network=network))
 
 
 @dataclass(frozen=True)

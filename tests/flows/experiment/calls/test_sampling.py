@@ -142,6 +142,7 @@ def test_being_drawn_says_nothing_about_dropping_out(problem):
 TURNS = """
 from flows.experiment.calls.sampling import Called, Sampler
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 
 class Turns(Sampler):
@@ -156,6 +157,7 @@ class Turns(Sampler):
         return {**memory, **{c: [memory.get(c, [0])[0] + 1, loss[c]] for c in round.clients}}
 
 
+@register_method("turns")
 class InTurns(fedavg.FedAvg):
     def sampler(self, usual):
         return Turns()
@@ -167,7 +169,7 @@ def play_turns(play_run, folder):
     (folder / "turns.py").write_text(TURNS)
 
     def play(*more, **options):
-        return play_run("turns", "threads", 1, "extra_methods.turns=turns.py", "training.rounds=5", *more, **options)
+        return play_run("turns", "threads", 1, "plugins=[own.py, turns.py]", "training.rounds=5", *more, **options)
 
     return play
 

@@ -1,0 +1,62 @@
+"""What a plugin file imports: one decorator a kind, and siloflow's registry of each kind.
+
+from flows.plugins import register_metric
+
+@register_metric("brier")
+def brier(logits, y): ...
+"""
+
+from pathlib import Path
+
+from flows.experiment.calls.clients_params import SAMPLERS
+from silos.registry import Registry
+from silos.schemes.scheme_params import PARTITIONERS
+from silos.sources.source_params import SOURCES
+
+_METHODS = Path(__file__).parent / "methods"
+
+
+def method_modules() -> dict[str, str]:
+    """Map every built-in method to its module; none is imported."""
+    files = [path for folder in (".", "authors", "oracles") for path in (_METHODS / folder).glob("[!_]*.py")]
+    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in files}
+
+
+METHODS = Registry("method", method_modules)
+NETWORKS = Registry(
+    "network",
+    {
+        "mlp": "models.networks.dense:MLP",
+        "cnn": "models.networks.images.convolution:CNN",
+        "cnn_bn": "models.networks.images.normalised_convolution:NormalisedCNN",
+        "residual": "models.networks.images.residual:Residual",
+        "vgg16_bn": "models.networks.images.vgg:VGG16",
+        "resnet18": "models.networks.images.resnet:ResNet18",
+    },
+)
+METRICS = Registry(
+    "metric",
+    {
+        "accuracy": "models.assessment.quantities:Accuracy",
+        "rmse": "models.assessment.quantities:RootMeanSquaredError",
+        **dict.fromkeys(("correct", "entropy", "loss", "squared_error"), "models.training.objectives:measures"),
+    },
+)
+FIGURES = Registry(
+    "figure",
+    {
+        "stages": "flows.methods.shared.pictures:stages",
+        "groups": "flows.methods.shared.pictures:group_history",
+        "codebook": "flows.methods.shared.pictures:codewords",
+    },
+)
+CALLBACKS = Registry("callback", {})
+
+register_method = METHODS.register
+register_network = NETWORKS.register
+register_source = SOURCES.register
+register_partitioner = PARTITIONERS.register
+register_metric = METRICS.register
+register_figure = FIGURES.register
+register_sampler = SAMPLERS.register
+register_callback = CALLBACKS.register

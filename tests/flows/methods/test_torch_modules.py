@@ -1,0 +1,71 @@
+"""A module of torch trains under every method; FedAvg of it gives the weights of the hand-batched network."""
+
+import pytest
+import torch
+from torch import nn
+
+from flows.method import find, names
+from flows.methods.fedavg import FedAvg
+from models.networks.torch_module import wrapped
+from models.state import State
+from silos.errors import UserError
+
+SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
+OPTIONS = {
+    "selective": {"local_rounds": 2},
+    "selective_authors": {"local_rounds": 1},
+    "uefl": {"first_rounds": 1, "words": 3, "start": "centres", "warm_up": 1},
+    "uefl_authors": {"words": 3, "first_rounds": 1, "more_rounds": 1},
+    "vq_oracle": {"start": "centres", "warm_up": 1, "words": 3},
+}
+NORMALISED = {"fedbn", "serverbn"}  # they are about networks that normalise
+APART = {"conditional", "distrans", "fediir", "fedsr", "uefl", "uefl_authors", "vq_oracle"}
+
+
+class Module(nn.Module):
+    def __init__(self, shape, outputs, norm: bool = False):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(shape[0], 6), nn.BatchNorm1d(6) if norm else nn.Identity(), nn.ReLU())
+        self.head = nn.Linear(6, outputs)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Whole(Module):
+    """Without a last Linear that could be taken away."""
+
+    def forward(self, x):
+        return super().forward(x) * 1.5
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("make", [Module, Whole])
+def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_linear(name, make, make_problem, play):
+    network = wrapped("mine", make, (5,), 3, {"norm": name in NORMALISED})
+    page = find(name)(**OPTIONS.get(name, {}))
+    silos = {"validation": 5, "domains": dict.fromkeys(SIZES, "north") | {"rome": "south"}}
+    problem = make_problem(SIZES, network=network, silos=silos)
+    if name.startswith("selective") or name == "serverbn":
+        problem = make_problem(SIZES, network=network, silos={**silos, "common": ["validation"]})
+    if make is Whole and name in APART:
+        with pytest.raises(UserError, match=r"model\.kind mine (has no|takes no)"):
+            play(page, problem, [1])
+        return
+    state = play(page, problem, [1, 2]).state
+    assert state.sha256() != page.init(problem).sha256()
+    assert all(torch.isfinite(w).all() for part in state.tensors.values() for w in part.values())
+
+
+def test_fedavg_of_a_dense_module_gives_the_weights_of_the_mlp(make_problem, play):
+    ours, theirs = make_problem(SIZES), make_problem(SIZES, network=wrapped("mine", Module, (5,), 3, {}))
+    start = FedAvg().init(ours).tensors["weights"]
+    names = {"body.0.weight": "dense0.weight", "body.0.bias": "dense0.bias"}
+    names |= {"dense0.weight": "dense1.weight", "dense0.bias": "dense1.bias"}
+    same = {n: start[o].T.contiguous() if n == "body.0.weight" else start[o] for n, o in names.items()}
+    rounds = [1, 2, 3, 4, 5]
+    by_hand = play(FedAvg(), ours, rounds).state.tensors["weights"]
+    mapped = play(FedAvg(), theirs, rounds, state=State({"weights": same})).state.tensors["weights"]
+    for name, other in names.items():
+        found = mapped[name].T if name == "body.0.weight" else mapped[name]
+        assert (found - by_hand[other]).abs().max() < 1e-6

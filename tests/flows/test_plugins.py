@@ -1,0 +1,166 @@
+"""Plugin files: each example of docs/examples/plugins runs in a small project, and is a page short."""
+
+import os
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pytest
+
+from flows.answers.export import export
+from flows.experiment.project import Project
+from flows.params_file import read
+from flows.plugins import CALLBACKS
+from silos.errors import UserError
+from silos.stored.store import open_client
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "plugins"
+TOKENS = (
+    "data.name=tokens",
+    "data.source={kind: repeated_tokens, rows: 400}",
+    "data.scheme=[{kind: column, column: client}]",
+    "training.optimiser={kind: adam, learning_rate: 0.01}",
+)
+
+
+FEW = "{kind: one_class_each, clients: 4}"
+
+
+def plugins(*names: str) -> str:
+    """The override that names these examples, and the method of the tests' project."""
+    return f"plugins=[own.py, {', '.join(str(EXAMPLES / f'{name}.py') for name in names)}]"
+
+
+def test_there_is_an_example_of_every_kind_and_each_is_short():
+    texts = {path.name: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
+    kinds = ("method", "network", "source", "partitioner", "metric", "figure", "sampler", "callback")
+    assert all(any(f"@register_{kind}(" in text for text in texts.values()) for kind in kinds)
+    assert max(len(text.splitlines()) for text in texts.values()) < 60
+
+
+def test_a_method_goes_half_of_the_way(play_run):
+    half = play_run("half_step", "threads", 1, plugins("half_step"), "training.rounds=1")
+    full = play_run("half_step", "threads", 1, plugins("half_step"), "method.half_step.share=1", "training.rounds=1")
+    assert full["weights_sha256"] == play_run("fedavg", "threads", 1, "training.rounds=1")["weights_sha256"]
+    assert half["weights_sha256"] != full["weights_sha256"]
+
+
+@pytest.mark.parametrize("engine", ["vmap", "sequential"])
+def test_a_transformer_learns_tokens_of_a_source_and_is_served_and_exported(
+    engine, play_run, folder, tmp_path, monkeypatch
+):
+    settings = [plugins("token_transformer", "repeated_tokens"), *TOKENS, f"engine.kind={engine}"]
+    settings += ["model={kind: token_transformer, width: 8, tokens: 16}", "training.epochs=4"]
+    result = play_run("fedavg", "threads", 1, *settings)
+    assert result["metrics"]["accuracy/mean"] > 0.6
+    answers_as_scored(result, settings)
+    place = str(tmp_path / "model.pt2")
+    monkeypatch.setattr(Project, "silos", Project.open(settings, folder, derived=True).silos)
+    exported = export(Project.open(settings, folder), result["folder"], None, "pt2", place)
+    assert exported["compared"]["largest_difference"] < 1e-5
+
+
+def test_a_network_of_torchvision_trains_with_running_statistics_in_worker_processes(play_run, pools):
+    pools("processes")
+    settings = [plugins("torchvision_resnet"), "model={kind: torchvision_resnet, blocks: 1}", "training.rounds=1"]
+    settings += ["training.optimiser.learning_rate=0.05", "training.batch=64", "evaluation.passes=0"]
+    here, there = (play_run("fedavg", kind, 2, *settings) for kind in ("threads", "processes"))
+    assert here["weights_sha256"] == there["weights_sha256"]
+    answers_as_scored(here, settings)
+
+
+def test_a_partitioner_deals_by_its_options(folder):
+    step = "{kind: one_class_each, clients: 20, share: 0.1}"
+    project = Project.open([plugins("one_class_each"), f"data.scheme=[{step}]"], folder, derived=True)
+    clients = project.silos.manifest.clients
+    assert len(clients) == 20
+    for entry in clients:
+        _, y = open_client(Path(project.silos.folder), entry, "train")
+        assert np.bincount(y).max() / len(y) > 0.7
+    with pytest.raises(UserError, match=r"data.scheme\[0\] \(`one_class_each`\) has 4 clients for 10 classes"):
+        len(Project.open([plugins("one_class_each"), f"data.scheme=[{FEW}]"], folder, True).silos.clients)
+
+
+def test_a_metric_is_reported_for_every_client_and_their_mean(play_run, folder):
+    settings = [plugins("brier"), "evaluation.metrics=[{kind: brier}]", "training.rounds=1"]
+    result = play_run("local_only", "threads", 1, *settings)
+    assert 0 < result["metrics"]["brier/mean"] < 2
+    assert "validation/brier/mean" in result["metrics"]
+    assert "test/brier" in (folder / result["folder"] / "clients.csv").read_text().splitlines()[0]
+    assert result["weights_sha256"] == play_run("local_only", "threads", 1, "training.rounds=1")["weights_sha256"]
+
+
+def test_a_figure_is_drawn_and_goes_to_mlflow(play_run, folder):
+    settings = [plugins("client_bars"), "figures=[{kind: client_bars, width: 6}, {kind: groups}]", "training.rounds=1"]
+    result = play_run("fedavg", "threads", 1, *settings)
+    assert (folder / result["folder"] / "client_bars.png").stat().st_size > 1000
+    client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+    assert "client_bars.png" in {one.path for one in client.list_artifacts(result["mlflow_run_id"])}
+
+
+def test_a_sampler_takes_clients_in_turns(play_run, folder):
+    settings = [plugins("in_turns"), "clients={fraction: 0.34, sampling: {kind: in_turns, first: 1}}"]
+    result = play_run("fedavg", "threads", 1, *settings)
+    lines = [line.split(",") for line in (folder / result["folder"] / "clients.csv").read_text().splitlines()]
+    place = {name: at for at, name in enumerate(lines[0])}
+    trained = {(row[place["round"]], row[place["client"]]) for row in lines[1:] if row[place["train_loss"]]}
+    assert trained == {("1", "c01"), ("1", "c02"), ("2", "c03"), ("2", "c04"), ("3", "c05"), ("3", "c00")}
+
+
+def test_a_callback_is_made_with_its_options(folder):
+    project = Project.open([plugins("round_log"), "callbacks=[{kind: round_log, every: 2}]"], folder)
+    (callback,) = project.callbacks
+    for number in (1, 2, 3):
+        callback.after_round({"round": number, "metrics": {}})
+    assert callback.lines == ["round 2: {}"]
+    assert set(project.plugins.of(CALLBACKS)) == {"round_log"}
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "data.source={kind: repeated_token}",
+            "data.source.kind: there is no 'repeated_token'; did you mean repeated_tokens?",
+        ),
+        ("data.source={kind: repeated_tokens, row: 3}", "data.source.row: there is no such key; did you mean rows?"),
+        ("data.source={kind: repeated_tokens, rows: 0}", "data.source.rows is 0; it must be at least 1."),
+        ("data.scheme=[{kind: one_class_each}]", "data.scheme.0.clients is missing."),
+        ("model={kind: token_transformer, width: x}", "model.width is 'x'; it must be a whole number."),
+        ("clients.sampling={kind: in_turn}", "clients.sampling.kind: there is no 'in_turn'; did you mean in_turns?"),
+        ("evaluation.metrics=[{kind: bier}]", "evaluation.metrics.0.kind is 'bier'; it must be 'brier'."),
+        ("figures=[{kind: client_bar}]", "figures.0.kind: there is no 'client_bar'; did you mean client_bars?"),
+        ("callbacks=[{kind: round_log, every: 0}]", "callbacks.0.every is 0; it must be at least 1."),
+        ("extra_methods.mine=mine.py", "extra_methods: there is no such key; name the Python file under plugins"),
+    ],
+)
+def test_options_and_kinds_are_checked_with_the_usual_messages(override, said, folder):
+    names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    with pytest.raises(UserError) as told:
+        read(folder, [plugins(*names), override])
+    assert str(told.value).startswith(f"params.yaml: {said}")
+
+
+def test_without_plugins_their_sections_are_empty(folder):
+    with pytest.raises(
+        UserError, match=r"evaluation\.metrics: got .*brier.*, expected \[\]\. Name a file that registers"
+    ):
+        read(folder, ["evaluation.metrics=[{kind: brier}]"])
+
+
+def answers_as_scored(result, settings) -> None:
+    """The logged model gives the accuracy of every client that the run reports."""
+    client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+    run = client.get_run(result["mlflow_run_id"])
+    (logged,) = client.search_logged_models(
+        [run.info.experiment_id], filter_string=f"source_run_id = '{result['mlflow_run_id']}'"
+    )
+    model, silos = mlflow.pyfunc.load_model(logged.artifact_location), Project.open(settings, derived=True).silos
+    for row in result["metrics"]["accuracy/by_client"]:
+        x, y = open_client(Path(silos.folder), silos.manifest.client(row["client"]), "test")
+        right = [
+            silos.manifest.classes[code] == label for code, label in zip(y, model.predict(x)["label"], strict=True)
+        ]
+        assert sum(right) / len(right) == pytest.approx(row["accuracy"])
