@@ -1,8 +1,7 @@
 """FedRep: one shared representation, a head of its own for each client (Collins et al. 2021, algorithm 1).
 
 every client: its head steps for `head_epochs` epochs, the representation fixed; then the representation, the head fixed
-the server:   averages representations, by rows; heads stay with their clients
-"""
+the server:   averages representations, by rows; heads stay with their clients"""
 
 from dataclasses import replace
 
@@ -19,20 +18,18 @@ from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.local_train import sent_and_kept
-from tasks.messages import Update
 from tasks.running.opening import open_stacks, open_streams
 from tasks.running.step import step
 
 
 @step
-def head_then_body(cohort: Cohort, model: Model, training: Training, private, seed: int, round: int,
-                   head_epochs: int, device: str = "cpu") -> list[Update]:  # fmt: skip
+def head_then_body(cohort: Cohort, model: Model, training: Training, private, seed, round, head_epochs, device="cpu"):
     updates, heads = [], replace(training, epochs=head_epochs)
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
         streams = open_streams(stack, seed, round, "local_train", device)
         head = [name for name in weights if name not in model.shared]
-        turned = train(model.network, weights, context, rows, heads, fold(streams, 1), only=head).weights
-        trained = train(model.network, turned, context, rows, training, streams, only=model.shared)
+        weights = train(model.network, weights, context, rows, heads, fold(streams, 1), only=head).weights
+        trained = train(model.network, weights, context, rows, training, streams, only=model.shared)
         updates.append(sent_and_kept(stack, model, trained, rows, private))
     return updates
 
@@ -57,5 +54,5 @@ class FedRep(Method):
         return Model(problem.network, state.tensors["weights"], heads, clients=problem.silos.clients)
 
     def _drawn(self, problem: Problem) -> tuple[dict, list[str]]:
-        layer = f"dense{ending_in_a_layer(problem).last}"
-        return problem.network.init(server_stream(problem.seed, 0, "init")), [f"{layer}.weight", f"{layer}.bias"]
+        names = [f"dense{ending_in_a_layer(problem).last}.{part}" for part in ("weight", "bias")]
+        return problem.network.init(server_stream(problem.seed, 0, "init")), names
