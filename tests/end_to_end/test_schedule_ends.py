@@ -48,14 +48,8 @@ def deployments(folder: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_second_schedule_is_refused_and_a_signal_to_the_command_alone_ends_it_without_a_deployment(
-    busy, living, by, code
-) -> None:
+def test_a_signal_to_the_command_alone_ends_it_with_one_line_and_without_a_deployment(busy, living, by, code) -> None:
     folder, process = busy
-    second = folder.start("schedule", NEVER_SOON, "local_only")
-    _, error = second.communicate(timeout=200)
-    assert second.returncode == 2
-    assert error.startswith("error: schedule: got a second one in this project, expected one.")
     process.send_signal(by)
     _, said = process.communicate(timeout=200)
     assert process.returncode == code
@@ -92,3 +86,11 @@ def test_after_a_kill_the_next_schedule_neither_makes_up_for_runs_nor_knows_old_
     ended = folder.flow_runs()[:known]
     assert {state for name, state in ended if name.startswith("compare fedavg on digits")} == {"CRASHED"}
     assert not [name for name, _ in folder.flow_runs() if "local_only on digits" in name]
+
+
+def test_a_second_schedule_of_a_project_is_refused(busy) -> None:
+    folder, _ = busy
+    said = folder.start("schedule", NEVER_SOON, "local_only")
+    _, error = said.communicate(timeout=200)
+    assert said.returncode == 2
+    assert error.startswith("error: schedule: got a second one in this project, expected one.")
