@@ -36,8 +36,10 @@ import time
 from pathlib import Path
 
 from flows.methods import fedavg
+from flows.plugins import register_method
 
 
+@register_method("waits")
 class Waits(fedavg.FedAvg):
     def one_round(self, state, round):
         if round.number == 2:
@@ -178,7 +180,7 @@ class Folder:
 
     def waiting(self, *arguments: str, verb: str = "run") -> tuple[str, ...]:
         """`siloflow run waits` or another verb, with more arguments."""
-        return (verb, "waits", "--set", "extra_methods.waits=waits.py", *arguments)
+        return (verb, "waits", "--set", "plugins=[waits.py]", *arguments)
 
     def go_on(self) -> None:
         """Lets a run that waits go on."""

@@ -10,7 +10,6 @@ import pytest
 from flows.answers.export import export
 from flows.experiment.project import Project
 from flows.params_file import read
-from flows.plugins import CALLBACKS
 from silos.errors import UserError
 from silos.stored.store import open_client
 
@@ -109,13 +108,11 @@ def test_a_sampler_takes_clients_in_turns(play_run, folder):
     assert trained == {("1", "c01"), ("1", "c02"), ("2", "c03"), ("2", "c04"), ("3", "c05"), ("3", "c00")}
 
 
-def test_a_callback_is_made_with_its_options(folder):
-    project = Project.open([plugins("round_log"), "callbacks=[{kind: round_log, every: 2}]"], folder)
-    (callback,) = project.callbacks
-    for number in (1, 2, 3):
-        callback.after_round({"round": number, "metrics": {}})
-    assert callback.lines == ["round 2: {}"]
-    assert set(project.plugins.of(CALLBACKS)) == {"round_log"}
+def test_a_callback_writes_the_rounds_that_are_on_disk(play_run, folder):
+    chosen = (plugins("round_log"), "callbacks=[{kind: round_log, every: 2}]", "training.rounds=3")
+    result = play_run("fedavg", "threads", 1, *chosen)
+    (line,) = (folder / result["folder"] / "rounds.log").read_text(encoding="utf-8").splitlines()
+    assert line.startswith("round 2: ")
 
 
 @pytest.mark.parametrize(

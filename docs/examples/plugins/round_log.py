@@ -1,21 +1,24 @@
-"""A callback: writes a line for every round into a file of the run's folder."""
+"""A callback: appends a line for every round that is on disk to a file of the run's folder."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
+from flows.experiment.callbacks.callback import Callback, PlayedRound
+from flows.experiment.one_run.run_context import RunContext
 from flows.plugins import register_callback
 
 
 @register_callback("round_log")
-class RoundLog:
-    """`every` says of how many rounds one is written."""
+class RoundLog(Callback):
+    """`every`: write the line of each n-th round."""
 
     def __init__(self, every: Annotated[int, Field(ge=1)] = 1) -> None:
         self.every = every
-        self.lines: list[str] = []
 
-    def after_round(self, record: dict[str, Any]) -> None:
-        """Called with the round's record."""
-        if record["round"] % self.every == 0:
-            self.lines.append(f"round {record['round']}: {record['metrics']}")
+    def after_commit(self, run: RunContext, played: PlayedRound) -> None:
+        """Write the line when the round is on disk."""
+        number = played.record["round"]
+        if number % self.every == 0:
+            with (run.folder.path / "rounds.log").open("a", encoding="utf-8") as file:
+                file.write(f"round {number}: {played.record['metrics']['loss/train']:.3f}\n")
