@@ -20,7 +20,7 @@ from flows.experiment.round_report import Report
 from flows.experiment.user_method import NONE, Plugins
 from flows.plugins import METHODS
 from silos.errors import UserError, shown
-from silos.truth import true_is_no_number
+from silos.strict_yaml import true_is_no_number
 
 if TYPE_CHECKING:  # types of what a page is given: they import torch, and names of methods are needed before
     from flows.experiment.calls.sampling import Sampler

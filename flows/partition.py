@@ -8,10 +8,10 @@ from flows.experiment import prefect_page
 from flows.experiment.flow_parameters import open_project
 from flows.experiment.project import Project, changing
 from flows.experiment.recipe_settings import as_lines, settings_between
+from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.rows import SPLITS
-from silos.stored import store
-from silos.versions import dvc_version
+from silos.storage import partition_store
+from silos.versioning import dvc_files
 
 
 @verb(run_name="partition")
@@ -32,9 +32,9 @@ def make(project: Project) -> dict[str, Any]:
     folder = project.root / "data" / data.name
     notes: list[str] = []
     with changing(project.root, "`siloflow partition`"):
-        manifest = store.write(folder, data, project.root, notes.append)
-        before = dvc_version.recorded(project.root)
-        after = dvc_version.record(project.root)
+        manifest = partition_store.write(folder, data, project.root, notes.append)
+        before = dvc_files.recorded(project.root)
+        after = dvc_files.record(project.root)
     return {
         "name": data.name,
         "folder": f"data/{data.name}",

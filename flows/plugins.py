@@ -9,8 +9,8 @@ def brier(logits, y): ...
 from pathlib import Path
 
 from flows.experiment.calls.clients_params import SAMPLERS
+from silos.partitioners.partition_params import PARTITIONERS
 from silos.registry import Registry
-from silos.schemes.scheme_params import PARTITIONERS
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"

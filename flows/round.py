@@ -15,9 +15,9 @@ from models.networks.registry import Network
 from models.streams import client_streams, uniform
 from models.training.engine import Training
 from models.training.engine_choice import even
+from silos.client_store import PrivateStore
 from silos.cohort import Silos, make_stacks
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.messages import Message, Update, check_few
 from tasks.running.dealing import call, deal
 from tasks.running.runner import Runner

@@ -14,8 +14,8 @@ from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from flows.experiment.trainer import Trainer, default_callbacks
 from flows.method import Method
-from silos.machine.locks import alone
-from silos.names import plain
+from silos.identifiers import plain
+from silos.io.locks import alone
 from tasks.running.runner import PrefectRunner
 
 

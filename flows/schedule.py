@@ -18,7 +18,7 @@ from flows.console.printing.literal_text import say
 from flows.console.printing.run_printing import headline, sentences_after
 from flows.doors.verb import IncompleteError
 from silos.errors import UserError
-from silos.machine.locks import hold, is_locked
+from silos.io.locks import hold, is_locked
 
 FIELDS = 5  # minute, hour, day, month, weekday
 _ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")

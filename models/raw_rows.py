@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 Scale = Mapping[str, Sequence[float]]
-"""`mean` and `scale` of each number of a row, or of the target; as silos.scaling has them."""
+"""`mean` and `scale` of each number of a row, or of the target; as silos.standardizer has them."""
 
 
 class RawRows(nn.Module):
-    """Rows to what the network is trained on, and its outputs to units of y; the arithmetic is that of silos.scaling.
+    """Rows to what the network is trained on, and its outputs to units of y; the arithmetic is that of silos.standardizer.
 
     Pixels, uint8, are divided by 255; other numbers are scaled where there is a scale, in float64, else taken as they are.
     """

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 Columns = Sequence[Mapping[str, Any]]
-"""What `silos.sources.tables.raw_columns` returns: name, kind, missing, and the values of a text column."""
+"""What `silos.sources.tabular.raw_columns` returns: name, kind, missing, and the values of a text column."""
 
 _TRUTHS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
 

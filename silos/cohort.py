@@ -8,10 +8,10 @@ from threading import Lock
 
 import numpy as np
 
-from silos.machine.free_memory import free_bytes
-from silos.reference import Silos
-from silos.scaling import Scaling
-from silos.stored.store import open_client, open_common_rows
+from silos.dataset_ref import Silos
+from silos.io.free_memory import free_bytes
+from silos.standardizer import Scaling
+from silos.storage.partition_store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from silos.rows import SPLITS, natural
-from silos.stored.store import ClientEntry, Manifest, open_client
+from silos.dataset import SPLITS, natural
+from silos.storage.partition_store import ClientEntry, Manifest, open_client
 
 MANY = 1_000  # clients up to which all are opened; of more, as many are
 _LAWS = 30  # that are told of

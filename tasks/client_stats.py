@@ -12,9 +12,9 @@ from torch import Tensor
 from models.client_statistics.vector import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
 from models.model import Model
 from models.networks.beside_rows import STATISTICS
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.messages import StatsKept, StatsMessage
 from tasks.running.opening import enough, open_rows
 from tasks.running.step import step

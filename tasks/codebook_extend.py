@@ -13,8 +13,8 @@ from models.networks.network import Member
 from models.state import Private
 from models.streams import client_streams, normal
 from models.training.engine import Training
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.codebooks.open_books import Books
 from tasks.codebooks.tokens import named, tokens_of
 from tasks.messages import Extended

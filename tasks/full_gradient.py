@@ -3,8 +3,8 @@
 from models.model import Model
 from models.training.engine import Training
 from models.training.engine import full_gradient as gradient_of
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.local_train import weighted_sum
 from tasks.messages import Gradients
 from tasks.running.opening import open_stacks, open_streams

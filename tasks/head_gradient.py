@@ -7,8 +7,8 @@ from torch import Tensor
 from models.method_networks.fediir_network import Matched, gradients
 from models.model import Model
 from models.training.engine import Training
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.messages import HeadGradients
 from tasks.running.opening import enough, open_stacks
 from tasks.running.step import step

@@ -11,8 +11,8 @@ from torch import Tensor
 from models.model import Model
 from models.state import Private, Weights
 from models.training.engine import Rows, Trained, Training, stacked, train
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
-from silos.private import PrivateStore
 from tasks.messages import Update
 from tasks.running.opening import open_private, open_stacks, open_streams
 from tasks.running.step import step

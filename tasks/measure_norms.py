@@ -5,8 +5,8 @@ from models.state import Private
 from models.streams import server_stream
 from models.training.engine import Training
 from models.training.norm_statistics import measured
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.messages import CommonNorms, OwnNorms
 from tasks.running.opening import open_rows, open_stacks, open_streams, open_weights
 from tasks.running.step import step

@@ -10,8 +10,8 @@ from models.networks.beside_rows import STATISTICS
 from models.state import Private, Weights
 from models.streams import client_streams
 from models.training.engine import Training, train
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
-from silos.private import PrivateStore
 from tasks.local_train import also_kept
 from tasks.messages import Update
 from tasks.running.opening import open_private, open_rows, open_weights

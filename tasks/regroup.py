@@ -12,8 +12,8 @@ from models.assessment.accuracy_by_law import accuracy_by_law
 from models.grouping.rules import best_fit
 from models.model import Model
 from models.training.engine import Training, outcomes, stacked
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack, open_common
-from silos.private import PrivateStore
 from tasks.messages import Choices, LawFits, Message, RightRows
 from tasks.running.opening import enough, open_rows, open_weights
 from tasks.running.step import step

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from models.model import Model
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.local_train import shares_of, weighted_sum
 from tasks.messages import Sent
 from tasks.running.opening import open_stacks

@@ -7,9 +7,9 @@ from models.assessment.uncertainty import doubts, predictive
 from models.method_networks.codebook import habits
 from models.model import Model
 from models.training.engine import Rows, Training
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.errors import DivergedError
-from silos.private import PrivateStore
 from tasks.messages import Doubts
 from tasks.running.opening import open_stacks, open_streams
 from tasks.running.step import step

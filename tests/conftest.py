@@ -34,10 +34,10 @@ from models.training.batch import ClientBatch
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy, Objective
 from models.training.optimisers import SGD
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
-from silos.private import PrivateStore
-from silos.stored.store import write
+from silos.storage.partition_store import write
 from tasks.recording.mlflow_store.connection import connect
 from tasks.running.runner import PlainRunner
 

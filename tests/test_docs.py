@@ -43,10 +43,10 @@ from models.state import State
 from models.streams import server_stream
 from models.training import engine
 from models.training.objectives import CrossEntropy
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
-from silos.private import PrivateStore
-from silos.stored.manifest import schema_of
-from silos.stored.store import open_client, open_missing, write
+from silos.storage.manifest import schema_of
+from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
 from tasks.running.runner import PlainRunner
 

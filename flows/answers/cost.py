@@ -23,7 +23,7 @@ from models.networks.registry import comes_along, kind_of
 from models.state import Weights
 from models.streams import server_stream
 from silos.errors import UserError
-from silos.machine.free_memory import free_bytes
+from silos.io.free_memory import free_bytes
 from tasks.messages import Update
 
 _PASSES, _SECONDS = 50, 3.0  # of one row, to be timed

@@ -16,8 +16,8 @@ from models.raw_rows import RawRows
 from models.state import Private
 from silos.cohort import Stack
 from silos.errors import UserError, shown
-from silos.sources.tables.raw_columns import columns_of
-from silos.stored.store import open_client, open_common_rows
+from silos.sources.tabular.raw_columns import columns_of
+from silos.storage.partition_store import open_client, open_common_rows
 from tasks.recording.exported_files import Format, check_format, write_exported
 from tasks.recording.json_files import unwritable
 from tasks.running.opening import open_weights

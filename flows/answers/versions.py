@@ -7,8 +7,9 @@ from flows.experiment.project import changing
 from flows.experiment.recipe_settings import as_overrides, settings_between
 from flows.params_file import read
 from silos.errors import UserError
-from silos.stored.store import read_manifest
-from silos.versions import changes, dvc_version, history
+from silos.storage.partition_store import read_manifest
+from silos.versioning import diff as changes
+from silos.versioning import dvc_files, history
 
 
 def log(root: Path) -> dict[str, Any]:
@@ -23,13 +24,13 @@ def log(root: Path) -> dict[str, Any]:
         }
         for v in history.log(root)
     ]
-    return {"now": dvc_version.recorded(root), "versions": versions}
+    return {"now": dvc_files.recorded(root), "versions": versions}
 
 
 def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     """What changed from `revision` to `to`, or to what data.dvc records now."""
     before = history.find(root, revision)
-    after = history.find(root, to) if to else dvc_version.recorded(root)
+    after = history.find(root, to) if to else dvc_files.recorded(root)
     if after is None:
         raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
     return {"before": before, "after": after, **changes.diff(root, before, after)}
@@ -58,7 +59,7 @@ def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | Non
     if settings is not None:
         return as_overrides(settings), None
     try:
-        dvc_version.matches(manifest, data)
+        dvc_files.matches(manifest, data)
     except UserError as error:
         return [], str(error)
     return [], None

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from silos.errors import UserError, shown
-from silos.machine.locks import in_turn
+from silos.io.locks import in_turn
 from tasks.recording.json_files import read_json, write_json
 
 BUSY = 0.25  # of each core: so much others may take before it is said that they did

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from flows.cli.options import Json, Overrides, Timings, open_session
-from silos import bounds
+from silos import limits
 
 
 def init(
@@ -23,7 +23,7 @@ def init(
         str | None, typer.Option(metavar="COLUMN", help="The silo of a row; guessed by its name.")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, max=bounds.CLIENTS, help="Deal the rows to so many silos that are alike.")
+        int | None, typer.Option(min=1, max=limits.CLIENTS, help="Deal the rows to so many silos that are alike.")
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None, typer.Option(help="Guessed by the label's values.")
@@ -107,7 +107,7 @@ def data_use(
 def _can_partition(project: Any) -> None:
     """Who works on data/, and what is wrong with the source, is told before Prefect is started."""
     from flows.experiment.project import changing
-    from silos.stored.store import read
+    from silos.storage.partition_store import read
 
     with changing(project.root, "`siloflow partition`"):
         pass

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.options import Json, Overrides, Resume, Timings, open_session, seeds_of
-from silos import bounds
+from silos import limits
 
 _RESUMED = "--resume goes on after the last whole round"
 _SCHEDULED = (
@@ -16,7 +16,7 @@ _SCHEDULED = (
 def run(
     method: Annotated[str, typer.Argument(help="One of `siloflow methods`.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=bounds.SEED, help="Of training; the partition has its own in params.yaml.")
+        int, typer.Option(min=0, max=limits.SEED, help="Of training; the partition has its own in params.yaml.")
     ] = 0,
     resume: Resume = False,
     overrides: Overrides = None,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import typer
 
 from flows.past.leftovers import Leftover
-from silos.machine.free_memory import size
+from silos.io.free_memory import size
 
 
 def consent(yes: bool, silent: bool) -> Callable[[Leftover], bool]:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from silos.errors import UserError
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.recording.addresses import is_port
 
 PORT = 4200

@@ -12,7 +12,7 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL
 
-from silos.machine.proxies import LOOPBACK
+from silos.io.proxies import LOOPBACK
 from tasks.recording.addresses import masked
 from tasks.recording.full_disk import full_disk
 

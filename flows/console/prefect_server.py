@@ -22,7 +22,7 @@ from flows.console.page_ports import PORT
 from flows.console.quiet import quiet_prefect
 from flows.console.running_server import ADDRESS, USERS
 from silos.errors import UserError
-from silos.machine.proxies import must_be_reachable
+from silos.io.proxies import must_be_reachable
 from tasks.recording.addresses import has_password
 from tasks.recording.full_disk import full_disk
 from tasks.recording.json_files import plain_path

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 
 ADDRESS, KEPT, USERS = "server.json", "server.lock", "users.lock"
 _PATIENCE = 2.0  # seconds for an answer over loopback

@@ -21,7 +21,7 @@ from flows.console.printing.literal_text import PlainConsole
 from flows.console.quiet import quiet_prefect
 from flows.console.starting import Starting
 from silos.errors import UserError, shown
-from silos.machine.proxies import keep_loopback_direct
+from silos.io.proxies import keep_loopback_direct
 from tasks.recording.addresses import masked
 from tasks.recording.json_files import finite, unwritable
 

@@ -14,7 +14,7 @@ from models.shift.told.summaries import Layout, Summaries, of_all
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.schema import Schema, is_table
-from silos.stored.manifest import schema_of
+from silos.storage.manifest import schema_of
 
 _WIDE = 3.0  # deviations around the mean of all rows, beyond which a bin is open
 _GROUPS = 5  # of targets, that stand for classes

@@ -9,9 +9,9 @@ from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.round import on_cohorts
 from models.shift.told.noise import rho
 from models.shift.told.question import Question
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.diagnosis.tell_shift import tell_shift
 from tasks.messages import Message, NoisyCounts, ShiftNumbers, Silence
 from tasks.running.runner import Runner

@@ -11,11 +11,11 @@ from flows.console import screen
 from flows.experiment.project import Project, thrown_away
 from silos.cohort import Silos
 from silos.errors import UserError, shown
-from silos.machine import locks
+from silos.io import locks
 from silos.schema import Schema
-from silos.stored.manifest import read_manifest, schema_of
-from silos.versions import history
-from silos.versions.linked import files_of, inside, link
+from silos.storage.manifest import read_manifest, schema_of
+from silos.versioning import history
+from silos.versioning.history import files_of, inside, link
 
 
 @contextmanager

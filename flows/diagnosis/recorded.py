@@ -12,7 +12,7 @@ from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project, new_experiment
 from flows.params_file import flat
 from models.shift.guarded import TYPES
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking

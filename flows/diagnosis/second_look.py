@@ -8,8 +8,8 @@ import numpy as np
 from flows.diagnosis.asking import Answers, answered
 from models.shift.told.foreseen import Design
 from models.shift.told.question import Question
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
-from silos.private import PrivateStore
 from tasks.diagnosis.compare_silos import Compared, told_of
 from tasks.diagnosis.look_again import doubted, look_again
 from tasks.diagnosis.tell_foreseen import tell_foreseen

@@ -13,9 +13,9 @@ from pydantic import WithJsonSchema
 
 from flows.method import names as methods
 from flows.papers.paper_names import names as papers
-from silos import bounds
+from silos import limits
 
-_SEED = {"type": "integer", "minimum": 0, "maximum": bounds.SEED}
+_SEED = {"type": "integer", "minimum": 0, "maximum": limits.SEED}
 
 
 def _one_of(*values: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from prefect.context import refresh_global_settings_context
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.console.prefect_server import PrefectServer
-from silos.machine.proxies import loopback_direct
+from silos.io.proxies import loopback_direct
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from flows.doors.own_server import prefects_api
 from flows.params_file import file_of
 from flows.past.abandoned import OPEN, close_abandoned
 from silos.errors import UserError
-from silos.machine.locks import hold
+from silos.io.locks import hold
 
 
 class IncompleteError(Exception):

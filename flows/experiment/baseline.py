@@ -18,10 +18,10 @@ from flows.experiment.project import Project
 from flows.params import Params
 from flows.round import on_cohorts
 from models.assessment.quantities import QUANTITIES
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
-from silos.private import PrivateStore
-from silos.scaling import AS_THEY_ARE
-from silos.stored.store import open_client
+from silos.standardizer import AS_THEY_ARE
+from silos.storage.partition_store import open_client
 from tasks.messages import Scores
 from tasks.recording.round_metrics import by_client
 from tasks.running.runner import PlainRunner

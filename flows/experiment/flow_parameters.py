@@ -22,7 +22,7 @@ from flows.experiment.project import Project
 from flows.params import Params
 from flows.params_file import ParamsFile, plugins_of
 from silos.errors import UserError, shown
-from silos.names import PlainText
+from silos.identifiers import PlainText
 
 _own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
 

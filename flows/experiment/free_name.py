@@ -2,7 +2,7 @@
 
 from flows.experiment.project import UNNAMED, Project
 from silos.errors import UserError
-from silos.names import plain
+from silos.identifiers import plain
 from tasks.recording.addresses import masked
 
 _OURS = {

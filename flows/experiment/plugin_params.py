@@ -16,8 +16,8 @@ from flows.experiment.user_method import Plugins
 from flows.params import EvaluationParams, FigureParams, NetworkParams, Networks, Params, Section
 from flows.plugins import CALLBACKS, FIGURES, METRICS, NETWORKS
 from silos.data_params import DataParams
+from silos.partitioners.partition_params import PARTITIONERS, Assignment, Change, OwnPartitioner
 from silos.registry import Entry, Registered, Registry, section_of
-from silos.schemes.scheme_params import PARTITIONERS, Assignment, Change, OwnPartitioner
 from silos.sources.source_params import SOURCES, OwnSource
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from models.networks.images.pretrained import Pretrained
 from models.networks.registry import kind_of
 from silos.errors import UserError
-from silos.machine.files import is_there
+from silos.io.atomic_io import is_there
 
 
 def started(network: Pretrained, path: Path) -> Pretrained:

@@ -24,9 +24,9 @@ from models.training.optimisers import PARAMETER_BYTES
 from models.training.plan import Kind
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.machine.free_memory import must_fit
+from silos.io.free_memory import must_fit
 from silos.registry import options_of, run_entry
-from silos.stored.manifest import Manifest
+from silos.storage.manifest import Manifest
 from tasks.messages import LEAST_ROWS
 
 _OBJECTIVES: Mapping[str, Any] = {

@@ -21,18 +21,18 @@ from flows.params import Params
 from flows.params_file import ParamsFile
 from flows.plugins import FIGURES
 from models.assessment.quantities import QUANTITIES, Quantity
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.machine import locks
-from silos.machine.files import write_bytes
-from silos.private import PrivateStore
+from silos.io import locks
+from silos.io.atomic_io import write_bytes
 from silos.registry import Registered, bound
-from silos.scaling import AS_THEY_ARE, Scaling
-from silos.sources.load import contents
-from silos.stored.store import Manifest, write
-from silos.versions import dvc_version, history
-from silos.versions.data_swap import recover
-from silos.versions.digest import code_digest, file_digest, file_hashes, listing_digest
+from silos.sources.source_registry import contents
+from silos.standardizer import AS_THEY_ARE, Scaling
+from silos.storage.partition_store import Manifest, write
+from silos.versioning import dvc_files, history
+from silos.versioning.data_swap import recover
+from silos.versioning.hashing import code_digest, file_digest, file_hashes, listing_digest
 from tasks.recording.json_files import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
@@ -235,9 +235,9 @@ class Project:
         name = self.params.data.name
         with locks.looking(_locks(self.root), _say):
             recover(self.root)
-            hashes = dvc_version.verify(self.root, name, self.root / "runs" / "hashes.json")
-            silos = Silos.open(self.root / "data" / name, str(dvc_version.recorded(self.root)), hashes)
-        dvc_version.matches(silos.manifest, self.params.data)
+            hashes = dvc_files.verify(self.root, name, self.root / "runs" / "hashes.json")
+            silos = Silos.open(self.root / "data" / name, str(dvc_files.recorded(self.root)), hashes)
+        dvc_files.matches(silos.manifest, self.params.data)
         return silos
 
     def same_rows(self, one: str, other: str) -> bool:

@@ -11,7 +11,7 @@ from flows.round import Round
 from models.assessment.quantities import Quantity
 from models.model import Model
 from silos.cohort import Silos
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import cloudpickle
 
 from flows.console.ctrl_c import interruption
 from silos.errors import UserError, shown
-from silos.machine.files import is_there
+from silos.io.atomic_io import is_there
 from silos.registry import Entry, Registry, collected
 from tasks.recording.json_files import unwritable
 

@@ -26,9 +26,9 @@ from models.model import Model
 from models.networks.registry import Network, kind_of
 from models.state import State
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from silos.errors import UserError
-from silos.names import PlainText
+from silos.identifiers import PlainText
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.pooled_train import pooled_train
@@ -55,7 +55,7 @@ class Conditional(Method):
         "joined", description="how statistics enter the network: docs/methods/conditional.md"
     )
     constant: bool = Field(False, description="with form bilinear: a 1 at the end of the statistics")
-    experts: int = Field(3, ge=1, le=bounds.COPIES, description="with form ensemble: so many linear models")
+    experts: int = Field(3, ge=1, le=limits.COPIES, description="with form ensemble: so many linear models")
     source: Source = Field("local", description="what stands in the statistics' place; all but local are controls")
     arm: Literal["fedavg", "fedsgd", "pooled"] = Field(
         "fedavg", description="how weights are trained: pooled is no federation"

@@ -17,7 +17,7 @@ from models.method_networks.distrans_network import Transformed
 from models.model import Model
 from models.state import Private, State, Weights
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -34,9 +34,9 @@ class DisTrans(fedavg.FedAvg):
 
     mix: float = Field(0.2, ge=0, lt=1, description="a: how much of the client's picture is mixed in")
     offset_rate: float = Field(
-        0.2, ge=0, le=bounds.REAL, description="the picture's learning rate, in those of the model"
+        0.2, ge=0, le=limits.REAL, description="the picture's learning rate, in those of the model"
     )
-    start_scale: float = Field(1.0, ge=0, le=bounds.REAL, description="the picture starts uniform from 0 to this")
+    start_scale: float = Field(1.0, ge=0, le=limits.REAL, description="the picture starts uniform from 0 to this")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""

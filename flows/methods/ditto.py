@@ -13,7 +13,7 @@ from flows.round import Problem, Round
 from models.model import Model
 from models.state import Private, State
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -24,7 +24,7 @@ class Ditto(fedavg.FedAvg):
     tested_model = "personal"
     tuned = axes(personal_weight=(0.1, 1.0))
 
-    personal_weight: float = Field(1.0, ge=0, le=bounds.REAL, description="lambda: 0 is local_only, a large one fedavg")
+    personal_weight: float = Field(1.0, ge=0, le=limits.REAL, description="lambda: 0 is local_only, a large one fedavg")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start; nobody has stored weights yet."""

@@ -18,7 +18,7 @@ from flows.round import Problem, Round
 from models.method_networks.fediir_network import Matched
 from models.model import Model
 from models.state import State
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.head_gradient import head_gradient
 from tasks.local_train import local_train
@@ -32,7 +32,7 @@ class FedIIR(fedavg.FedAvg):
     tuned = axes(penalty=(0.001, 0.01))
 
     penalty: float = Field(
-        0.01, ge=0, le=bounds.REAL, description="lambda: weight of the distance to the mean gradient"
+        0.01, ge=0, le=limits.REAL, description="lambda: weight of the distance to the mean gradient"
     )
     decay: float = Field(0.95, ge=0, lt=1, description="how much of the last round's mean gradient is kept")
 

@@ -10,7 +10,7 @@ from flows.method import Report
 from flows.methods import fedavg
 from flows.round import Round
 from models.state import State
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -21,7 +21,7 @@ class FedProx(fedavg.FedAvg):
     tuned = axes(proximal=(0.01, 0.1))
 
     proximal: float = Field(
-        0.01, ge=0, le=bounds.REAL, description="mu: how strongly clients are held near the server's weights"
+        0.01, ge=0, le=limits.REAL, description="mu: how strongly clients are held near the server's weights"
     )
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:

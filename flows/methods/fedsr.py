@@ -17,7 +17,7 @@ from models.method_networks.fedsr_network import Represented
 from models.model import Model
 from models.state import Private, State, Weights
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -35,16 +35,16 @@ class FedSR(fedavg.FedAvg):
     tuned = axes(norm_weight=(0.001, 0.01))
 
     norm_weight: float = Field(
-        0.01, ge=0, le=bounds.REAL, description="alpha L2R: weight of the representation's length"
+        0.01, ge=0, le=limits.REAL, description="alpha L2R: weight of the representation's length"
     )
     conditional_weight: float = Field(
-        0.001, ge=0, le=bounds.REAL, description="alpha CMI: weight of the distance to a class's reference"
+        0.001, ge=0, le=limits.REAL, description="alpha CMI: weight of the distance to a class's reference"
     )
     sampled: bool = Field(True, description="draw the representation; false takes its mean")
     width: int | None = Field(
         None,
         ge=1,
-        le=bounds.CHANNELS,
+        le=limits.CHANNELS,
         description="numbers of the representation, by a layer of its own; null: as they are",
     )
 

@@ -19,7 +19,7 @@ from models.model import Model
 from models.networks.registry import learned
 from models.state import State, Weights
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.messages import Choices
 from tasks.regroup import regroup
 
@@ -34,13 +34,13 @@ class IFCA(Method):
 
     tuned = axes(restarts=Axis(values=(1, 4), least=1, most=4))
 
-    clusters: int = Field(3, ge=1, le=bounds.COPIES, description="K: how many models the server keeps")
+    clusters: int = Field(3, ge=1, le=limits.COPIES, description="K: how many models the server keeps")
     restarts: int = Field(
-        1, ge=1, le=bounds.COPIES, description="so many sets of models on trial; the best goes on alone"
+        1, ge=1, le=limits.COPIES, description="so many sets of models on trial; the best goes on alone"
     )
-    trial: int = Field(10, ge=1, le=bounds.TIMES, description="rounds of that trial")
+    trial: int = Field(10, ge=1, le=limits.TIMES, description="rounds of that trial")
     start_scale: float = Field(
-        1.0, gt=0, le=bounds.REAL, description="factor of the drawn weights: near starts are alike to clients"
+        1.0, gt=0, le=limits.REAL, description="factor of the drawn weights: near starts are alike to clients"
     )
 
     def init(self, problem: Problem) -> State:

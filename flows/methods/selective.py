@@ -23,7 +23,7 @@ from models.grouping.rules import Assign
 from models.model import Model
 from models.state import Private, State, Weights
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.grouping.overlap import Overlapping, admit, overlap
 from tasks.local_train import local_train
@@ -45,20 +45,20 @@ class Selective(Method):
 
     tested_model = "personal"
 
-    local_rounds: int = Field(5, ge=1, le=bounds.TIMES, description="E1: rounds alone, before groups are made")
+    local_rounds: int = Field(5, ge=1, le=limits.TIMES, description="E1: rounds alone, before groups are made")
     overlap: Overlap = Field("jaccard", description="how alike two clients' right rows are")
     threshold: Annotated[float, Field(ge=0, le=1)] | Literal["gap", "accuracy"] = Field(
         "gap", description="overlap from which clients are together; gap and accuracy find it"
     )
     trial_rounds: int = Field(
-        5, ge=1, le=bounds.TIMES, description="with threshold accuracy: rounds that groups are tried for"
+        5, ge=1, le=limits.TIMES, description="with threshold accuracy: rounds that groups are tried for"
     )
     assign: Assign = Field("complete", description="how groups are made of overlaps")
     start: Literal["common", "mean"] = Field(
         "common", description="what groups begin with: FedAvg's start, or their clients' mean"
     )
     regroup_every: int | None = Field(
-        None, ge=1, le=bounds.TIMES, description="groups are made anew after so many rounds; null: never"
+        None, ge=1, le=limits.TIMES, description="groups are made anew after so many rounds; null: never"
     )
 
     def init(self, problem: Problem) -> State:

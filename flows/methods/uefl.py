@@ -26,7 +26,7 @@ from models.model import Model
 from models.networks.registry import Network
 from models.state import State
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.messages import LEAST_ROWS
 
@@ -57,31 +57,31 @@ class UEFL(Method):
     arm: Literal["paper", "ours"] = Field(
         "ours", description="sets what is not set beside it: the paper's text, or what worked"
     )
-    words: int = Field(32, ge=1, le=bounds.CHANNELS, description="V: words at the start and of each extension")
-    segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = Field(
+    words: int = Field(32, ge=1, le=limits.CHANNELS, description="V: words at the start and of each extension")
+    segments: Annotated[int, Field(ge=1, le=limits.CHANNELS)] | Literal["auto"] = Field(
         1, description="slices of the channels that take a word each"
     )
-    commitment: float = Field(0.25, ge=0, le=bounds.REAL, description="weight that draws features to their words")
+    commitment: float = Field(0.25, ge=0, le=limits.REAL, description="weight that draws features to their words")
     code_weight: float = Field(
-        1.0, ge=0, le=bounds.REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=limits.REAL, description="weight of the codebook's loss beside the objective"
     )
-    warm_up: int = Field(0, ge=0, le=bounds.TIMES, description="rounds without words; with start centres")
+    warm_up: int = Field(0, ge=0, le=limits.TIMES, description="rounds without words; with start centres")
     start: Literal["normal", "centres"] = Field(
         "normal", description="the first words: random, or centres that clients tell"
     )
-    start_scale: float = Field(1.0, gt=0, le=bounds.REAL, description="spread of the words with start normal")
-    first_rounds: int = Field(20, ge=1, le=bounds.TIMES, description="rounds of the first stage")
-    more_rounds: int = Field(10, ge=1, le=bounds.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=bounds.TIMES, description="stages at most")
+    start_scale: float = Field(1.0, gt=0, le=limits.REAL, description="spread of the words with start normal")
+    first_rounds: int = Field(20, ge=1, le=limits.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=limits.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=limits.TIMES, description="stages at most")
     most: int | None = Field(
-        None, ge=1, le=bounds.CLIENTS, description="clients extended at once at most, the most uncertain first"
+        None, ge=1, le=limits.CLIENTS, description="clients extended at once at most, the most uncertain first"
     )
-    passes: int = Field(20, ge=0, le=bounds.PASSES, description="T: passes with dropout whose mean is judged")
+    passes: int = Field(20, ge=0, le=limits.PASSES, description="T: passes with dropout whose mean is judged")
     check_on: Literal["validation", "train"] = Field(
         "validation", description="rows on which clients are asked for their doubt"
     )
     tolerance: float | None = Field(
-        0.3, ge=-1, le=bounds.REAL, description="gamma: doubt above the least by this is uncertain; null: never"
+        0.3, ge=-1, le=limits.REAL, description="gamma: doubt above the least by this is uncertain; null: never"
     )
     threshold: Literal["first", "each_stage"] = Field(
         "first", description="the limit of the first check stays, or is anew each stage"

@@ -6,7 +6,7 @@ import numpy as np
 import yaml
 
 from flows.new_project.own_data import OwnData
-from silos.rows import Rows
+from silos.dataset import Rows
 
 _LEAST_PICTURE = 4  # pixels of a side, which two poolings halve
 _SMALL_PICTURE = 20  # pixels, up to which two convolutions of 5 x 5 without padding leave too little

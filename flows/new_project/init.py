@@ -12,11 +12,11 @@ from flows.new_project.filled_template import filled
 from flows.new_project.fitting_params import fitting
 from flows.new_project.own_data import Asked, OwnData, look
 from flows.params_file import read
+from silos.dataset import some
 from silos.errors import UserError, shown
-from silos.machine.files import write_bytes
-from silos.names import MOST
-from silos.rows import some
-from silos.versions.new_repository import first_commit, versioned
+from silos.identifiers import MOST
+from silos.io.atomic_io import write_bytes
+from silos.versioning.dvc_files import first_commit, versioned
 
 _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which rows there were
 /data

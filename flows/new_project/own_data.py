@@ -7,17 +7,17 @@ from typing import Literal
 
 import numpy as np
 
+from silos.dataset import Rows, some
 from silos.errors import UserError, shown
-from silos.rows import Rows, some
 from silos.schema import Task
-from silos.sources.load import load
+from silos.sources.image_folder import are_splits, list_pictures
 from silos.sources.npz_archive import read_arrays
-from silos.sources.picture_folder import are_splits, list_pictures
 from silos.sources.source_params import Folder, Npz, Table
-from silos.sources.tables.column_kinds import ODD_NUMBERS, Column, Conventions
-from silos.sources.tables.look_at import ENDINGS, Look, look_at
-from silos.sources.tables.usable_columns import fault_of_numbers, is_row_number, must_be_usable
-from silos.sources.tables.written_numbers import Censored, Decimal
+from silos.sources.source_registry import load
+from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
+from silos.sources.tabular.column_selection import fault_of_numbers, is_row_number, must_be_usable
+from silos.sources.tabular.number_parser import Censored, Decimal
+from silos.sources.tabular.table_reader import ENDINGS, Look, look_at
 
 LABELS = ("label", "target", "outcome", "class", "y")
 CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")

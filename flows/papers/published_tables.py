@@ -13,10 +13,10 @@ from flows.experiment.many_runs.settings_grid import Axis, Grid, Point, placed
 from flows.papers.curves import Curves, Record, Settings
 from flows.papers.paper_names import PAPERS, names
 from flows.papers.trial_page import Confusion, KnownSilos, Trial, check_silos, check_trials
-from silos import bounds, strict_yaml
+from silos import limits, strict_yaml
 from silos.errors import UserError, shown
-from silos.machine.files import is_there
-from silos.names import Name, Names, checked, plain
+from silos.identifiers import Name, Names, checked, plain
+from silos.io.atomic_io import is_there
 
 Floor = Literal["covariance", "covariance with a constant", "least squares"]
 """The statistic of which a conditional linear model has a least error (models/client_statistics/noise_floor.py)."""
@@ -64,7 +64,7 @@ class Pair(Record):
 class Scale(Record):
     """How large it is run: seeds, settings, and the values of the grid that are tried (for all cells, or by cell)."""
 
-    seeds: tuple[Annotated[int, Field(ge=0, le=bounds.SEED)], ...] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, le=limits.SEED)], ...] = Field(min_length=1)
     grid: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
     set: Settings = ()
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from silos.machine.locks import in_turn
+from silos.io.locks import in_turn
 from tasks.recording.json_files import read_json, write_json
 
 RECORDS = Path(__file__).parent / "records"  # a link to docs/results: an installed siloflow has the files here

@@ -33,7 +33,7 @@ from prefect.states import Crashed
 
 from flows.console import screen
 from silos.errors import UserError
-from silos.machine.locks import is_copy, is_held, is_locked, workers
+from silos.io.locks import is_copy, is_held, is_locked, workers
 from tasks.recording.json_files import read_json
 
 OPEN = Path("runs") / "open"

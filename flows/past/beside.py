@@ -11,8 +11,8 @@ from flows.experiment.project import Project
 from flows.params_file import differences
 from flows.past.again import again
 from models.assessment.quantities import QUANTITIES, Quantity
+from silos.client_store import PrivateStore
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.recording.json_files import ANEW, read_json
 from tasks.running.runner import PlainRunner
 

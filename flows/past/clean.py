@@ -9,7 +9,7 @@ from typing import Any
 from flows.past.leftovers import Leftover, leftovers
 from flows.past.open_files import open_elsewhere
 from silos.errors import UserError
-from silos.machine.locks import alone
+from silos.io.locks import alone
 
 
 def clean(root: Path, agreed: Callable[[Leftover], bool]) -> dict[str, Any]:

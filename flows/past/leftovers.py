@@ -10,7 +10,7 @@ from pathlib import Path
 from flows.past.found import Found, found
 from flows.past.listed import unfinished
 from flows.past.open_files import open_elsewhere
-from silos.machine.locks import is_held, workers
+from silos.io.locks import is_held, workers
 
 
 @dataclass(frozen=True)

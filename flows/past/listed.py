@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.past.found import Found, found
 from models.assessment.quantities import QUANTITIES
-from silos.machine.locks import is_held
+from silos.io.locks import is_held
 from tasks.recording.json_files import read_json
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from silos.dataset import Clients, Partition, Rows
 from silos.errors import UserError
-from silos.rows import Clients, Partition, Rows
 from silos.schema import Feature, is_table, unnamed
 
 _SHOWN = 3  # features that a note names

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from silos.dataset import Rows
 from silos.errors import UserError
-from silos.rows import Rows
-from silos.schemes.named_draws import stream
+from silos.partitioners.data_rng import stream
 from silos.sources.source_params import Downloaded, RowLimits
 
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from silos.dataset import Rows
 from silos.errors import UserError
-from silos.rows import Rows
 from silos.sources.download import fetch, together
 from silos.sources.source_params import Downloaded, Emnist, Mnist
-from silos.sources.vision import torchvision
+from silos.sources.torchvision_datasets import torchvision
 
 _ACCEPTED = "each may be unpacked, or end in .gz or .xz"
 _CLASSES = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}

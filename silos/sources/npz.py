@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
+from silos.dataset import Rows
 from silos.errors import UserError
-from silos.rows import Rows
 from silos.schema import Feature, is_table, twice
 from silos.sources.npz_archive import read_arrays
-from silos.sources.own_file import ROUNDED, split_names, told_apart
+from silos.sources.source_files import ROUNDED, split_names, told_apart
 from silos.sources.source_params import Npz
 
 _DOUBLE = 52  # binary digits of a float64 behind the first

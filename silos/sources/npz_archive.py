@@ -11,9 +11,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from silos.errors import UserError
-from silos.machine.free_memory import must_fit
-from silos.sources.own_file import must_be_there
-from silos.sources.source_names import first_fault
+from silos.io.free_memory import must_fit
+from silos.schema import first_fault
+from silos.sources.source_files import must_be_there
 
 _READABLE = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

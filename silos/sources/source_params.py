@@ -13,18 +13,18 @@ from pydantic import (
     model_validator,
 )
 
-from silos import bounds
+from silos import limits
 from silos.errors import shown
-from silos.names import Name
+from silos.identifiers import Name
 from silos.registry import Registered, Registry
-from silos.truth import true_is_no_number
+from silos.strict_yaml import true_is_no_number
 
 
 def _unsigned_zero(value: float) -> float:
     return value + 0.0
 
 
-Number = Annotated[float, Field(ge=-bounds.VALUE, le=bounds.VALUE), AfterValidator(_unsigned_zero)]
+Number = Annotated[float, Field(ge=-limits.VALUE, le=limits.VALUE), AfterValidator(_unsigned_zero)]
 
 
 class Section(BaseModel):
@@ -119,8 +119,8 @@ class RowLimits(Section):
     With `test: 0` the source has no test rows of its own, and data.split draws them.
     """
 
-    train: int | None = Field(default=None, ge=1, le=bounds.TIMES)
-    test: int | None = Field(default=None, ge=0, le=bounds.TIMES)
+    train: int | None = Field(default=None, ge=1, le=limits.TIMES)
+    test: int | None = Field(default=None, ge=0, le=limits.TIMES)
 
 
 class Downloaded(Section):
@@ -155,7 +155,7 @@ class Gtsrb(Downloaded):
     """The German traffic signs, 43 classes, in colour; each is resized to `size` x `size` pixels."""
 
     kind: Literal["gtsrb"]
-    size: int = Field(default=32, ge=1, le=bounds.SIDE)
+    size: int = Field(default=32, ge=1, le=limits.SIDE)
 
 
 class Folder(Section):
@@ -163,7 +163,7 @@ class Folder(Section):
 
     kind: Literal["folder"]
     path: str = Field(min_length=1, description="relative to the folder of params.yaml")
-    size: int = Field(ge=1, le=bounds.SIDE)
+    size: int = Field(ge=1, le=limits.SIDE)
     range: tuple[Number, Number] | None = Field(
         default=None,
         description="values that become black and white in pictures of more than 8 bits; null: their type's",
@@ -184,12 +184,12 @@ class Synthetic(Section):
 
     kind: Literal["synthetic"]
     task: Literal["linear", "logistic"]
-    clusters: int = Field(default=3, ge=1, le=bounds.CLIENTS)
-    clients_per_cluster: int = Field(default=100, ge=1, le=bounds.CLIENTS)
-    rows: int = Field(default=100, ge=1, le=bounds.TIMES, description="training rows of a client")
-    test_rows: int = Field(default=100, ge=0, le=bounds.TIMES, description="test rows of a client")
-    features: int = Field(default=10, ge=1, le=bounds.WIDTH)
-    noise: float = Field(default=0.1, ge=0, le=bounds.REAL, description="standard deviation, of the linear task only")
+    clusters: int = Field(default=3, ge=1, le=limits.CLIENTS)
+    clients_per_cluster: int = Field(default=100, ge=1, le=limits.CLIENTS)
+    rows: int = Field(default=100, ge=1, le=limits.TIMES, description="training rows of a client")
+    test_rows: int = Field(default=100, ge=0, le=limits.TIMES, description="test rows of a client")
+    features: int = Field(default=10, ge=1, le=limits.WIDTH)
+    noise: float = Field(default=0.1, ge=0, le=limits.REAL, description="standard deviation, of the linear task only")
 
     @model_validator(mode="after")
     def _logistic_has_no_noise(self) -> "Synthetic":
@@ -210,16 +210,16 @@ Source = Annotated[
 SOURCES = Registry(
     "source",
     {
-        "digits": "silos.sources.load:digits",
+        "digits": "silos.sources.source_registry:digits",
         "npz": "silos.sources.npz:npz",
-        "table": "silos.sources.tables.table_source:table",
+        "table": "silos.sources.tabular.table_source:table",
         "mnist": "silos.sources.idx:mnist",
         "fashion_mnist": "silos.sources.idx:mnist",
         "emnist": "silos.sources.idx:emnist",
-        "cifar10": "silos.sources.cifar:cifar",
-        "cifar100": "silos.sources.cifar:cifar",
-        "gtsrb": "silos.sources.gtsrb:gtsrb",
-        "folder": "silos.sources.picture_folder:folder",
+        "cifar10": "silos.sources.torchvision_datasets:cifar",
+        "cifar100": "silos.sources.torchvision_datasets:cifar",
+        "gtsrb": "silos.sources.torchvision_datasets:gtsrb",
+        "folder": "silos.sources.image_folder:folder",
         "synthetic": "silos.sources.synthetic:synthetic",
     },
 )

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from silos.machine.free_memory import must_fit
-from silos.rows import Rows, numbered
-from silos.schemes.named_draws import Streams, stream
+from silos.dataset import Rows, numbered
+from silos.io.free_memory import must_fit
+from silos.partitioners.data_rng import Streams, stream
 from silos.sources.source_params import Synthetic
 
 _BESIDE = 12  # a row's label and names, in numbers

@@ -11,8 +11,8 @@ from models.model import Model
 from models.networks.network import Member
 from models.state import Private, Weights
 from models.training.plan import Kind
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
-from silos.private import PrivateStore
 from tasks.messages import Extended
 from tasks.running.opening import open_weights
 

@@ -7,8 +7,8 @@ from models.method_networks.codebook import COUNT, OWN
 from models.model import Model
 from models.streams import client_streams
 from models.training.engine import Training
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.codebooks.token_centres import centres_to_tell
 from tasks.messages import Projected
 from tasks.running.opening import open_weights

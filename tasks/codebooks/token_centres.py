@@ -13,8 +13,8 @@ from models.state import Weights
 from models.streams import client_streams
 from models.training.engine import Training
 from models.training.plan import Kind
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
-from silos.private import PrivateStore
 from tasks.codebooks.tokens import named, tokens_of
 from tasks.messages import LEAST_ROWS, Centres
 from tasks.running.opening import different, open_rows, open_weights

@@ -11,12 +11,12 @@ from torch import Tensor
 from models.shift.told.projections import projected
 from models.shift.told.question import Question
 from models.shift.told.summaries import Columns, columns, too_few
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
-from silos.ledgers.differencing import EVERY, OTHER, Told
-from silos.ledgers.ledger import Ledger
-from silos.private import PrivateStore
-from silos.stored.store import open_missing
+from silos.privacy.differencing import EVERY, OTHER, Told
+from silos.privacy.ledger import Ledger
+from silos.storage.partition_store import open_missing
 from tasks.messages import Silence
 from tasks.running.opening import different, open_rows
 

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from models.shift.told.foreseen import Design, foreseen, foreseen_counts, in_both_halves
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
-from silos.ledgers.ledger import Draw, Ledger
-from silos.ledgers.refusals import Kind
-from silos.private import PrivateStore
+from silos.privacy.ledger import Draw, Ledger
+from silos.privacy.privacy_budget import Kind
 from tasks.diagnosis.own_rows import Mine, each_allowed
 from tasks.diagnosis.tell_models import ONCE, second_half
 from tasks.messages import ForeseenCounts, Silence

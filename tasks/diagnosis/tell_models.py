@@ -5,11 +5,11 @@ import torch
 
 from models.shift.told.foreseen import Design, fitted_halves, in_both_halves
 from models.shift.told.question import Question
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.ledgers.differencing import EVERY, Told
-from silos.ledgers.ledger import Draw, Ledger
-from silos.ledgers.refusals import Kind
-from silos.private import PrivateStore
+from silos.privacy.differencing import EVERY, Told
+from silos.privacy.ledger import Draw, Ledger
+from silos.privacy.privacy_budget import Kind
 from tasks.diagnosis.own_rows import Mine, each_allowed
 from tasks.messages import HalfModels, Silence
 from tasks.running.step import step

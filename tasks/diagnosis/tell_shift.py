@@ -9,11 +9,11 @@ import torch
 from models.shift.told.noise import counts_sensitivity, epsilon, noisy, sigma
 from models.shift.told.question import Question
 from models.shift.told.summaries import Summaries, joined, summary
-from silos.bounds import EPSILON
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.ledgers.ledger import Draw, Ledger
-from silos.ledgers.privacy_budget import RHO, Unit
-from silos.private import PrivateStore
+from silos.limits import EPSILON
+from silos.privacy.ledger import Draw, Ledger
+from silos.privacy.privacy_budget import RHO, Unit
 from tasks.diagnosis.own_rows import Mine, each_allowed
 from tasks.messages import NoisyCounts, ShiftNumbers, Silence
 from tasks.running.step import step

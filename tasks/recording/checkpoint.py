@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from models.state import State
 from silos.errors import UserError
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.recording.json_files import ANEW, compact, read_json
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.exported_model import ExportedModel, any_rows
 from silos.errors import UserError
-from silos.machine.files import writing
+from silos.io.atomic_io import writing
 
 Format = Literal["pt2", "onnx"]
 Answers = Callable[[Tensor], Tensor]

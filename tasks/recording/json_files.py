@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from silos.machine.files import is_there, write_bytes
+from silos.io.atomic_io import is_there, write_bytes
 
 _MEANS_MORE = re.compile("[?#%]")
 

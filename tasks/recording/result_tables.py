@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.assessment.quantities import QUANTITIES, Quantity
-from silos.machine.files import writing
+from silos.io.atomic_io import writing
 
 ACCURACY = QUANTITIES["classification"]
 

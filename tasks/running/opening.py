@@ -11,8 +11,8 @@ from models.model import Model
 from models.state import Private, Weights
 from models.streams import client_streams
 from models.training.engine import Rows, stacked
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
-from silos.private import PrivateStore
 from tasks.messages import LEAST_ROWS
 
 

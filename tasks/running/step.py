@@ -21,9 +21,9 @@ import torch
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.messages import Message, numbers_of
 from tasks.running.process_memory import hold_on, tidy
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from silos.scaling import Scale
+from silos.standardizer import Scale
 from tasks.messages import ScaleMoments
 from tasks.running.step import server_step
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from models.model import Model
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.messages import FarFromUnit
 from tasks.running.opening import enough, open_rows
 from tasks.running.step import step

@@ -14,12 +14,12 @@ from torch import Tensor
 from models.model import Model
 from models.shift.told.question import Question
 from models.shift.told.summaries import Layout, too_few
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.ledgers.differencing import EVERY, OTHER
-from silos.ledgers.ledger import Ledger, Standing
-from silos.ledgers.refusals import Kind
-from silos.private import PrivateStore
-from silos.stored.manifest import Manifest, schema_of
+from silos.privacy.differencing import EVERY, OTHER
+from silos.privacy.ledger import Ledger, Standing
+from silos.privacy.privacy_budget import Kind
+from silos.storage.manifest import Manifest, schema_of
 from tasks.diagnosis.own_rows import Mine
 from tasks.messages import LEAST_ROWS, ScaleMoments
 from tasks.running.opening import open_rows

@@ -7,8 +7,8 @@ import torch
 from models.assessment.uncertainty import Predictive, doubts, predictive
 from models.model import Model
 from models.training.engine import Training
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.messages import Doubts
 from tasks.running.opening import open_rows, open_weights
 from tasks.running.step import step

@@ -8,8 +8,8 @@ from torch import Tensor
 from models.assessment.quantities import QUANTITIES, Task
 from models.model import Model
 from models.training.engine import Metric, Training, outcomes
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack
-from silos.private import PrivateStore
 from tasks.messages import Scores
 from tasks.running.opening import open_rows, open_weights
 from tasks.running.step import step

@@ -7,8 +7,8 @@ import torch
 
 from models.assessment.paired_difference import Stratum
 from models.assessment.quantities import QUANTITIES
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, open_stack
-from silos.private import PrivateStore
 from tasks.messages import CommonSums, PairedSums
 from tasks.running.step import step
 from tasks.scoring.evaluate import OUTCOMES

@@ -13,8 +13,8 @@ from models.method_networks.visited import Visit, Visiting, visited
 from models.model import Model
 from models.state import Private, Weights
 from models.training.engine import Training, stacked
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
-from silos.private import PrivateStore
 from tasks.local_train import also_kept, shares_of, weighted_sum
 from tasks.messages import SiteSteps
 from tasks.running.opening import open_stacks, open_streams

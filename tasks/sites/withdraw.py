@@ -6,8 +6,8 @@ import torch
 
 from models.model import Model
 from models.state import Private
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.local_train import weighted_sum
 from tasks.messages import SitesWithdrawn
 from tasks.running.opening import open_private

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from silos.stored.manifest import read_manifest, schema_of
-from silos.stored.store import open_client, open_missing
+from silos.storage.manifest import read_manifest, schema_of
+from silos.storage.partition_store import open_client, open_missing
 
 pytestmark = pytest.mark.slow
 

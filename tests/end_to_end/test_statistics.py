@@ -9,8 +9,8 @@ import torch
 from safetensors.numpy import load_file
 
 from models.client_statistics.vector import compute, make
-from silos.stored.manifest import read_manifest
-from silos.stored.store import open_client
+from silos.storage.manifest import read_manifest
+from silos.storage.partition_store import open_client
 
 KINDS = ("mean", "loadings", "fingerprint", "covariance_xy")
 ASKED = tuple(make({"kind": kind}) for kind in KINDS)

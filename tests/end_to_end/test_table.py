@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from silos.stored.manifest import read_manifest
+from silos.storage.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from models.served_model import Answering
-from silos.stored.manifest import read_manifest
-from silos.stored.store import open_client
+from silos.storage.manifest import read_manifest
+from silos.storage.partition_store import open_client
 
 pytestmark = pytest.mark.slow
 

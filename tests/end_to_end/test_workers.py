@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from silos.machine.locks import changing
+from silos.io.locks import changing
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,8 @@ from flows.console.session import Session
 from flows.experiment.project import Project
 from flows.method import names
 from flows.partition import make
-from silos.schemes.change_params import Subsample
-from silos.schemes.scheme_params import Assignment, Change
+from silos.partitioners.partition_params import Assignment, Change
+from silos.partitioners.perturbation_params import Subsample
 from silos.sources.source_params import Synthetic
 
 OWN = (

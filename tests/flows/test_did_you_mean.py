@@ -9,8 +9,8 @@ from flows.experiment.one_run.finished_run import find_run
 from flows.experiment.project import Project
 from flows.papers.published_tables import table_of
 from silos.errors import UserError
-from silos.stored.store import read_manifest
-from silos.versions.dvc_version import record_text, verify
+from silos.storage.partition_store import read_manifest
+from silos.versioning.dvc_files import record_text, verify
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from flows.answers.export import export
 from flows.experiment.project import Project
 from flows.params_file import read
 from silos.errors import UserError
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -14,7 +14,7 @@ from models.training.objectives import SquaredError
 from models.training.optimisers import SGD
 from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 from tasks.recording.round_metrics import by_client, summary
 from tasks.scoring.evaluate import evaluate
 from tasks.scoring.pair import pair

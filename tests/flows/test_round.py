@@ -10,8 +10,8 @@ from flows.methods.fedavg import FedAvg
 from flows.round import Round
 from models.model import Model
 from models.state import Private
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos
-from silos.private import PrivateStore
 from tasks.messages import Message, Update
 from tasks.running.dealing import ForAll
 from tasks.running.step import step

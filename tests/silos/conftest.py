@@ -8,10 +8,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from silos.data_params import DataParams, SplitParams
-from silos.rows import Partition, Rows
-from silos.schemes.scheme_params import Step
-from silos.schemes.steps import make_clients
-from silos.stored.store import write
+from silos.dataset import Partition, Rows
+from silos.partitioners.partition_params import Step
+from silos.partitioners.pipeline import make_clients
+from silos.storage.partition_store import write
 
 SPLIT = {"validation": 0.1, "test": 0.2}
 

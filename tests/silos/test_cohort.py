@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from silos import cohort
 from silos.cohort import Silos, Stack, make_stacks, open_stack
-from silos.stored.store import open_client, write
+from silos.storage.partition_store import open_client, write
 
 COUNTS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 50), min_size=1, max_size=20)
 

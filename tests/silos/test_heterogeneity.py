@@ -8,7 +8,7 @@ import pytest
 
 from silos import heterogeneity
 from silos.heterogeneity import looked_at, overview
-from silos.stored.store import read_manifest, write
+from silos.storage.partition_store import read_manifest, write
 
 NO_SPLIT = {"validation": 0, "test": 0}
 

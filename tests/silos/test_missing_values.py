@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.rows import SPLITS
-from silos.stored import store
-from silos.stored.store import open_client, open_common_rows, open_missing, read_manifest, write
-from silos.versions.digest import folder_digest
+from silos.storage import partition_store
+from silos.storage.partition_store import open_client, open_common_rows, open_missing, read_manifest, write
+from silos.versioning.hashing import folder_digest
 
 N = 120
 FEATURES = [{"name": "number"}, {"name": "a", "missing": {"fill": -7}}, {"name": "b", "missing": {"fill": 0.5}}]
@@ -56,8 +56,8 @@ def build(tmp_path, params):
 @pytest.mark.parametrize("common", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme[0]["kind"])
 def test_the_mask_lies_beside_the_rows_that_it_is_of(table, build, monkeypatch, scheme, common, shards):
-    monkeypatch.setattr(store, "FILES", 0 if shards else 300)
-    monkeypatch.setattr(store, "SHARD", 2)
+    monkeypatch.setattr(partition_store, "FILES", 0 if shards else 300)
+    monkeypatch.setattr(partition_store, "SHARD", 2)
     split = {"validation": 0.2, "test": 0.2, "test_rows": "common" if common else "own"}
     folder = build(scheme=scheme, split=split)
     manifest = read_manifest(folder)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from silos.schema import Feature, Schema
-from silos.stored.manifest import MANIFEST, read_manifest, schema_of, to_json
+from silos.storage.manifest import MANIFEST, read_manifest, schema_of, to_json
 
 AGE = {"name": "age", "low": 0, "high": 120, "missing": {"fill": 40}}
 SEX = {"name": "sex", "kind": "categorical", "categories": [1, 2]}
@@ -95,7 +95,7 @@ def test_every_change_of_meaning_is_another_id():
 
 
 def test_a_manifest_that_knows_no_features_still_reads_and_names_them_by_number(tmp_path, params):
-    from silos.stored.store import write
+    from silos.storage.partition_store import write
 
     np.savez(tmp_path / "own.npz", x=np.eye(9, 3), y=np.arange(9) % 2)
     folder = tmp_path / "data" / "small"
@@ -112,7 +112,7 @@ def test_a_manifest_that_knows_no_features_still_reads_and_names_them_by_number(
 
 
 def test_pictures_have_no_features(tmp_path, params):
-    from silos.stored.store import write
+    from silos.storage.partition_store import write
 
     schema = schema_of(write(tmp_path / "data" / "small", params(), tmp_path))
     assert (schema.features, schema.shape, schema.dtype) == ((), (8, 8), "uint8")

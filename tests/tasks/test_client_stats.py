@@ -13,12 +13,12 @@ from flows.methods.fedavg import FedAvg
 from models.client_statistics.vector import compute, make
 from models.model import Model
 from models.state import Private
+from silos.client_store import PrivateStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.private import PrivateStore
 from silos.sources.synthetic import coefficients
-from silos.stored.store import open_client, write
+from silos.storage.partition_store import open_client, write
 from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, tell_stats
 from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
 from tasks.running.opening import open_weights

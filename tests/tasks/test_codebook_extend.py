@@ -16,9 +16,9 @@ from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
 from models.training.engine import stacked
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
 from tasks.codebooks.token_centres import common_words, token_centres
 from tasks.codebooks.tokens import tokens_of

@@ -12,8 +12,8 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.streams import client_streams
 from models.training.engine import Rows, stacked, train
+from silos.client_store import PrivateStore
 from silos.cohort import Stack, make_stacks
-from silos.private import PrivateStore
 from tasks.aggregate import aggregate
 from tasks.local_train import _SMALL, local_train, weighted_sum
 from tasks.running.dealing import deal

@@ -30,8 +30,8 @@ from models.shift.told.question import Question
 from models.shift.told.summaries import Layout
 from models.state import Private
 from models.streams import server_stream
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack, open_stack
-from silos.private import PrivateStore
 from tasks import local_train, messages
 from tasks.measure_norms import common_norms
 from tasks.messages import FEW, LEAST_ROWS, Message, NoisyCounts, Numbers, Scores, Summed, Update, Weighed, numbers_of

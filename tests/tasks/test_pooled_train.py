@@ -11,7 +11,7 @@ from flows.methods.pooled import Pooled
 from models.networks.dense import MLP
 from models.streams import client_streams, fold, shuffle
 from models.training.optimisers import SGD, Adam
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 2, "e": 10}
 CLASSES, FEATURES, BATCH, EPOCHS = 3, 5, 4, 2

@@ -8,7 +8,7 @@ import torch
 
 from models.model import Model
 from models.streams import server_stream
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 from tasks.regroup import regroup
 
 SIZES = {"a": 9, "b": 12, "c": 4, "d": 1, "e": 7}

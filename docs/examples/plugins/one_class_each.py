@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from flows.plugins import register_partitioner
-from silos.rows import At, Rows
+from silos.dataset import At, Rows
 
 
 @register_partitioner("one_class_each")

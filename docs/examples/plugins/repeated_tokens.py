@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from flows.plugins import register_source
-from silos.rows import Rows
+from silos.dataset import Rows
 
 
 @register_source("repeated_tokens")

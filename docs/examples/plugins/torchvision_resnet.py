@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from flows.plugins import register_network
-from silos.sources.vision import torchvision
+from silos.sources.torchvision_datasets import torchvision
 
 
 @register_network("torchvision_resnet")

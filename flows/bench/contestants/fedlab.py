@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flows.bench.contestants.frameworks import Opened, answer, opened
 from flows.bench.contestants.plain import loss, optimiser
-from silos.sources.vision import torchvision
+from silos.sources.torchvision_datasets import torchvision
 
 torchvision()  # FedLab imports it, which fails beside a CPU build of torch
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer  # noqa: E402

@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.console.printing.literal_text import PlainConsole, text_table
 from models.assessment.quantities import QUANTITIES, Quantity
-from silos.rows import some
+from silos.dataset import some
 
 LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"
 """Where there is more than is printed."""

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from silos import bounds
-from silos.names import Name
+from silos import limits
+from silos.identifiers import Name
 from silos.registry import Entry, Registered, Registry
 from silos.sources.source_params import Section
 
@@ -60,5 +60,5 @@ class ClientsParams(Section):
     fraction: float = Field(default=1.0, gt=0, le=1)
     sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    join: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = Field(default={})
-    leave: dict[Name, Annotated[int, Field(ge=1, le=bounds.TIMES)]] = Field(default={})
+    join: dict[Name, Annotated[int, Field(ge=1, le=limits.TIMES)]] = Field(default={})
+    leave: dict[Name, Annotated[int, Field(ge=1, le=limits.TIMES)]] = Field(default={})

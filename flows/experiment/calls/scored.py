@@ -7,7 +7,7 @@ import numpy as np
 from flows.experiment.calls.luck import least
 from models.streams import client_streams
 from silos.cohort import Silos
-from silos.stored.client_table import ROLES
+from silos.storage.client_table import ROLES
 
 
 def scored(silos: Silos, wanted: int, seed: int) -> Silos:

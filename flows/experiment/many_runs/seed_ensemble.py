@@ -10,7 +10,7 @@ from flows.experiment.scaling.agreed import scaled_as
 from flows.method import Method
 from flows.round import Round
 from models.model import Model
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.recording.checkpoint import load_state
 from tasks.running.runner import PrefectRunner, Runner
 from tasks.scoring.ensemble_check import ensemble_check

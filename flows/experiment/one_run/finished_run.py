@@ -17,9 +17,9 @@ from flows.experiment.user_method import load
 from flows.params_file import plugins_of
 from flows.round import Round
 from models.model import Model
+from silos.client_store import PrivateStore
 from silos.errors import UserError, shown
-from silos.machine.files import is_there
-from silos.private import PrivateStore
+from silos.io.atomic_io import is_there
 from tasks.recording.checkpoint import load_state
 from tasks.recording.json_files import ANEW, read_json
 from tasks.running.runner import PlainRunner

@@ -19,11 +19,11 @@ from models.model import Model, of_one
 from models.networks.exported_network import ExportedNetwork
 from models.networks.registry import Network, comes_along, kind_of, to_json
 from models.state import Private, Weights
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.private import PrivateStore
-from silos.sources.tables.raw_columns import columns_of
-from silos.versions.git_command import has_repository, run_git
+from silos.sources.tabular.raw_columns import columns_of
+from silos.versioning.git_commands import has_repository, run_git
 from tasks.recording.mlflow_store.ticket import Finish, Ticket
 from tasks.recording.result_tables import write_client_table
 

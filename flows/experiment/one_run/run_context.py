@@ -16,7 +16,7 @@ from flows.method import Method, start
 from flows.plugins import METHODS
 from flows.round import Problem, Round
 from models.state import State
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.recording.checkpoint import Checkpoint, load_state
 from tasks.recording.mlflow_store.ticket import Finish
 from tasks.running.runner import PrefectRunner

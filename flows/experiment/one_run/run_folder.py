@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Self
 from flows.params_file import differences
 from models.assessment.quantities import Quantity
 from models.state import State
-from silos import bounds
+from silos import limits
+from silos.client_store import PrivateStore
 from silos.errors import UserError, shown
-from silos.machine.files import unfinished, write_bytes
-from silos.names import plain
-from silos.private import PrivateStore
+from silos.identifiers import plain
+from silos.io.atomic_io import unfinished, write_bytes
 from tasks.recording.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
 from tasks.recording.json_files import ANEW, read_json, write_json
 
@@ -25,8 +25,8 @@ def run_name(method: str, seed: int, cell: str = "") -> str:
 
     UserError if one of them is not a plain name, or no seed.
     """
-    if not isinstance(seed, int) or not 0 <= seed <= bounds.SEED:  # parameters of a flow run may be anything
-        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {bounds.SEED}.")
+    if not isinstance(seed, int) or not 0 <= seed <= limits.SEED:  # parameters of a flow run may be anything
+        raise UserError(f"a seed is {shown(seed)}; it is a whole number from 0 to {limits.SEED}.")
     return "-".join([*([plain(cell, "the cell")] if cell else []), plain(method, "the method"), f"seed{seed}"])
 
 

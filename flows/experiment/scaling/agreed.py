@@ -12,11 +12,11 @@ from flows.experiment.scaling.run_notes import Note, note_of_earlier
 from flows.params import Params
 from flows.round import Problem, Round, Tally
 from models.model import Model
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.private import PrivateStore
-from silos.scaling import AS_THEY_ARE, Scale, Scaling
-from silos.stored.manifest import schema_of
+from silos.standardizer import AS_THEY_ARE, Scale, Scaling
+from silos.storage.manifest import schema_of
 from tasks.messages import LEAST_ROWS, ScaleMoments
 from tasks.recording.json_files import ANEW, read_json, write_json
 from tasks.running.runner import PlainRunner, Runner

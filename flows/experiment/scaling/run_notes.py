@@ -10,9 +10,9 @@ from flows.method import Method
 from flows.round import Problem, Round
 from models.assessment.quantities import Quantity
 from models.model import Model
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
-from silos.private import PrivateStore
-from silos.stored.client_table import ROLES
+from silos.storage.client_table import ROLES
 from tasks.messages import LEAST_ROWS, FarFromUnit
 from tasks.running.runner import Runner
 from tasks.scaling.tell_far import LARGE, SMALL, tell_far

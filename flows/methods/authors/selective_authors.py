@@ -25,7 +25,7 @@ from models.grouping.rules import Assign
 from models.model import Model
 from models.state import Private, State, Weights
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.aggregate import aggregate
 from tasks.grouping.overlap import Overlapping, overlap
 from tasks.local_train import local_train
@@ -46,7 +46,7 @@ class SelectiveAuthors(Method):
     tested_model = "personal"
 
     local_rounds: int = Field(
-        5, ge=0, le=bounds.TIMES, description="E1: rounds alone; 0: no groups, federated training"
+        5, ge=0, le=limits.TIMES, description="E1: rounds alone; 0: no groups, federated training"
     )
     averaging: Literal["in_turn", "mean"] = Field(
         "in_turn", description="a group trains one tensor in turn, or each client a copy"

@@ -27,7 +27,7 @@ from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
 from models.state import State
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
 from tasks.running.step import ClientStep
 
@@ -37,17 +37,17 @@ class UEFLAuthors(Method):
 
     tested_model = "personal"
 
-    words: int = Field(64, ge=1, le=bounds.CHANNELS, description="V: words at the start and of each extension")
-    segments: int = Field(1, ge=1, le=bounds.CHANNELS, description="slices of the channels that take a word each")
-    commitment: float = Field(0.25, ge=0, le=bounds.REAL, description="weight that draws features to their words")
+    words: int = Field(64, ge=1, le=limits.CHANNELS, description="V: words at the start and of each extension")
+    segments: int = Field(1, ge=1, le=limits.CHANNELS, description="slices of the channels that take a word each")
+    commitment: float = Field(0.25, ge=0, le=limits.REAL, description="weight that draws features to their words")
     code_weight: float = Field(
-        1.0, ge=0, le=bounds.REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=limits.REAL, description="weight of the codebook's loss beside the objective"
     )
-    start_scale: float = Field(1.0, gt=0, le=bounds.REAL, description="spread of the first words")
-    first_rounds: int = Field(20, ge=1, le=bounds.TIMES, description="rounds of the first stage")
-    more_rounds: int = Field(10, ge=1, le=bounds.TIMES, description="rounds of every later stage")
-    stages: int = Field(5, ge=1, le=bounds.TIMES, description="stages at most")
-    tolerance: float = Field(0.1, ge=-1, le=bounds.REAL, description="gamma: doubt above the mean by this is uncertain")
+    start_scale: float = Field(1.0, gt=0, le=limits.REAL, description="spread of the first words")
+    first_rounds: int = Field(20, ge=1, le=limits.TIMES, description="rounds of the first stage")
+    more_rounds: int = Field(10, ge=1, le=limits.TIMES, description="rounds of every later stage")
+    stages: int = Field(5, ge=1, le=limits.TIMES, description="stages at most")
+    tolerance: float = Field(0.1, ge=-1, le=limits.REAL, description="gamma: doubt above the mean by this is uncertain")
     until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
 
     def init(self, problem: Problem) -> State:

@@ -21,7 +21,7 @@ from models.model import Model
 from models.networks.registry import Network
 from models.state import State
 from models.streams import server_stream
-from silos import bounds
+from silos import limits
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -36,19 +36,19 @@ class VQOracle(Method):
     tested_model = "personal"
     takes_members = False
 
-    words: int = Field(64, ge=1, le=bounds.CHANNELS, description="words of each domain")
-    segments: Annotated[int, Field(ge=1, le=bounds.CHANNELS)] | Literal["auto"] = Field(
+    words: int = Field(64, ge=1, le=limits.CHANNELS, description="words of each domain")
+    segments: Annotated[int, Field(ge=1, le=limits.CHANNELS)] | Literal["auto"] = Field(
         "auto", description="slices of the channels that take a word each"
     )
-    commitment: float = Field(0.25, ge=0, le=bounds.REAL, description="weight that draws features to their words")
+    commitment: float = Field(0.25, ge=0, le=limits.REAL, description="weight that draws features to their words")
     code_weight: float = Field(
-        1.0, ge=0, le=bounds.REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=limits.REAL, description="weight of the codebook's loss beside the objective"
     )
-    warm_up: int = Field(10, ge=0, le=bounds.TIMES, description="rounds without words; with start centres")
+    warm_up: int = Field(10, ge=0, le=limits.TIMES, description="rounds without words; with start centres")
     start: Literal["normal", "centres"] = Field(
         "centres", description="the first words: random, or centres that clients tell"
     )
-    start_scale: float = Field(1.0, gt=0, le=bounds.REAL, description="spread of the words with start normal")
+    start_scale: float = Field(1.0, gt=0, le=limits.REAL, description="spread of the words with start normal")
 
     def init(self, problem: Problem) -> State:
         """FedAvg's start, and the same words for every domain, or none yet."""

@@ -10,7 +10,7 @@ from models.networks.registry import Network, kind_of, size
 from models.state import Weights
 from models.training.optimisers import PARAMETER_BYTES
 from silos.errors import UserError
-from silos.machine.free_memory import must_fit
+from silos.io.free_memory import must_fit
 
 
 def ending_in_a_layer(problem: Problem) -> Any:

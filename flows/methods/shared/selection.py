@@ -11,8 +11,8 @@ from models.model import Model
 from models.state import State
 from models.streams import server_stream
 from silos.cohort import open_common
+from silos.dataset import some
 from silos.errors import UserError
-from silos.rows import some
 from tasks.grouping.overlap import Overlapping, known
 from tasks.messages import RightRows
 from tasks.regroup import regroup, right_rows

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.recording.legible_names import legible
 
 # Okabe and Ito's palette: told apart also by colour-blind readers

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.errors import UserError
-from silos.machine.proxies import must_be_reachable
+from silos.io.proxies import must_be_reachable
 from tasks.recording.addresses import masked
 from tasks.recording.full_disk import file_system
 from tasks.recording.json_files import plain_path

@@ -6,7 +6,7 @@ from typing import Any
 from tasks.recording.mlflow_names import parts
 
 
-def metrics(record: Mapping[str, Any], **of: str) -> list[Any]:
+def metric_entities(record: Mapping[str, Any], **of: str) -> list[Any]:
     """A round's numbers with the time that the journal gave them; `of`: the model and the data whose numbers they are."""
     from mlflow.entities import Metric
 
@@ -15,7 +15,7 @@ def metrics(record: Mapping[str, Any], **of: str) -> list[Any]:
     return [Metric(k, v, record["time_ms"], record["round"], **of) for k, v in values.items()]
 
 
-def params(given: Mapping[str, Any]) -> list[Any]:
+def param_entities(given: Mapping[str, Any]) -> list[Any]:
     """Under names that MLflow takes: a client's name may be in one."""
     from mlflow.entities import Param
 
@@ -23,7 +23,7 @@ def params(given: Mapping[str, Any]) -> list[Any]:
     return [Param(keys[key], str(value)[:6000]) for key, value in given.items()]
 
 
-def tags(given: Mapping[str, str]) -> list[Any]:
+def tag_entities(given: Mapping[str, str]) -> list[Any]:
     """As they are."""
     from mlflow.entities import RunTag
 

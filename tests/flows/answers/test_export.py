@@ -15,7 +15,7 @@ from models.networks.dense import MLP
 from models.networks.registry import build
 from models.streams import server_stream
 from silos.errors import UserError
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 from tasks.recording import exported_files
 from tasks.recording.exported_files import CARD, write_exported
 from tasks.recording.json_files import write_json

@@ -9,7 +9,7 @@ from flows.answers import show
 from flows.experiment.project import Project
 from silos.data_params import DataParams
 from silos.errors import UserError
-from silos.stored.store import write
+from silos.storage.partition_store import write
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from flows.answers.stats import client_statistics
 from flows.experiment.project import Project
 from silos.errors import UserError
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 
 FEW = ["method.conditional.statistics=[{kind: mean}, {kind: loadings, components: 400}]"]
 SOME = "there is no client c99 in data/digits; it has c00"

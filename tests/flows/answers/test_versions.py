@@ -15,9 +15,9 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.partition import make
 from silos.errors import UserError
-from silos.versions import history
-from silos.versions.digest import folder_digest
-from silos.versions.dvc_version import recorded
+from silos.versioning import history
+from silos.versioning.dvc_files import recorded
+from silos.versioning.hashing import folder_digest
 
 FEWER = "data.scheme=[{kind: equal, clients: 3}]"
 

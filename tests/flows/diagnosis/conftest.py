@@ -11,8 +11,8 @@ import yaml
 
 from flows.experiment.project import Project
 from models.shift.guarded import TYPES
-from silos.stored.store import write
-from silos.versions.dvc_version import record
+from silos.storage.partition_store import write
+from silos.versioning.dvc_files import record
 
 CHECKOUT = Path(__file__).parents[3]
 

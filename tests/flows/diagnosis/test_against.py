@@ -9,7 +9,7 @@ from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
 from models.shift import findings
 from silos.errors import UserError
-from silos.ledgers.ledger import Ledger
+from silos.privacy.ledger import Ledger
 from tasks.diagnosis import compare_silos, pace
 from tasks.running.runner import PlainRunner
 

@@ -7,7 +7,7 @@ import pytest
 
 from flows.experiment.baseline import against_baseline, baseline, scored_baseline
 from flows.experiment.project import Project
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.scoring.evaluate import OUTCOMES
 
 # by client: labels of training rows, then of test rows. Over all training rows of clients that train, "no" is the commonest

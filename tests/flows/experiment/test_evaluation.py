@@ -8,7 +8,7 @@ from flows.experiment.one_run.records import metrics_of
 from models.assessment.quantities import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
-from silos.stored.store import write
+from silos.storage.partition_store import write
 from tasks.recording.mlflow_names import fault
 from tasks.recording.round_metrics import by_client
 from tasks.scoring.evaluate import evaluate

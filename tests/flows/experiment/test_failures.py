@@ -22,8 +22,8 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.experiment.user_method import MethodError
 from models.assessment.quantities import QUANTITIES
+from silos.client_store import PrivateStore
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state
 from tasks.recording.json_files import unwritable, write_json
 from tasks.recording.mlflow_store.connection import connect

@@ -28,8 +28,8 @@ from flows.partition import partition
 from flows.reproduce import reproduce
 from flows.run import run
 from silos.errors import UserError
-from silos.names import PlainText, is_plain
-from silos.stored.manifest import read_manifest
+from silos.identifiers import PlainText, is_plain
+from silos.storage.manifest import read_manifest
 
 CHECKOUT = Path(__file__).parents[3]
 EVIL = """

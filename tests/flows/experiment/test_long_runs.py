@@ -12,7 +12,7 @@ import pytest
 
 from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.recording.result_tables import write_client_table
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ from flows.partition import make
 from flows.run import run
 from silos import strict_yaml
 from silos.errors import UserError
-from silos.scaling import Scale, Scaling
-from silos.versions import dvc_version
+from silos.standardizer import Scale, Scaling
+from silos.versioning import dvc_files
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -28,7 +28,7 @@ COMMAND = """
 import json, sys
 from flows import params_file
 from flows.cli import app
-from silos.versions import dvc_version
+from silos.versioning import dvc_version
 
 counts = {"read": 0, "verify": 0}
 
@@ -59,7 +59,7 @@ def opened(project: Path, prefect: Any, monkeypatch: pytest.MonkeyPatch) -> Path
 def counts(opened: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often params.yaml was read, data were checked, and each override was parsed."""
     found: Counter[str] = Counter()
-    read, verify, parse = ParamsFile.read, dvc_version.verify, params_file._apply
+    read, verify, parse = ParamsFile.read, dvc_files.verify, params_file._apply
 
     def count_read(root: Path) -> ParamsFile:
         found["read"] += 1
@@ -74,7 +74,7 @@ def counts(opened: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         parse(raw, override)
 
     monkeypatch.setattr(ParamsFile, "read", count_read)
-    monkeypatch.setattr(dvc_version, "verify", count_verify)
+    monkeypatch.setattr(dvc_files, "verify", count_verify)
     monkeypatch.setattr(params_file, "_apply", count_parsed)
     return found
 

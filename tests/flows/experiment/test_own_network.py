@@ -8,7 +8,7 @@ import mlflow
 import pytest
 
 from flows.experiment.project import Project
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -16,7 +16,7 @@ from flows.experiment.project import Project
 from models.networks.images.pretrained import ours
 from models.streams import server_stream
 from silos.errors import UserError
-from silos.sources.vision import torchvision
+from silos.sources.torchvision_datasets import torchvision
 
 
 def opened(project: Path, kind: str = "resnet18", file: str = "given.pth") -> Project:

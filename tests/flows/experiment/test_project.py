@@ -12,7 +12,7 @@ from PIL import Image
 from flows.experiment.free_name import free_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from silos.errors import UserError
-from silos.machine import locks
+from silos.io import locks
 from tasks.recording.mlflow_store.connection import connect
 
 OPEN = """

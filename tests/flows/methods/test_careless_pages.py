@@ -17,8 +17,8 @@ from models.networks.wrapped import Around
 from models.state import Private
 from models.streams import server_stream
 from models.training.engine import Training, train
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from silos.private import PrivateStore
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.messages import FEW, Message, Numbers, Update

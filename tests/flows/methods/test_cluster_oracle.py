@@ -8,7 +8,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.oracles.cluster_oracle import ClusterOracle
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 DOMAINS = {"a": "north", "b": "south", "c": "north", "d": "south", "e": "north"}

@@ -19,8 +19,8 @@ from models.networks.images.convolution import CNN
 from models.networks.registry import parameters
 from models.training.objectives import SquaredError
 from models.training.optimisers import SGD, Adam
+from silos.client_store import PrivateStore
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client, summary
 from tasks.scoring.evaluate import evaluate

@@ -6,7 +6,7 @@ import torch
 from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 START = 3.0

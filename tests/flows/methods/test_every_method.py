@@ -13,9 +13,9 @@ from models import streams
 from models.state import Private
 from models.training.engine import outcomes
 from models.training.optimisers import Adam
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client, summary
 from tasks.running.opening import open_rows, open_weights

@@ -14,8 +14,8 @@ from flows.methods.pooled import Pooled
 from models.networks.dense import MLP
 from models.streams import client_streams, fold, server_stream, shuffle
 from models.training.optimisers import SGD, Adam
-from silos.private import PrivateStore
-from silos.stored.store import open_client
+from silos.client_store import PrivateStore
+from silos.storage.partition_store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 

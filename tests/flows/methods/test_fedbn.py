@@ -16,9 +16,9 @@ from models.networks.images.convolution import CNN
 from models.networks.images.normalised_convolution import NormalisedCNN
 from models.networks.images.residual import Residual
 from models.training.norm_statistics import statistics_of
+from silos.client_store import PrivateStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.measure_norms import common_norms
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client

@@ -9,7 +9,7 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fediir import FedIIR
 from models.streams import server_stream
 from models.training.optimisers import SGD, Adam
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 PARTS = ("dense1.weight", "dense1.bias")

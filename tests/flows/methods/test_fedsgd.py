@@ -13,7 +13,7 @@ from models.networks.dense import MLP
 from models.networks.images.residual import Residual
 from models.streams import server_stream
 from models.training.optimisers import SGD, Adam
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 from tasks.recording.checkpoint import load_state, save_state
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

@@ -12,8 +12,8 @@ from models.gaussians import DEVIATION, PRECISION, PULL, Natural
 from models.networks.dense import MLP
 from models.training.objectives import SquaredError
 from models.training.optimisers import SGD, Adam
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
-from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.running.opening import open_rows
 from tasks.sites.visit import POSTERIOR

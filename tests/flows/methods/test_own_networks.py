@@ -15,8 +15,8 @@ from models.networks.network import Network
 from models.networks.offers import Ended
 from models.streams import fold
 from models.training.optimisers import Adam
+from silos.client_store import PrivateStore
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.codebooks.projection import projection
 from tasks.recording.round_metrics import by_client
 from tasks.scoring.evaluate import evaluate

@@ -16,9 +16,9 @@ from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised, habit
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.dense import MLP
 from models.training.optimisers import SGD, Adam
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import DivergedError, UserError
-from silos.private import PrivateStore
 from tasks.recording.checkpoint import load_state, save_state
 from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_rows, open_weights

@@ -20,9 +20,9 @@ from models.networks.images.convolution import CNN
 from models.streams import client_streams, fold, normal, server_stream, shuffle
 from models.training.engine import outcomes
 from models.training.optimisers import SGD, Adam
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.recording.round_metrics import by_client
 from tasks.running.opening import open_rows, open_weights
 from tasks.scoring.evaluate import evaluate

@@ -20,7 +20,7 @@ from flows.new_project.own_data import Asked
 from flows.partition import make
 from models.streams import server_stream
 from silos.errors import UserError
-from silos.sources.load import load
+from silos.sources.source_registry import load
 
 ROOT = Path(__file__).parents[3]
 ROWS = 60

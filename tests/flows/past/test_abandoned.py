@@ -14,7 +14,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from flows.past.abandoned import OPEN, close_abandoned, delete_deployment, deployment_name
-from silos.machine.locks import alone, hold
+from silos.io.locks import alone, hold
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.connection import connect
 

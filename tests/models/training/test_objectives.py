@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.training.objectives import CrossEntropy, Focal, SquaredError, measures, slopes
-from silos.sources.vision import torchvision
+from silos.sources.torchvision_datasets import torchvision
 
 LOGITS = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
 LABELS = torch.arange(40) % 6

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from silos.dataset import ClientRows, Clients, Partition, Rows
 from silos.errors import UserError
-from silos.rows import ClientRows, Clients, Partition, Rows
 from silos.schema import Feature
 from silos.sources.columns import described, outside
-from silos.sources.load import load
 from silos.sources.source_params import Digits, Npz, Synthetic
+from silos.sources.source_registry import load
 
 NAN = np.nan
 GAP = {"fill": -1.5}

@@ -16,9 +16,9 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from silos.errors import UserError
-from silos.sources.load import load
 from silos.sources.source_params import Source
-from silos.sources.vision import torchvision
+from silos.sources.source_registry import load
+from silos.sources.torchvision_datasets import torchvision
 
 MNIST = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from silos.errors import UserError
-from silos.sources.load import load
 from silos.sources.source_params import Npz
+from silos.sources.source_registry import load
 
 N = 160
 STEPS = np.arange(N)

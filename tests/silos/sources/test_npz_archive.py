@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from silos.errors import UserError
-from silos.sources.load import load
 from silos.sources.source_params import Npz
+from silos.sources.source_registry import load
 
 X = np.arange(24, dtype=np.float64).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2])

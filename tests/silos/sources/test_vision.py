@@ -7,7 +7,7 @@ from pathlib import Path
 
 def test_torchvision_imports_and_imports_again():
     program = (
-        "from silos.sources.vision import torchvision\n"
+        "from silos.sources.torchvision_datasets import torchvision\n"
         "first = torchvision()\n"
         "assert torchvision() is first\n"
         "from torchvision.datasets import MNIST\n"
@@ -18,7 +18,7 @@ def test_torchvision_imports_and_imports_again():
 def test_the_room_imports_without_torch():
     program = (
         "import sys; sys.path.insert(0, '.')\n"
-        "import silos.stored.store, silos.cohort, silos.heterogeneity, silos.versions.dvc_version\n"
+        "import silos.storage.partition_store, silos.cohort, silos.heterogeneity, silos.versioning.dvc_files\n"
         "assert 'torch' not in sys.modules and 'PIL' not in sys.modules and 'dvc' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=True)

@@ -10,10 +10,10 @@ import pytest
 from flows.diagnosis.asked import first_question, question
 from flows.diagnosis.asking import Answers, ask
 from flows.diagnosis.diagnose_params import DiagnoseParams
+from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
-from silos.private import PrivateStore
-from silos.stored.store import write
+from silos.storage.partition_store import write
 from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import PlainRunner, Runner
 

@@ -8,7 +8,7 @@ import pytest
 from flows.diagnosis.second_look import second_look
 from models.shift.known.truth_pairs import SixFeatures
 from models.shift.printed.paper import Readings
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.diagnosis.look_again import doubted, look_again

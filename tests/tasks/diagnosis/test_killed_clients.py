@@ -14,13 +14,13 @@ from safetensors.numpy import load_file
 
 import silos
 from models.shift.told.noise import rho
-from silos.ledgers.ledger import Ledger
+from silos.privacy.ledger import Ledger
 
 ASK = """
 import os, pickle, signal, sys
 from pathlib import Path
 from silos.cohort import Cohort, Stack
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.diagnosis.tell_shift import tell_shift
 synced, seen = os.fsync, 0
 

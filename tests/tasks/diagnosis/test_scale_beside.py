@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.model import Model
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.scaling.tell_moments import tell_moments
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]

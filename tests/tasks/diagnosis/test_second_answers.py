@@ -7,9 +7,9 @@ import pytest
 
 from flows.diagnosis.asking import answered
 from models.shift.told.foreseen import JOINED, Design
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
-from silos.ledgers.ledger import Ledger
-from silos.private import PrivateStore
+from silos.privacy.ledger import Ledger
 from tasks.diagnosis.own_rows import Mine
 from tasks.diagnosis.tell_foreseen import tell_foreseen
 from tasks.diagnosis.tell_models import second_half, tell_models

@@ -12,9 +12,9 @@ from flows.diagnosis.asked import first_question
 from flows.diagnosis.asking import ask, bytes_told
 from flows.diagnosis.diagnose_params import DiagnoseParams
 from models.shift.told import summaries
-from silos.ledgers import differencing
-from silos.ledgers.ledger import Ledger
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
+from silos.privacy import differencing
+from silos.privacy.ledger import Ledger
 from tasks import messages
 from tasks.messages import ShiftNumbers
 from tasks.running.runner import PlainRunner

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from models.state import State
 from silos.errors import UserError
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.recording.checkpoint import Journal, load_state, save_state
 
 NAMES = st.text(string.ascii_letters + string.digits + "._-é ", min_size=1, max_size=8)

@@ -11,8 +11,8 @@ from models.model import Model
 from models.networks.dense import MLP
 from models.state import Private
 from models.streams import server_stream
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
-from silos.private import PrivateStore
 from tasks.head_gradient import head_gradient
 from tasks.local_train import local_train
 from tasks.regroup import regroup

@@ -14,9 +14,9 @@ from prefect.states import Failed
 
 import tasks
 from flows.round import Problem
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from silos.private import PrivateStore
 from tasks.messages import Update
 from tasks.running.runner import PlainRunner, PrefectRunner
 from tasks.running.step import ClientStep, Sealed, ServerStep, server_step, step

@@ -11,8 +11,8 @@ import torch
 from models.model import Model
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
-from silos.scaling import Scale, Scaling
-from silos.stored.store import open_client, open_missing, write
+from silos.standardizer import Scale, Scaling
+from silos.storage.partition_store import open_client, open_missing, write
 from tasks.messages import LEAST_ROWS
 from tasks.scaling.agree_scale import agree_scale
 from tasks.scaling.tell_far import tell_far

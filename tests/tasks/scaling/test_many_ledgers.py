@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import silos
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, make_stacks
-from silos.ledgers.ledger import Ledger
-from silos.private import PrivateStore
+from silos.privacy.ledger import Ledger
 from tasks.scaling.tell_moments import tell_moments
 
 CLIENTS = {f"c{number}": 12 + number for number in range(40)}
@@ -33,7 +33,7 @@ def kill_then(file):
     synced(file)
 
 os.fsync = kill_then
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.scaling.tell_moments import tell_moments
 cohort = pickle.loads(Path(sys.argv[1]).read_bytes())
 for message in tell_moments.fn(cohort, None, PrivateStore(sys.argv[2]), inputs=True, targets=False):

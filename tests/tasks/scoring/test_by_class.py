@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flows.experiment.many_runs.paired_runs import counted
+from silos.client_store import PrivateStore
 from silos.cohort import open_common
-from silos.private import PrivateStore
 from tasks.running.runner import PlainRunner
 from tasks.scoring.evaluate import OUTCOMES
 

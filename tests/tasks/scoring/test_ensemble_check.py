@@ -7,8 +7,8 @@ import torch
 from models.model import Model
 from models.state import Private
 from models.streams import server_stream
+from silos.client_store import PrivateStore
 from silos.cohort import Stack
-from silos.private import PrivateStore
 from tasks.running.opening import open_rows
 from tasks.scoring.ensemble_check import ensemble_check
 

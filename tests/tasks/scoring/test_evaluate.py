@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
-from silos.private import PrivateStore
-from silos.stored.store import open_client
+from silos.client_store import PrivateStore
+from silos.storage.partition_store import open_client
 from tasks.recording.round_metrics import by_client, summary
 from tasks.scoring.evaluate import OUTCOMES, evaluate
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.experiment.many_runs.paired_runs import by_own_law
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.running.runner import PlainRunner
 from tasks.scoring.evaluate import OUTCOMES
 

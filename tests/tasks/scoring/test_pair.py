@@ -9,10 +9,10 @@ from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared
 from models.assessment.paired_difference import ACCURACY, Stratum, difference
 from models.assessment.quantities import QUANTITIES
+from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, make_stacks
 from silos.errors import UserError
-from silos.private import PrivateStore
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 from tasks.running.runner import PlainRunner
 from tasks.scoring.evaluate import OUTCOMES
 from tasks.scoring.pair import pair
@@ -170,7 +170,7 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
 def _common_silos(tmp_path, task) -> Silos:
     """Forty clients, and test rows that nobody owns."""
     from silos.data_params import DataParams
-    from silos.stored.store import write
+    from silos.storage.partition_store import write
 
     rng, count = np.random.default_rng(1), 240
     y = rng.normal(size=count) if task == "regression" else np.arange(count) % 3

@@ -16,7 +16,7 @@ from models.networks.dense import MLP
 from models.training.objectives import Focal, SquaredError
 from silos.cohort import Cohort
 from silos.errors import UserError
-from silos.stored.store import open_client, open_common_rows
+from silos.storage.partition_store import open_client, open_common_rows
 from tasks.local_train import local_train
 from tasks.recording.round_metrics import by_client
 from tasks.running.step import step

@@ -10,7 +10,7 @@ from models.method_networks.tilted import Tilted
 from models.method_networks.visited import Visiting
 from models.model import Model
 from models.training.optimisers import Adam
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.sites.visit import POSTERIOR, visit
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

@@ -12,7 +12,7 @@ from flows.console import screen
 from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.run_folder import Kept, RunFolder
 from models.state import State
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
 from tasks.recording.checkpoint import load_state
 
 NOTHING = Kept({})

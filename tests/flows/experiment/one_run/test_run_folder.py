@@ -9,7 +9,7 @@ import torch
 from flows.experiment.one_run.run_folder import RunFolder
 from models.assessment.quantities import QUANTITIES
 from models.state import State
-from silos.machine.files import write_bytes, writing
+from silos.io.atomic_io import write_bytes, writing
 from tasks.recording.checkpoint import load_state
 
 ACCURACY = QUANTITIES["classification"]

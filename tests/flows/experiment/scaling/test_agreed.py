@@ -15,8 +15,8 @@ from flows.experiment.project import Project
 from flows.experiment.scaling.agreed import as_agreed
 from silos import cohort
 from silos.errors import UserError
-from silos.ledgers.ledger import Ledger
-from silos.scaling import Scale
+from silos.privacy.ledger import Ledger
+from silos.standardizer import Scale
 from tasks.client_stats import STATISTICS
 from tasks.recording.json_files import write_json
 

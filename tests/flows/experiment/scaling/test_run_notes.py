@@ -9,8 +9,8 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_best, notes_of_rows, notes_of_training
 from models.assessment.quantities import QUANTITIES
-from silos.machine.files import write_bytes
-from silos.private import PrivateStore
+from silos.client_store import PrivateStore
+from silos.io.atomic_io import write_bytes
 from tasks.running.runner import PlainRunner
 
 FAR = 500 + np.random.default_rng(0).normal(size=(10, 5))

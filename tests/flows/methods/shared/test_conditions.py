@@ -13,7 +13,7 @@ from models.client_statistics.vector import compute, make
 from models.state import Private
 from silos.cohort import Stack
 from silos.errors import UserError
-from silos.stored.store import open_client
+from silos.storage.partition_store import open_client
 from tasks.running.opening import open_weights
 
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west", "f": "west", "g": "north"}

@@ -19,7 +19,7 @@ from models.streams import client_streams, server_stream
 from models.training.engine import Rows, Training, stacked, train
 from models.training.objectives import CrossEntropy
 from models.training.optimisers import SGD, Adam
-from silos.sources.vision import torchvision
+from silos.sources.torchvision_datasets import torchvision
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ import pytest
 from models.networks.dense import MLP
 from models.networks.registry import to_json
 from models.streams import server_stream
-from silos.machine.files import write_bytes
+from silos.io.atomic_io import write_bytes
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json
 from tasks.recording.mlflow_store import delivery as module

@@ -1,0 +1,139 @@
+"""A CSV file as columns of text: UTF-8, a header, a separator that is found."""
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv as arrow
+
+from silos.errors import UserError, shown
+from silos.io.free_memory import must_fit
+
+_SEPARATORS = (",", ";", "\t", "|")
+_HEAD = 1 << 20  # characters in which the separator is looked for
+_RECORDS = 50
+_CHUNK = 1 << 26  # bytes
+_COPIES = 10  # of the file's bytes that are held at once, measured: text, texts, distinct ones, codes, numbers, rows
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_csv(name: str, path: Path) -> tuple[list[str], list[pa.ChunkedArray], str]:
+    """The names in the header, a column of text each, and the separator; UserError for what is no such file."""
+    data = _bytes(name, path)
+    if not data.strip():
+        raise UserError(f"{name} is empty; it needs a header with the names of its columns, and rows below it.")
+    head = _checked(name, data)
+    if re.match(r'"?sep=', head, re.IGNORECASE):
+        raise UserError(
+            f"{name}: got {shown(repr(head.splitlines()[0]), 40)} in row 1, expected the header. Delete row 1."
+        )
+    separator = _separator(head)
+    table = _parsed(name, data if data.endswith((b"\n", b"\r")) else data + b"\n", separator, head)
+    names = [column[0].as_py().strip() for column in table.columns]
+    if table.num_rows < 2:
+        raise UserError(f"{name} has a header and no rows below it; give it at least one.")
+    return names, [column.slice(1) for column in table.columns], separator
+
+
+def _bytes(name: str, path: Path) -> bytes:
+    zipped = path.name.lower().endswith(".gz")
+    held: list[bytes] = []
+    try:
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                held.append(chunk)
+                must_fit(_COPIES * sum(map(len, held)), f"{name} with its copies", "save fewer rows or columns")
+    except (OSError, EOFError, zlib.error) as error:
+        kind = "as gzip " if zipped else ""
+        raise UserError(f"{name} cannot be read {kind}({error}); write it again.") from error
+    data = b"".join(held)
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _checked(name: str, data: bytes) -> str:
+    """The first characters of a file that is UTF-8 text throughout."""
+    if data.startswith(_UTF16):
+        raise UserError(f"{name} is UTF-16 text; save it as UTF-8 (in a spreadsheet: `CSV UTF-8`).")
+    at = data.find(b"\0")
+    if at >= 0:
+        raise UserError(f"{name} is no text: line {_line(data, at)} has a zero byte; export it as CSV.")
+    try:
+        return data.decode()[:_HEAD]
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name} is no UTF-8 text: line {_line(data, error.start)} has the byte {data[error.start]:#04x}; save it as "
+            "UTF-8 (in a spreadsheet: `CSV UTF-8`; or iconv -f latin1 -t utf-8, if that is what it is)."
+        ) from None
+
+
+def _line(data: bytes, at: int) -> int:
+    return data.count(b"\n", 0, at) + 1
+
+
+def _separator(head: str) -> str:
+    """Of comma, semicolon, tab and bar the one that cuts the first lines into most fields, equally many in each line."""
+    if len(head) == _HEAD:
+        head = head[: head.rfind("\n") + 1] or head
+    widths = {each: _width(head, each) for each in _SEPARATORS}
+    best = max(_SEPARATORS, key=lambda each: widths[each])
+    if widths[best] > 1:
+        return best
+    header = head.lstrip().split("\n", 1)[0]
+    return max(_SEPARATORS, key=header.count)  # its lines are not alike, and the parser says which
+
+
+def _width(head: str, separator: str) -> int:
+    """The fields of a line; 0 where lines have different numbers of them."""
+    try:
+        records = [r for r in islice(csv.reader(io.StringIO(head, newline=""), delimiter=separator), _RECORDS) if r]
+    except csv.Error:
+        return 0
+    widths = {len(record) for record in records}
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def _parsed(name: str, data: bytes, separator: str, head: str) -> pa.Table:
+    """Every field as text, the header as the first row."""
+    width = _fields(head, separator)
+    faults: list[arrow.InvalidRow] = []
+
+    def remembered(row: arrow.InvalidRow) -> str:
+        faults.append(row)
+        return "error"
+
+    try:
+        return arrow.read_csv(
+            pa.BufferReader(data),
+            # in one thread, so that a fault's row is known
+            read_options=arrow.ReadOptions(autogenerate_column_names=True, block_size=1 << 24, use_threads=False),
+            parse_options=arrow.ParseOptions(
+                delimiter=separator, newlines_in_values=True, invalid_row_handler=remembered
+            ),
+            convert_options=arrow.ConvertOptions(
+                column_types={f"f{at}": pa.string() for at in range(width)}, strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowException as error:
+        if faults:
+            row = faults[0]
+            raise UserError(
+                f"{name}: row {row.number} (the header is row 1) has {row.actual_columns} fields, and the header has "
+                f"{row.expected_columns}, separated by {separator!r}: {shown(repr(row.text), 40)}; correct the row, and "
+                f"write a field that holds {separator!r} or a line's end in quotes."
+            ) from None
+        raise UserError(
+            f"{name} cannot be read as CSV ({shown(' '.join(str(error).split()), 200)}); write it again."
+        ) from error
+
+
+def _fields(head: str, separator: str) -> int:
+    """How many the header has."""
+    try:
+        return next(len(record) for record in csv.reader(io.StringIO(head, newline=""), delimiter=separator) if record)
+    except (csv.Error, StopIteration):
+        return head.count(separator) + 1  # at most

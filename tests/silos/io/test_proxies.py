@@ -1,0 +1,153 @@
+"""Connections to this machine pass every proxy by, whichever library opens them; others take theirs."""
+
+import http.server
+import os
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+import requests
+
+from silos.errors import UserError
+from silos.io import proxies
+from silos.io.proxies import keep_loopback_direct, loopback_direct, must_be_reachable
+
+GET: dict[str, Callable[[str], object]] = {
+    "urllib": lambda address: urllib.request.build_opener().open(address, timeout=20).close(),
+    "httpx": lambda address: httpx.get(address, timeout=20),
+    "requests": lambda address: requests.get(address, timeout=20).close(),
+}
+
+
+class Counting(http.server.ThreadingHTTPServer):
+    """Answers whatever it is asked, as a proxy or a server, and counts the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.asked: list[str] = []
+        self.address = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Answers with nothing."""
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[], Counting]]:
+    servers: list[Counting] = []
+
+    def start() -> Counting:
+        servers.append(Counting())
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Replaces every proxy variable by these; afterwards the process has its own again, for its children, too."""
+    before = {name: os.environ[name] for name in _set_proxies()}
+
+    def replace(**variables: str) -> None:
+        monkeypatch.setattr(proxies, "_removed", {})
+        for name in _set_proxies():
+            del os.environ[name]
+        os.environ.update(variables)
+
+    yield replace
+    replace(**before)
+
+
+def _set_proxies() -> list[str]:
+    return [name for name in os.environ if name.lower().endswith("_proxy")]
+
+
+@pytest.mark.parametrize("library", GET)
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    "before", [{}, {"NO_PROXY": "intern.example"}, {"no_proxy": "", "NO_PROXY": "[::1], fe80::/10"}]
+)
+def test_loopback_never_goes_through_a_proxy_and_another_host_still_does(library, name, before, serve, environment):
+    proxy, server = serve(), serve()
+    environment(**before, **{name: proxy.address})
+    keep_loopback_direct()
+    GET[library](f"{server.address}/direct")
+    assert (server.asked, proxy.asked) == (["/direct"], [])
+    if library == "urllib" and name.lower() == "all_proxy":
+        return  # urllib does not know it
+    GET[library]("http://mlflow.example/through")
+    assert proxy.asked == ["http://mlflow.example/through"]
+
+
+@pytest.mark.parametrize("library", GET)
+@pytest.mark.parametrize(
+    ("name", "proxy"),
+    [
+        ("ALL_PROXY", "socks5://{}"),
+        ("all_proxy", "SOCKS5H://{}"),
+        ("http_proxy", "socks4://{}"),
+        ("HTTPS_PROXY", "ftp://{}"),
+        ("HTTP_PROXY", "http://{}:port"),
+        ("HTTP_PROXY", "http://[::1"),
+        ("http_proxy", "://"),
+        ("ALL_PROXY", "proxy.example:99999"),
+    ],
+)
+def test_a_proxy_that_no_library_here_speaks_to_does_not_end_direct_connections(
+    library, name, proxy, serve, environment
+):
+    server = serve()
+    environment(NO_PROXY="127.0.0.1", **{name: proxy.format("127.0.0.1:9")})
+    keep_loopback_direct()
+    GET[library](f"{server.address}/direct")
+    assert server.asked == ["/direct"]
+
+
+def test_what_is_to_go_through_such_a_proxy_is_refused_and_not_sent_past_it(environment):
+    environment(ALL_PROXY="socks4://127.0.0.1:9", NO_PROXY="intern.example")
+    with loopback_direct():
+        assert "ALL_PROXY" not in os.environ
+        must_be_reachable("http://intern.example:5000")
+        must_be_reachable("http://127.0.0.1:5000")
+        with pytest.raises(UserError, match=r"ALL_PROXY: got a proxy with the scheme socks4, .* for mlflow\.example"):
+            must_be_reachable("https://user:secret@mlflow.example:5000")
+        os.environ["https_proxy"] = "http://127.0.0.1:9"  # goes before it
+        must_be_reachable("https://mlflow.example:5000")
+        del os.environ["https_proxy"]
+    assert os.environ["ALL_PROXY"] == "socks4://127.0.0.1:9"
+    must_be_reachable("https://mlflow.example:5000")
+
+
+def test_what_is_no_address_of_a_proxy_is_refused_where_it_is_needed(environment):
+    environment(HTTP_PROXY="http://user:secret@proxy.example:port", NO_PROXY="ü.example, intern.example")
+    with loopback_direct():
+        must_be_reachable("http://intern.example:5000")
+        httpx.Client().close()
+        with pytest.raises(UserError) as error:
+            must_be_reachable("http://mlflow.example:5000")
+    assert str(error.value).startswith("HTTP_PROXY: got what is no address, expected http://HOST:PORT.")
+
+
+def test_called_twice_it_adds_nothing_and_a_star_stays_alone(environment):
+    environment(NO_PROXY="a.example, *")
+    keep_loopback_direct()
+    assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "*"
+    environment(no_proxy="a.example")
+    keep_loopback_direct()
+    keep_loopback_direct()
+    assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "a.example,127.0.0.1,localhost,::1"

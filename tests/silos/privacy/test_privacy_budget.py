@@ -1,0 +1,43 @@
+"""What a refusal beyond a budget names as the way out can be taken."""
+
+import re
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.shift.told.noise import epsilon, rho
+from silos.errors import RefusalError
+from silos.privacy.privacy_budget import RHO, Unit, check_budget
+
+DELTA = 1e-5
+EPSILONS = Unit("epsilon", partial(epsilon, delta=DELTA), 0.01, " at delta 1e-05")
+AMOUNTS = st.floats(1e-3, 100.0)
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS)
+def test_what_a_refusal_says_may_be_asked_is_within_the_budget_in_rho_and_in_epsilon(budget, spent, asked):
+    for unit, back in ((RHO, float), (EPSILONS, partial(rho, delta=DELTA))):
+        try:
+            check_budget("oslo", back(budget), back(spent), back(asked), unit)
+        except RefusalError as refused:
+            named = re.search(rf"ask at {unit.name} (\S+) or less", str(refused))
+            left = unit.of(max(back(budget) - back(spent), 0.0))
+            assert named is not None or left <= 1.001 * unit.least
+            if named:
+                check_budget("oslo", back(budget), back(spent), back(float(named[1])), unit)
+
+
+def test_amounts_are_said_as_people_set_them():
+    with pytest.raises(RefusalError) as refused:
+        check_budget("oslo", *(rho(amount, DELTA) for amount in (8, 7, 4)), EPSILONS)
+    assert str(refused.value) == (
+        "client oslo has a privacy budget of epsilon 8 at delta 1e-05, of which 7 is spent, and this question costs 4; ask "
+        "one that it has answered, ask at epsilon 3.417 or less, or let whoever answers for the client raise its budget."
+    )
+
+
+def test_where_nothing_that_can_be_asked_for_is_left_none_is_named():
+    with pytest.raises(RefusalError, match="ask one that it has answered, or let"):
+        check_budget("oslo", *(rho(amount, DELTA) for amount in (4, 4, 2)), EPSILONS)
