@@ -15,7 +15,7 @@ from flows.doors.forms import Overrides
 from flows.doors.verb import verb
 from flows.experiment.flow_parameters import open_project
 from flows.experiment.project import Project
-from models.shift.printed.paper import Readings
+from models.shift.fomichev.distances import Readings
 from tasks.diagnosis.compare_silos import Compared, compare_silos
 from tasks.diagnosis.tell_shift import summaries
 from tasks.running.runner import PrefectRunner, Runner

@@ -26,19 +26,19 @@ METHODS = Registry("method", method_modules)
 NETWORKS = Registry(
     "network",
     {
-        "mlp": "models.networks.dense:MLP",
-        "cnn": "models.networks.images.convolution:CNN",
-        "cnn_bn": "models.networks.images.normalised_convolution:NormalisedCNN",
-        "residual": "models.networks.images.residual:Residual",
-        "vgg16_bn": "models.networks.images.vgg:VGG16",
-        "resnet18": "models.networks.images.resnet:ResNet18",
+        "mlp": "models.networks.mlp:MLP",
+        "cnn": "models.networks.vision.cnn:CNN",
+        "cnn_bn": "models.networks.vision.cnn_bn:NormalisedCNN",
+        "residual": "models.networks.vision.resnet:Residual",
+        "vgg16_bn": "models.networks.vision.vgg:VGG16",
+        "resnet18": "models.networks.vision.resnet:ResNet18",
     },
 )
 METRICS = Registry(
     "metric",
     {
-        "accuracy": "models.assessment.quantities:Accuracy",
-        "rmse": "models.assessment.quantities:RootMeanSquaredError",
+        "accuracy": "models.metrics.task_metrics:Accuracy",
+        "rmse": "models.metrics.task_metrics:RootMeanSquaredError",
         **dict.fromkeys(("correct", "entropy", "loss", "squared_error"), "models.training.objectives:measures"),
     },
 )

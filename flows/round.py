@@ -12,9 +12,9 @@ from torch import Tensor
 from flows.experiment.kept_optimisers import KeptOptimisers
 from models.model import Model
 from models.networks.registry import Network
-from models.streams import client_streams, uniform
+from models.prng import client_streams, uniform
+from models.training.autotune import even
 from models.training.engine import Training
-from models.training.engine_choice import even
 from silos.client_store import PrivateStore
 from silos.cohort import Silos, make_stacks
 from silos.errors import UserError

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .networks.network import Network
-from .raw_rows import RawRows
+from .preprocessing import RawRows
 from .state import Weights
 
 

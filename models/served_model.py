@@ -8,10 +8,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .client_statistics.made_as import made_as
 from .networks.registry import from_json
-from .raw_rows import RawRows
-from .table_columns import encode
+from .preprocessing import RawRows, encode
+from .statistics.statistic import made_as
 
 
 def of_classes(classes: Sequence[str]) -> list[str]:

@@ -9,9 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.client_statistics.vector import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
 from models.model import Model
-from models.networks.beside_rows import STATISTICS
+from models.networks.wrappers.per_row_context import STATISTICS
+from models.statistics.feature_vector import (
+    Statistic,
+    StatisticError,
+    Statistics,
+    compute,
+    length,
+    make,
+    too_few_rows,
+)
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.method_networks.codebook import OWN, centres
 from models.model import Model
 from models.networks.network import Member
+from models.networks.wrappers.codebook_network import OWN, centres
+from models.prng import client_streams, normal
 from models.state import Private
-from models.streams import client_streams, normal
 from models.training.engine import Training
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort

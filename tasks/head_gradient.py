@@ -4,8 +4,8 @@ from typing import cast
 
 from torch import Tensor
 
-from models.method_networks.fediir_network import Matched, gradients
 from models.model import Model
+from models.networks.wrappers.fediir_network import Matched, gradients
 from models.training.engine import Training
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort

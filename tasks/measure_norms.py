@@ -1,10 +1,10 @@
 """Running statistics of normalising layers are measured anew: of each client's rows, or of rows that are nobody's."""
 
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private
-from models.streams import server_stream
+from models.training.batchnorm_statistics import measured
 from models.training.engine import Training
-from models.training.norm_statistics import measured
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from tasks.messages import CommonNorms, OwnNorms

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from models.method_networks.pooled_rows import RowWise
 from models.model import Model
-from models.networks.beside_rows import STATISTICS
+from models.networks.wrappers.per_row_context import STATISTICS, RowWise
+from models.prng import client_streams
 from models.state import Private, Weights
-from models.streams import client_streams
 from models.training.engine import Training, train
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack

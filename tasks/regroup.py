@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.assessment.accuracy_by_law import accuracy_by_law
-from models.grouping.rules import best_fit
+from models.clustering import best_fit
+from models.metrics.prior_shift_accuracy import accuracy_by_law
 from models.model import Model
 from models.training.engine import Training, outcomes, stacked
 from silos.client_store import PrivateStore

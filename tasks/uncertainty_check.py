@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from models.assessment.uncertainty import doubts, predictive
-from models.method_networks.codebook import habits
+from models.metrics.uncertainty import doubts, predictive
 from models.model import Model
+from models.networks.wrappers.codebook_network import habits
 from models.training.engine import Rows, Training
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort

@@ -27,13 +27,13 @@ from flows.experiment.trainer import play as play_round
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.gaussians import DEVIATION
-from models.method_networks.tilted import RAW, WEIGHT, Tilted
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
+from models.networks.wrappers.tilted_posterior import RAW, WEIGHT, Tilted
 from models.state import State, Weights
 from models.training.batch import ClientBatch
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy, Objective
-from models.training.optimisers import SGD
+from models.training.optimizers import SGD
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.data_params import DataParams

@@ -36,11 +36,11 @@ from flows.papers.writing import doc_tables
 from flows.papers.writing.listing import told
 from flows.params import Params, layers_of
 from flows.params_file import read
-from models.assessment.network_cost import largest_activation, network_cost
-from models.networks.images.residual import Residual
+from models.metrics.flops import largest_activation, network_cost
 from models.networks.registry import build
+from models.networks.vision.resnet import Residual
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from models.training import engine
 from models.training.objectives import CrossEntropy
 from silos.client_store import PrivateStore

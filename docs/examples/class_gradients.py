@@ -11,9 +11,9 @@ import torch
 from flows.method import Report
 from flows.methods import fedavg
 from flows.plugins import register_method
-from models.networks.wrapped import Around
+from models.networks.wrapper import Around
+from models.training.execution_plan import resolve
 from models.training.objectives import slopes
-from models.training.plan import resolve
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

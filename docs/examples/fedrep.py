@@ -12,8 +12,8 @@ from flows.methods.shared.network_checks import apart, ending_in_a_layer
 from flows.plugins import register_method
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import fold, server_stream
 from models.state import Private, State
-from models.streams import fold, server_stream
 from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate

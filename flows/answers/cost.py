@@ -15,13 +15,13 @@ from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.method import start
 from flows.round import Problem
-from models.assessment.network_cost import largest_activation, network_cost, training_floor
+from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.model import Model, of_one, size_in_bytes
-from models.networks.beside_rows import STATISTICS
 from models.networks.network import Network
 from models.networks.registry import comes_along, kind_of
+from models.networks.wrappers.per_row_context import STATISTICS
+from models.prng import server_stream
 from models.state import Weights
-from models.streams import server_stream
 from silos.errors import UserError
 from silos.io.free_memory import free_bytes
 from tasks.messages import Update

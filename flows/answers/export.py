@@ -12,7 +12,7 @@ from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.finished_run import FinishedRun, finished_run
 from flows.experiment.project import Project
 from models.exported_model import ExportedModel
-from models.raw_rows import RawRows
+from models.preprocessing import RawRows
 from models.state import Private
 from silos.cohort import Stack
 from silos.errors import UserError, shown

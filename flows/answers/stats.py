@@ -11,9 +11,8 @@ from torch import Tensor
 from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.scaling.agreed import as_agreed
-from models.client_statistics.made_as import made_as
-from models.client_statistics.statistic import STEADY
-from models.client_statistics.vector import Statistic, too_few_rows
+from models.statistics.feature_vector import Statistic, too_few_rows
+from models.statistics.statistic import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import UserError, shown
 from tasks.client_stats import describe

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from models.method_networks.codebook import Quantised
 from models.networks.registry import build, to_learn
-from models.streams import client_streams, server_stream
+from models.networks.wrappers.codebook_network import Quantised
+from models.prng import client_streams, server_stream
 from models.training.batch import Batch
 from models.training.engine import stacked
 from models.training.objectives import CrossEntropy

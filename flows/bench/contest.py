@@ -30,7 +30,7 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.method import start
 from flows.partition import make
-from models.assessment.network_cost import network_cost
+from models.metrics.flops import network_cost
 from models.model import of_one
 from silos.errors import UserError
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
+from models.shift.client_summaries.query import Question
+from models.shift.fomichev.distances import Readings
+from models.shift.fomichev.paper_statistics import of_summaries
+from models.shift.fomichev.paper_verdict import judged_all
+from models.shift.optimal_transport.fedwad import Client, Server, one_point
 from models.shift.pairs import all_pairs
-from models.shift.printed.paper import Readings
-from models.shift.printed.paper_statistics import of_summaries
-from models.shift.printed.paper_verdict import judged_all
-from models.shift.told.question import Question
-from models.shift.told.summaries import Layout, Summaries, joined, summary
-from models.shift.transport.fedwad import Client, Server, one_point
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.messages import ShiftNumbers
 

@@ -21,7 +21,7 @@ from flows.experiment.project import Project
 from flows.method import Method, start
 from flows.round import Problem
 from models.model import of_one
-from models.streams import client_streams
+from models.prng import client_streams
 
 _KERNELS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
 _BATCHES = 200  # of a thread, in each turn

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from models.networks.network import Network
-from models.streams import client_streams
+from models.prng import client_streams
 from models.training.engine import Rows, Training, stacked, train
 
 Does = Literal["evaluation", "training"]

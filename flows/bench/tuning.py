@@ -10,10 +10,10 @@ import torch
 
 from flows.experiment.project import Project
 from flows.round import Problem
-from models.streams import client_streams, server_stream
+from models.prng import client_streams, server_stream
+from models.training.autotune import even
 from models.training.engine import stacked, train
-from models.training.engine_choice import even
-from models.training.plan import Kind, forms
+from models.training.execution_plan import Kind, forms
 from silos.cohort import make_stacks
 from tasks.running.opening import open_rows
 

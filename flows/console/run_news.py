@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.console import screen
 from flows.experiment import prefect_page
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 
 _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than twice as many
 

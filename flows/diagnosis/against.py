@@ -9,7 +9,7 @@ from flows.diagnosis.earlier_version import earlier
 from flows.diagnosis.report import report_of_versions
 from flows.diagnosis.words.findings_page import said_of_versions
 from flows.experiment.project import Project
-from models.shift.printed.paper import Readings
+from models.shift.fomichev.distances import Readings
 from silos.errors import UserError, shown
 from tasks.diagnosis.compare_versions import ComparedVersions, compare_versions
 from tasks.diagnosis.tell_shift import summaries

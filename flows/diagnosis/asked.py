@@ -7,10 +7,10 @@ import numpy as np
 from scipy.stats import norm
 
 from flows.diagnosis.diagnose_params import FEW_BINS, DiagnoseParams
-from models.shift.told.noise import rho
-from models.shift.told.projections import bounds, projected
-from models.shift.told.question import Question
-from models.shift.told.summaries import Layout, Summaries, of_all
+from models.shift.client_summaries.client_summary import Layout, Summaries, of_all
+from models.shift.client_summaries.gaussian_mechanism import rho
+from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.random_projections import bounds, projected
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.schema import Schema, is_table

@@ -7,8 +7,8 @@ from typing import Any
 
 from flows.diagnosis.diagnose_params import DiagnoseParams
 from flows.round import on_cohorts
-from models.shift.told.noise import rho
-from models.shift.told.question import Question
+from models.shift.client_summaries.gaussian_mechanism import rho
+from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError

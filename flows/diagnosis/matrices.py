@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.guarded import TYPES
+from models.shift.nested_tests import TYPES
 from tasks.diagnosis.compare_silos import Compared
 
 

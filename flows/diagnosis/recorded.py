@@ -11,7 +11,7 @@ from flows.experiment import prefect_page
 from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project, new_experiment
 from flows.params_file import flat
-from models.shift.guarded import TYPES
+from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions

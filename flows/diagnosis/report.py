@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from flows.diagnosis.matrices import matrices
-from models.shift.close_ups import MUCH
-from models.shift.findings import Findings
-from models.shift.guarded import TYPES
-from models.shift.strengths import GRADES, Strengths
-from models.shift.told.noise import counts_sensitivity, sigma
-from models.shift.told.question import Question
-from models.shift.unclear import WHY
+from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
+from models.shift.client_summaries.query import Question
+from models.shift.effect_sizes import GRADES, Strengths
+from models.shift.findings import WHY, Findings
+from models.shift.nested_tests import TYPES
+from models.shift.pair_details import MUCH
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 

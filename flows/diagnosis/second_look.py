@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from flows.diagnosis.asking import Answers, answered
-from models.shift.told.foreseen import Design
-from models.shift.told.question import Question
+from models.shift.client_summaries.model_predictions import Design
+from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from tasks.diagnosis.compare_silos import Compared, told_of

@@ -17,7 +17,7 @@ from flows.experiment.many_runs.paired_runs import compared
 from flows.experiment.project import Project
 from flows.params import Params
 from flows.round import on_cohorts
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.standardizer import AS_THEY_ARE

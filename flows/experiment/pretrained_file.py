@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.networks.images.pretrained import Pretrained
 from models.networks.registry import kind_of
+from models.networks.vision.pretrained import Pretrained
 from silos.errors import UserError
 from silos.io.atomic_io import is_there
 

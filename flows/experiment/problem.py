@@ -14,14 +14,14 @@ from flows.experiment.user_method import refused
 from flows.params import FocalParams, Params, layers_of
 from flows.round import Problem
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.images.pretrained import Pretrained
 from models.networks.registry import Network, build, size
 from models.networks.torch_module import ModuleRefusedError, wrapped
-from models.training import objectives, optimisers
+from models.networks.vision.pretrained import Pretrained
+from models.training import objectives, optimizers
+from models.training.autotune import pick
 from models.training.engine import Training
-from models.training.engine_choice import pick
-from models.training.optimisers import PARAMETER_BYTES
-from models.training.plan import Kind
+from models.training.execution_plan import Kind
+from models.training.optimizers import PARAMETER_BYTES
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.io.free_memory import must_fit
@@ -229,11 +229,11 @@ def _improving(params: Params, silos: Silos) -> None:
 def _training(params: Params, engine: Kind) -> Training:
     training = params.training
     options = training.optimiser.model_dump(exclude={"kind", "state"})
-    optimiser: optimisers.Optimiser
+    optimiser: optimizers.Optimiser
     if training.optimiser.kind == "sgd":
-        optimiser = optimisers.SGD(**options)
+        optimiser = optimizers.SGD(**options)
     else:
-        optimiser = optimisers.Adam(**options, decoupled=training.optimiser.kind == "adamw")
+        optimiser = optimizers.Adam(**options, decoupled=training.optimiser.kind == "adamw")
     objective: objectives.Objective = _OBJECTIVES[training.objective.kind](
         **training.objective.model_dump(exclude={"kind"})
     )

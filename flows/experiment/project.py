@@ -20,7 +20,7 @@ from flows.experiment.user_method import Plugins, load
 from flows.params import Params
 from flows.params_file import ParamsFile
 from flows.plugins import FIGURES
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError

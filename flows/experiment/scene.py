@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.round import Round
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 from models.model import Model
 from silos.cohort import Silos
 from silos.io.atomic_io import write_bytes

@@ -14,11 +14,11 @@ from flows.experiment.many_runs.settings_grid import axes
 from flows.method import Method, Report
 from flows.methods.shared.groups import Tree, members, model_of_groups, together
 from flows.round import Problem, Round
-from models.grouping.rules import Linkage
+from models.clustering import Linkage
 from models.model import Model
 from models.networks.registry import learned
+from models.prng import server_stream
 from models.state import State, Weights
-from models.streams import server_stream
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.grouping.split import bipartition, lengths, nearer

@@ -19,13 +19,13 @@ from flows.methods.shared.conditions import Conditions, FewRows, Known, Source
 from flows.methods.shared.gradient_round import gradient_round
 from flows.methods.shared.network_checks import fitting
 from flows.round import Problem, Round
-from models.client_statistics.spectrum import Loadings
-from models.client_statistics.vector import Statistic, make
-from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.model import Model
 from models.networks.registry import Network, kind_of
+from models.networks.wrappers.conditional_network import Bilinear, Ensemble
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
+from models.statistics.feature_vector import Statistic, make
+from models.statistics.spectrum import Loadings
 from silos import limits
 from silos.errors import UserError
 from silos.identifiers import PlainText

@@ -13,10 +13,10 @@ from flows.method import Report
 from flows.methods import fedavg
 from flows.methods.shared.network_checks import apart, ending_in_a_layer
 from flows.round import Problem, Round
-from models.method_networks.distrans_network import Transformed
 from models.model import Model
+from models.networks.wrappers.distrans_network import Transformed
+from models.prng import server_stream
 from models.state import Private, State, Weights
-from models.streams import server_stream
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

@@ -11,8 +11,8 @@ from flows.method import Report
 from flows.methods import fedavg
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private, State
-from models.streams import server_stream
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

@@ -8,8 +8,8 @@ repeat: every client k trains w_k from w for E local epochs
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

@@ -15,7 +15,7 @@ from flows.methods.shared import own_norms
 from flows.round import Problem, Round
 from models.model import Model
 from models.state import State
-from models.training.norm_statistics import statistics_of
+from models.training.batchnorm_statistics import statistics_of
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

@@ -15,8 +15,8 @@ from flows.method import Report
 from flows.methods import fedavg
 from flows.methods.shared.network_checks import ending_in_a_layer
 from flows.round import Problem, Round
-from models.method_networks.fediir_network import Matched
 from models.model import Model
+from models.networks.wrappers.fediir_network import Matched
 from models.state import State
 from silos import limits
 from tasks.aggregate import aggregate

@@ -17,8 +17,8 @@ from flows.methods.shared.network_checks import fitting
 from flows.round import Problem, Round
 from models.model import Model
 from models.networks.registry import learned
+from models.prng import server_stream
 from models.state import State, Weights
-from models.streams import server_stream
 from silos import limits
 from tasks.messages import Choices
 from tasks.regroup import regroup

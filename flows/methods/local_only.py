@@ -6,8 +6,8 @@ w_k <- init, the same for all; every client k trains w_k on its own rows for E l
 from flows.method import Method, Report
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private, State
-from models.streams import server_stream
 from silos.cohort import Silos
 from tasks.local_train import local_train
 

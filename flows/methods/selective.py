@@ -18,11 +18,10 @@ from flows.methods.shared.groups import model_of_groups, of_group, together, tra
 from flows.methods.shared.pictures import group_history
 from flows.methods.shared.trial import best_threshold
 from flows.round import Problem, Round
-from models.grouping.likeness import Overlap
-from models.grouping.rules import Assign
+from models.clustering import Assign, Overlap
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private, State, Weights
-from models.streams import server_stream
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.grouping.overlap import Overlapping, admit, overlap

@@ -8,7 +8,7 @@ from flows.methods import fedavg
 from flows.round import Problem, Round
 from models.model import Model
 from models.state import State, Weights
-from models.training.norm_statistics import statistics_of
+from models.training.batchnorm_statistics import statistics_of
 from silos.errors import UserError
 from tasks.measure_norms import common_norms
 

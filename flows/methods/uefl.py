@@ -24,8 +24,8 @@ from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round, tickets
 from models.model import Model
 from models.networks.registry import Network
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from silos import limits
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.messages import LEAST_ROWS

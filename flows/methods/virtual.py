@@ -17,15 +17,15 @@ from flows.methods.shared import sites
 from flows.methods.shared.network_checks import dense_only, not_normalising
 from flows.methods.shared.sites import KNOWN, POSTERIOR
 from flows.round import Problem, Round
-from models.method_networks.own_columns import Columns, Lateral
-from models.method_networks.tilted import Site, Tilted
-from models.method_networks.variational import Bias, Variational, without
-from models.method_networks.visited import Visiting
 from models.model import Model
+from models.networks.gaussian_weights import Noise
 from models.networks.network import Network
-from models.networks.noisy_weights import Noise
+from models.networks.wrappers.client_columns import Columns, Lateral
+from models.networks.wrappers.ep_update import Visiting
+from models.networks.wrappers.tilted_posterior import Site, Tilted
+from models.networks.wrappers.variational import Bias, Variational, without
+from models.prng import server_stream
 from models.state import Private, State, Weights
-from models.streams import server_stream
 from silos import limits
 from tasks.messages import SiteSteps
 from tasks.sites.visit import visit

@@ -13,7 +13,7 @@ from flows.papers.sweep import Sweep
 from flows.papers.trials import tried
 from flows.papers.writing.recorded_runs import runs
 from flows.run import run
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from tasks.recording.json_files import write_json
 
 

@@ -1,6 +1,6 @@
 """The least error that a conditional linear model can have on one draw of the synthetic data."""
 
-from models.client_statistics.noise_floor import covariance_floor, least_squares_floor
+from models.statistics.noise_floor import covariance_floor, least_squares_floor
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.sources.source_params import Synthetic

@@ -19,7 +19,7 @@ from silos.identifiers import Name, Names, checked, plain
 from silos.io.atomic_io import is_there
 
 Floor = Literal["covariance", "covariance with a constant", "least squares"]
-"""The statistic of which a conditional linear model has a least error (models/client_statistics/noise_floor.py)."""
+"""The statistic of which a conditional linear model has a least error (models/statistics/noise_floor.py)."""
 
 
 class Measure(Record):

@@ -17,7 +17,7 @@ from flows.new_project import params_template
 from flows.papers.floors import floor_of
 from flows.papers.published_tables import Pair, is_own, table_of
 from flows.papers.results_file import RECORDS, Results, without_places
-from models.assessment.quantities import QUANTITIES, Quantity, lower_is_better
+from models.metrics.task_metrics import QUANTITIES, Quantity, lower_is_better
 from silos.errors import UserError
 
 if TYPE_CHECKING:

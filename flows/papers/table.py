@@ -12,8 +12,8 @@ from flows.papers.curves import Curves, cell_at
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from flows.papers.truth_table import truth_table
-from models.assessment.paired_difference import over_draws
-from models.assessment.quantities import Quantity
+from models.metrics.paired_difference import over_draws
+from models.metrics.task_metrics import Quantity
 from tasks.recording.figures.curve_figures import draw_curves, draw_lines
 
 MOST_CURVES = 8  # more in one figure cannot be told apart

@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
 from flows.papers.curves import Record
-from models.shift.known.families import FAMILIES
-from models.shift.known.judging import named_types
+from publications.synthetic_pairs.evaluate_verdicts import named_types
+from publications.synthetic_pairs.families import FAMILIES
 
 
 class Trial(Record):

@@ -14,9 +14,14 @@ from flows.console import screen
 from flows.console.ctrl_c import heed
 from flows.papers.known_silos import said_of_silos
 from flows.papers.sweep import Sweep
-from models.shift.known.families import FAMILIES, Asked
-from models.shift.known.judging import Opinion, named_types, opinion, opinion_under_noise
-from models.shift.known.second_opinion import second_opinion
+from publications.synthetic_pairs.evaluate_verdicts import (
+    Opinion,
+    named_types,
+    opinion,
+    opinion_under_noise,
+    second_opinion,
+)
+from publications.synthetic_pairs.families import FAMILIES, Asked
 
 
 def tried(sweep: Sweep, cell: str, seed: int) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from scipy.special import betaincinv
 
 from flows.papers.published_tables import Confusion
 from flows.papers.sweep import Sweep
-from models.shift.known.families import FAMILIES
-from models.shift.known.judging import named_types
+from publications.synthetic_pairs.evaluate_verdicts import named_types
+from publications.synthetic_pairs.families import FAMILIES
 
 Share = dict[str, Any]
 

@@ -10,7 +10,7 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.params_file import differences
 from flows.past.again import again
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from silos.client_store import PrivateStore
 from silos.errors import UserError
 from tasks.recording.json_files import ANEW, read_json

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.past.found import Found, found
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.io.locks import is_held
 from tasks.recording.json_files import read_json
 

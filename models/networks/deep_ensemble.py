@@ -16,7 +16,7 @@ from ..state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 from .network import Member, Network, register
-from .offers import Stacked
+from .protocols import Stacked
 
 
 @register("deep_ensemble")

@@ -1,7 +1,7 @@
 """What a network is: functions of one client. What it has besides it says by the classes that it extends.
 
 The engine maps the functions of one client over a stack, or runs them client after client; forms for a whole stack are
-written by hand where they pay, and tested against both (see models.training.plan). Every kind registers itself under a name.
+written by hand where they pay, and tested against both (see models.training.execution_plan). Every kind registers itself under a name.
 """
 
 from abc import ABC, abstractmethod
@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from torch import Tensor
 
+from ..prng import fold
 from ..state import Weights
-from ..streams import fold
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
-from .offers import Ended, Fused, Parted, Stacked
+from .protocols import Ended, Fused, Parted, Stacked
 
 _MEMBERS = 2**21  # of a stream; layers and wrapped networks have smaller numbers
 
@@ -100,7 +100,7 @@ class Network(ABC):
 
     @property
     def coded(self) -> "Network | None":
-        """Itself, if it reads features as codewords, whose use can be counted (models.method_networks.codebook)."""
+        """Itself, if it reads features as codewords, whose use can be counted (models.networks.wrappers.codebook_network)."""
         return None
 
     @property

@@ -12,8 +12,8 @@ from typing import Any, cast
 from torch import Tensor
 
 from .. import method_networks
+from ..prng import Sketch
 from ..state import Weights
-from ..streams import Sketch
 from . import __path__ as _here
 from .network import Network, learned, registered
 

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from ..prng import Sketch, fold
 from ..state import Weights
-from ..streams import Sketch, fold
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
-from .beside_rows import join
-from .dense import dense, drop, within
-from .images.layers import MOMENTUM
+from .mlp import dense, drop, within
 from .network import Network
-from .offers import CostedParts, Ended
+from .protocols import CostedParts, Ended
+from .vision.grouped_layers import MOMENTUM
+from .wrappers.per_row_context import join
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _HEAD = "dense0"

@@ -6,7 +6,7 @@ kurtosis (their divisor is rows; a normal's kurtosis is 3). Those of a pair are 
 
 import numpy as np
 
-from models.shift.told.summaries import mixture
+from models.shift.client_summaries.client_summary import mixture
 
 ROWS, MEAN, SD, SKEWNESS, KURTOSIS = range(5)
 

@@ -1,16 +1,103 @@
-"""All pairs of clients, a number of them at a time; who is like whom, and how each client differs from the rest."""
+"""All pairs of clients, a number of them at a time; who is like whom, and how each client differs from the rest.
+
+Whether a gain and an offset of the inputs make two clients alike, and whether their classes still belong together.
+
+Why nothing can be said of a pair, where nothing can.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from models.shift.alignment import Alignment
-from models.shift.guarded import Evidence, evidence
+from models.shift.chi_square import chance, effect
+from models.shift.class_moments import ROWS, scaled_at_prior, standard
+from models.shift.classify import FEWEST, Verdicts, among, verdicts
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, joined, without_each
+from models.shift.moment_tests import mean_and_spread
+from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, evidence, harmonic, priors
 from models.shift.pairs import Pairs, guessed, most_untold, side_by_side
-from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, joined, without_each
-from models.shift.unclear import tells, why
-from models.shift.verdict import Verdicts, among, verdicts
+
+_FLOOR = 0.1  # of a class's deviation, in deviations of all rows: pixels that never vary say nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Asked of pairs by the verdict; `lossy` where a feature is a projection that tells less than the row does."""
+
+    pairs: Pairs
+    lossy: bool = False
+    least: int = LEAST_ROWS
+
+    def transforms(self, places: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """Whether class means and deviations agree once each client's feature is scaled: (places,) bool.
+
+        features: (places, features) which have to; the scale is the mixture's under one prior for both. Gains are positive:
+        a negative one is the same as two classes that changed names. Categories have none: their numbers are places.
+        """
+        scaled, kept = self._scaled(places)
+        statistic = np.where(kept, mean_and_spread(np.moveaxis(scaled, -3, -2)), 0.0).sum(-1)
+        classes = kept.sum(-1)
+        free = np.maximum(2 * classes - 2, 0)
+        size = harmonic(np.where(kept[:, :, None], scaled[..., ROWS], 0.0).sum(-1))
+        tested = (statistic, free)
+        apart = (chance(tested) * self.pairs.counts.shape[1] < ALPHA) & (effect(tested, size) >= LEAST_EFFECT)
+        return (~apart & (classes > 1) & self.pairs.numeric | ~features).all(-1)
+
+    def broken(self, places: np.ndarray) -> np.ndarray | None:
+        """How much closer classes are under the best renaming than under their names, in [0, 1]: (places,)."""
+        if not self.lossy:
+            return None
+        from scipy.optimize import linear_sum_assignment
+
+        scaled, kept = self._scaled(places)
+        shares = np.zeros(len(places))
+        for at in range(len(places)):
+            there = np.flatnonzero(kept[at].all(0))
+            if len(there) < 2:
+                continue
+            cost = _apart(scaled[at, :, 0][:, there], scaled[at, :, 1][:, there])
+            named, best = np.trace(cost), cost[linear_sum_assignment(cost)].sum()
+            shares[at] = (named - best) / named if named > 0 else 0.0
+        return shares
+
+    def _scaled(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Class moments in deviations of the mixture, (places, features, 2, classes, 5), and which are kept."""
+        told = standard(self.pairs.moments[places])[..., :-1, :]
+        kept: np.ndarray = np.all(told[..., ROWS] >= self.least, axis=-2)
+        prior = priors(self.pairs.labels[places], kept)[0]
+        return scaled_at_prior(np.where(kept[:, :, None, :, None], told, 0.0), prior), kept
+
+
+def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """How little normals of classes overlap, summed over features: (classes, classes); each (features, classes, 5)."""
+    mean, other = first[:, :, None, 1], second[:, None, :, 1]
+    spread, wide = np.maximum(first[:, :, None, 2], _FLOOR), np.maximum(second[:, None, :, 2], _FLOOR)
+    both = spread**2 + wide**2
+    overlap = np.sqrt(2 * spread * wide / both) * np.exp(-((mean - other) ** 2) / (4 * both))
+    return (1 - overlap).sum(0)
+
+
+WHY = ("rows", "untold", "apart", "rough", "constant")
+"""Too few rows; a client that may tell nothing of its rows; no class that both tell; none with as many rows as the verdict
+needs; no feature that varies within such a class."""
+
+
+def tells(pairs: Pairs) -> np.ndarray:
+    """Whether each client tells more than its number of rows: (pairs, 2) bool."""
+    return np.isfinite(pairs.moments[..., ROWS]).any((1, 3))
+
+
+def why(pairs: Pairs, least: int = LEAST_ROWS) -> np.ndarray:
+    """The first of WHY that holds, the last where none does, if a pair is undetermined: (pairs,) places.
+
+    least: rows of a class that the verdict needs on both sides.
+    """
+    rows = np.nan_to_num(pairs.moments[..., :-1, ROWS]).min(2)
+    most = rows.max((1, 2), initial=0)
+    reasons = [(pairs.rows < FEWEST).any(-1), ~tells(pairs).all(-1), most < LEAST_ROWS, most < least]
+    return np.select(reasons, range(len(reasons)), len(reasons))
+
 
 DISCOVERIES = 0.05
 """Share of false ones among the pairs that are said to differ (Benjamini and Hochberg 1995)."""

@@ -2,10 +2,14 @@
 
 The tests take moments of pairs, (..., 2, classes, 5), as `class_moments.standard` answers them, and answer the statistic and
 its degrees of freedom, (...); a hypothesis that cannot be tested has 0 of both. A class is compared where both have it.
+
+The evidence of `guarded` where counts may not be sent: its hypotheses tested by moments, which say less of P(Y | X).
 """
 
 import numpy as np
 
+from models.shift import chi_square
+from models.shift.chi_square import Tested
 from models.shift.class_moments import (
     KURTOSIS,
     MEAN,
@@ -14,10 +18,22 @@ from models.shift.class_moments import (
     SKEWNESS,
     at_prior,
     overall,
+    standard,
     with_spread,
     with_spread_in_classes,
 )
-from models.shift.tables import Tested
+from models.shift.nested_tests import (
+    Evidence,
+    Sized,
+    all_known,
+    covered,
+    found,
+    harmonic,
+    noise_of_labels,
+    only,
+    priors,
+)
+from models.shift.pairs import Pairs
 
 _LEAST_DETERMINANT = 1e-3  # of the product of two variances
 _LEAST_KURTOSIS = 1.2
@@ -149,3 +165,31 @@ def _carried(slopes: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 
 def _matrix(rows: list[list[np.ndarray]]) -> np.ndarray:
     return np.stack([np.stack(row, -1) for row in rows], -2)
+
+
+LEAST_ROWS = 100
+"""Of a class on both sides for it to be compared within, or of all rows where no class has so many: with fewer, skewness
+and kurtosis are too rough for a Wald test."""
+
+
+def evidence(pairs: Pairs) -> Evidence:
+    """Of moments, `class_moments` says which; the column behind the classes, of several together, counts for P(X) only."""
+    told = standard(pairs.moments)
+    kept: np.ndarray = np.all(told[..., :-1, ROWS] >= LEAST_ROWS, axis=-2)
+    within = np.where(kept[..., None, :, None], told[..., :-1, :], 0.0)
+    inner = harmonic(within[..., ROWS].sum(-1))
+    rows = told[..., ROWS].sum(-1)
+    of_all = rows.max(1, keepdims=True, initial=0)  # a feature tells of fewer where values are missing
+    compared: np.ndarray = np.any(kept, axis=(1, 2))
+    known = all_known(of_all, pairs, kept) & ((rows >= LEAST_ROWS).all(-1) | compared[:, None])
+    mean, even = priors(pairs.labels, kept)
+    tested = {
+        "bins": Sized(only(known, of_values(told)), harmonic(rows)),
+        "bins_in_classes": Sized(of_values_in_classes(within), inner),
+        "classes_in_bins": Sized(of_classes_at_values(within), inner),
+        "interaction": Sized(homogeneous(within), inner),
+        "at_mean": Sized(of_values_at_prior(within, mean), inner),
+        "at_even": Sized(of_values_at_prior(within, even), inner),
+        "labels": Sized(chi_square.pearson(pairs.labels, noise_of_labels(pairs.noise)), harmonic(pairs.labels.sum(-1))),
+    }
+    return found(tested, pairs.moments.shape[1], covered(pairs, kept))

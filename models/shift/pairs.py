@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.shift.told.bins import merged
-from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries
+from models.shift.client_summaries.bins import merged
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
 
 
 class Pairs(NamedTuple):

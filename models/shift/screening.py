@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.shift import tables as test
-from models.shift.guarded import HIDDEN
+from models.shift import chi_square as test
+from models.shift.client_summaries.bins import joined_bins
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, mixture
+from models.shift.nested_tests import HIDDEN
 from models.shift.pairs import guessed, labels, most_untold
-from models.shift.told.bins import joined_bins
-from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries, mixture
 
 _AT_ONCE = 2**20  # bytes of the cells of one client beside a number of others
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ..networks.network import Network, learned
-from ..networks.offers import Descent
+from ..networks.protocols import Descent
+from ..prng import fold, shuffle, uniform
 from ..state import Weights
-from ..streams import fold, shuffle, uniform
 from .batch import Batch
+from .execution_plan import Kind, Plan, resolve
 from .objectives import Objective, measures, slopes
-from .optimisers import SGD, Optimiser, OptimiserState, along, freeze
-from .plan import Kind, Plan, resolve
+from .optimizers import SGD, Optimiser, OptimiserState, along, freeze
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..assessment.quantities import Task
+from ..metrics.task_metrics import Task
 
 
 class Objective(Protocol):

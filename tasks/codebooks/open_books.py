@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.method_networks.codebook import COUNT, OWN, SHARED
 from models.model import Model
 from models.networks.network import Member
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED
 from models.state import Private, Weights
-from models.training.plan import Kind
+from models.training.execution_plan import Kind
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
 from tasks.messages import Extended

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from models.method_networks.codebook import COUNT, OWN
 from models.model import Model
-from models.streams import client_streams
+from models.networks.wrappers.codebook_network import COUNT, OWN
+from models.prng import client_streams
 from models.training.engine import Training
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.method_networks.codebook import centres, centres_of_many
 from models.model import Model
 from models.networks.network import Member
+from models.networks.wrappers.codebook_network import centres, centres_of_many
+from models.prng import client_streams
 from models.state import Weights
-from models.streams import client_streams
 from models.training.engine import Training
-from models.training.plan import Kind
+from models.training.execution_plan import Kind
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
 from tasks.codebooks.tokens import named, tokens_of

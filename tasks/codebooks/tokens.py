@@ -8,7 +8,7 @@ import torch
 
 from models.networks.network import Member
 from models.state import Weights
-from models.training.plan import Kind, resolve
+from models.training.execution_plan import Kind, resolve
 from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
 from tasks.running.opening import open_rows

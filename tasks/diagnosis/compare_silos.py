@@ -6,19 +6,18 @@ from typing import Literal
 
 import numpy as np
 
-from models.shift import by_moments, guarded
-from models.shift.close_ups import CloseUp, close_ups
+from models.shift import moment_tests, nested_tests
+from models.shift.classify import Verdicts
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
+from models.shift.client_summaries.gaussian_mechanism import as_precise, counts_sensitivity, drawable, from_noisy, sigma
+from models.shift.client_summaries.missing_reports import Gaps, gaps
+from models.shift.client_summaries.query import Question
+from models.shift.effect_sizes import Strengths, strengths
 from models.shift.findings import Findings, against_the_rest, alike, discovered, findings
+from models.shift.fomichev.distances import Readings
+from models.shift.pair_details import CloseUp, close_ups
 from models.shift.pairs import all_pairs
-from models.shift.printed.paper import Readings
 from models.shift.screening import chances, on_shared_bins, together
-from models.shift.strengths import Strengths, strengths
-from models.shift.told.gaps import Gaps, gaps
-from models.shift.told.noise import counts_sensitivity, sigma
-from models.shift.told.noisy_counts import as_precise, drawable, from_noisy
-from models.shift.told.question import Question
-from models.shift.told.summaries import LEAST_ROWS, Layout, Summaries
-from models.shift.verdict import Verdicts
 from tasks.diagnosis.pace import Pace
 from tasks.diagnosis.tell_shift import summaries
 from tasks.messages import NoisyCounts, ShiftNumbers
@@ -100,8 +99,8 @@ class Look:
     pace: Pace
 
     def at(self, told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
-        look = by_moments.evidence if self.verdict == "moments" else guarded.evidence
-        least = by_moments.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
+        look = moment_tests.evidence if self.verdict == "moments" else nested_tests.evidence
+        least = moment_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
         say = self.pace.of("types of shift", len(first))
         if told.noise is not None:
             told = as_precise(told, layout)

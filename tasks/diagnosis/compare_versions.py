@@ -6,14 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from models.shift.close_ups import CloseUp, close_ups
+from models.shift.client_summaries.client_summary import joined
+from models.shift.client_summaries.gaussian_mechanism import drawable
+from models.shift.client_summaries.missing_reports import Gaps, gaps
+from models.shift.client_summaries.query import Question
+from models.shift.effect_sizes import Strengths, strengths
 from models.shift.findings import Findings
-from models.shift.printed.paper import Readings
-from models.shift.strengths import Strengths, strengths
-from models.shift.told.gaps import Gaps, gaps
-from models.shift.told.noisy_counts import drawable
-from models.shift.told.question import Question
-from models.shift.told.summaries import joined
+from models.shift.fomichev.distances import Readings
+from models.shift.pair_details import CloseUp, close_ups
 from tasks.diagnosis.compare_silos import Look, as_printed, told_of
 from tasks.diagnosis.pace import Pace
 from tasks.messages import NoisyCounts, ShiftNumbers

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.shift.close_ups import close_ups
-from models.shift.explained import Explained, explained
+from models.shift.client_summaries.client_summary import Summaries
+from models.shift.client_summaries.model_predictions import apportioned
+from models.shift.client_summaries.query import Question
+from models.shift.covariate_check import Explained, explained
 from models.shift.findings import Findings
-from models.shift.told.foreseen import apportioned
-from models.shift.told.question import Question
-from models.shift.told.summaries import Summaries
+from models.shift.pair_details import close_ups
 from tasks.diagnosis.compare_silos import Compared, told_of
 from tasks.messages import ForeseenCounts, NoisyCounts, ShiftNumbers
 from tasks.running.step import server_step

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from models.shift.told.projections import projected
-from models.shift.told.question import Question
-from models.shift.told.summaries import Columns, columns, too_few
+from models.shift.client_summaries.client_summary import Columns, columns, too_few
+from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.random_projections import projected
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from models.shift.told.foreseen import Design, foreseen, foreseen_counts, in_both_halves
+from models.shift.client_summaries.model_predictions import Design, foreseen, foreseen_counts, in_both_halves
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError

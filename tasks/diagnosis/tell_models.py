@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from models.shift.told.foreseen import Design, fitted_halves, in_both_halves
-from models.shift.told.question import Question
+from models.shift.client_summaries.model_predictions import Design, fitted_halves, in_both_halves
+from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.privacy.differencing import EVERY, Told

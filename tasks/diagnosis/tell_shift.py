@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from models.shift.told.noise import counts_sensitivity, epsilon, noisy, sigma
-from models.shift.told.question import Question
-from models.shift.told.summaries import Summaries, joined, summary
+from models.shift.client_summaries.client_summary import Summaries, joined, summary
+from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, epsilon, noisy, sigma
+from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.limits import EPSILON

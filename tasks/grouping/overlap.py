@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.grouping.likeness import Overlap, overlaps, right_counts
-from models.grouping.rules import Assign, grouped, joined, largest_gap
+from models.clustering import Assign, Overlap, grouped, joined, largest_gap, overlaps, right_counts
 from tasks.messages import RightRows
 from tasks.running.step import server_step
 

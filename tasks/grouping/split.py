@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.grouping import likeness, rules
+from models import clustering
 from models.state import Weights
 from tasks.messages import Update
 from tasks.running.step import server_step
@@ -33,14 +33,14 @@ def lengths(updates: Sequence[Update], current: Weights) -> dict[str, float]:
 
 
 @server_step
-def bipartition(updates: Sequence[Update], current: Weights, linkage: rules.Linkage) -> Halves:
+def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering.Linkage) -> Halves:
     """The cluster in two, by the cosines of its clients' updates; the part with the first name comes first."""
     clients, deltas = _deltas(updates, current)
-    alpha, unit = likeness.cosines(deltas), likeness.directions(deltas)
-    first, second = rules.bipartition(alpha, linkage)
+    alpha, unit = clustering.cosines(deltas), clustering.directions(deltas)
+    first, second = clustering.bipartition(alpha, linkage)
     toward = (_shaped(unit[first].mean(0), current), _shaped(unit[second].mean(0), current))
     names = (tuple(clients[i] for i in first), tuple(clients[i] for i in second))
-    return Halves(names, toward, rules.across(alpha, first, second))
+    return Halves(names, toward, clustering.across(alpha, first, second))
 
 
 @server_step
@@ -48,7 +48,7 @@ def nearer(updates: Sequence[Update], current: Weights, toward: Sequence[Weights
     """client to the place in `toward` that its update is most like, the first of equals."""
     clients, deltas = _deltas(updates, current)
     targets = np.stack([_flat(t) for t in toward])
-    return dict(zip(clients, (likeness.directions(deltas) @ targets.T).argmax(1).tolist(), strict=True))
+    return dict(zip(clients, (clustering.directions(deltas) @ targets.T).argmax(1).tolist(), strict=True))
 
 
 def _deltas(updates: Sequence[Update], current: Weights) -> tuple[list[str], np.ndarray]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from silos.io.atomic_io import writing
 
 ACCURACY = QUANTITIES["classification"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from tasks.messages import Scores
 
 ACCURACY = QUANTITIES["classification"]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from models.model import Model
+from models.prng import client_streams
 from models.state import Private, Weights
-from models.streams import client_streams
 from models.training.engine import Rows, stacked
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from models.model import Model
-from models.shift.told.question import Question
-from models.shift.told.summaries import Layout, too_few
+from models.shift.client_summaries.client_summary import Layout, too_few
+from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.privacy.differencing import EVERY, OTHER

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.cohort import Cohort
 from tasks.messages import ClassCounts
 from tasks.running.opening import enough, open_rows

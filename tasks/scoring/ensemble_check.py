@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from models.assessment.uncertainty import Predictive, doubts, predictive
+from models.metrics.uncertainty import Predictive, doubts, predictive
 from models.model import Model
 from models.training.engine import Training
 from silos.client_store import PrivateStore

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.assessment.quantities import QUANTITIES, Task
+from models.metrics.task_metrics import QUANTITIES, Task
 from models.model import Model
 from models.training.engine import Metric, Training, outcomes
 from silos.client_store import PrivateStore

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from models.assessment.accuracy_by_law import accuracy_by_law
-from models.assessment.quantities import QUANTITIES
+from models.metrics.prior_shift_accuracy import accuracy_by_law
+from models.metrics.task_metrics import QUANTITIES
 from silos.cohort import Cohort, open_common
 from tasks.messages import LawScores
 from tasks.running.opening import enough, open_rows

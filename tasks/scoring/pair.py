@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from models.assessment.paired_difference import Stratum
-from models.assessment.quantities import QUANTITIES
+from models.metrics.paired_difference import Stratum
+from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, open_stack
 from tasks.messages import CommonSums, PairedSums

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from models.gaussians import plus
-from models.method_networks.tilted import Tilted
-from models.method_networks.visited import Visit, Visiting, visited
 from models.model import Model
+from models.networks.wrappers.ep_update import Visit, Visiting, visited
+from models.networks.wrappers.tilted_posterior import Tilted
 from models.state import Private, Weights
 from models.training.engine import Training, stacked
 from silos.client_store import PrivateStore

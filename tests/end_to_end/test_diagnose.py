@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.shift.known.truth_pairs import SixFeatures
+from publications.synthetic_pairs.fixed_pairs import SixFeatures
 
 PNG = b"\x89PNG\r\n\x1a\n"
 UPRIGHT, TURNED, UPSIDE_DOWN = ["c00", "c01", "c02"], ["c03", "c04", "c05"], ["c06", "c07", "c08"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from models.client_statistics.vector import compute, make
+from models.statistics.feature_vector import compute, make
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_client
 

@@ -8,10 +8,10 @@ import torch
 
 from flows.experiment.project import Project
 from flows.method import find, names
-from models.assessment.quantities import QUANTITIES
-from models.networks.dense import MLP
+from models.metrics.task_metrics import QUANTITIES
+from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
-from models.training.optimisers import SGD
+from models.training.optimizers import SGD
 from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.storage.partition_store import open_client

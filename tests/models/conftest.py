@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
-from models.networks.images.residual import Residual
-from models.streams import client_streams, server_stream
+from models.networks.mlp import MLP
+from models.networks.vision.cnn import CNN
+from models.networks.vision.resnet import Residual
+from models.prng import client_streams, server_stream
 from models.training.batch import Batch
 from models.training.engine import Rows, Training, outcomes, stacked, train
 from models.training.objectives import CrossEntropy
-from models.training.optimisers import Adam
+from models.training.optimizers import Adam
 
 
 @pytest.fixture

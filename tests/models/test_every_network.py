@@ -7,34 +7,32 @@ import pytest
 import torch
 from torch import nn
 
-from models.assessment.uncertainty import predictive
 from models.exported_model import ExportedModel
 from models.gaussians import PRECISION
-from models.method_networks.codebook import COUNT, OWN, Quantised, habits
-from models.method_networks.conditional_network import Bilinear, Ensemble
-from models.method_networks.distrans_network import Transformed
-from models.method_networks.fediir_network import Matched, gradients
-from models.method_networks.fedsr_network import Represented
-from models.method_networks.own_columns import Columns
-from models.method_networks.pooled_rows import RowWise
-from models.method_networks.tilted import MEAN, RAW, WEIGHT, Tilted
-from models.method_networks.variational import Variational
-from models.networks.beside_rows import STATISTICS
+from models.metrics.uncertainty import predictive
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP, Ending, dense
-from models.networks.images.convolution import CNN
-from models.networks.images.normalised_convolution import NormalisedCNN
-from models.networks.images.residual import Residual
-from models.networks.images.resnet import ResNet18
-from models.networks.images.vgg import VGG16
+from models.networks.mlp import MLP, Ending, dense
 from models.networks.network import Network, register, registered
-from models.networks.offers import Stacked
+from models.networks.protocols import Stacked
 from models.networks.registry import from_json, kind_of, to_json
-from models.streams import client_streams, fold, server_stream, shuffle
+from models.networks.vision.cnn import CNN
+from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.resnet import Residual, ResNet18
+from models.networks.vision.vgg import VGG16
+from models.networks.wrappers.client_columns import Columns
+from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised, habits
+from models.networks.wrappers.conditional_network import Bilinear, Ensemble
+from models.networks.wrappers.distrans_network import Transformed
+from models.networks.wrappers.fediir_network import Matched, gradients
+from models.networks.wrappers.fedsr_network import Represented
+from models.networks.wrappers.per_row_context import STATISTICS, RowWise
+from models.networks.wrappers.tilted_posterior import MEAN, RAW, WEIGHT, Tilted
+from models.networks.wrappers.variational import Variational
+from models.prng import client_streams, fold, server_stream, shuffle
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
+from models.training.execution_plan import forms, resolve
 from models.training.objectives import CrossEntropy, SquaredError
-from models.training.optimisers import SGD, Adam
-from models.training.plan import forms, resolve
+from models.training.optimizers import SGD, Adam
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ import pickle
 import torch
 
 from models.model import Model, OfGroups, size_in_bytes
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
+from models.prng import server_stream
 from models.state import Private
-from models.streams import server_stream
 
 NETWORK = MLP(5, (7,), 3)
 SHARED = NETWORK.init(server_stream(0, 0, "init"))

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.client_statistics.made_as import made_as
-from models.client_statistics.spectrum import Loadings
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.networks.registry import to_json
+from models.prng import server_stream
 from models.served_model import Answering
-from models.streams import server_stream
+from models.statistics.spectrum import Loadings
+from models.statistics.statistic import made_as
 
 FEATURES, CLASSES = 98, 3  # with the labels 101 columns, of which `free` and the signed rules make as many numbers
 

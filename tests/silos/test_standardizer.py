@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.raw_rows import RawRows
+from models.preprocessing import RawRows
 from silos.standardizer import AS_THEY_ARE, Scale, Scaling
 
 SCALING = Scaling(Scale((700.1, 1e-3, -4 / 3), (300.7, 1e-5, 1.0)), Scale((150.3,), (77.7,)))

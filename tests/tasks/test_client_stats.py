@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
-from models.client_statistics.vector import compute, make
 from models.model import Model
 from models.state import Private
+from models.statistics.feature_vector import compute, make
 from silos.client_store import PrivateStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams

@@ -9,12 +9,12 @@ import torch
 from sklearn.cluster import KMeans
 
 from flows.methods.shared.codewords import common_books
-from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quantised
+from models.prng import server_stream
 from models.state import Private
-from models.streams import server_stream
 from models.training.engine import stacked
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from models.streams import client_streams
+from models.prng import client_streams
 from models.training.engine import Rows, stacked, train
 from silos.client_store import PrivateStore
 from silos.cohort import Stack, make_stacks

@@ -17,19 +17,19 @@ import tasks
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.round import on_cohorts
-from models.client_statistics.vector import make
 from models.gaussians import natural
-from models.method_networks.codebook import COUNT, OWN, Quantised
-from models.method_networks.fediir_network import Matched
-from models.method_networks.tilted import Tilted
-from models.method_networks.visited import Visiting
 from models.model import Model
-from models.networks.dense import MLP
-from models.shift.told.foreseen import Design
-from models.shift.told.question import Question
-from models.shift.told.summaries import Layout
+from models.networks.mlp import MLP
+from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised
+from models.networks.wrappers.ep_update import Visiting
+from models.networks.wrappers.fediir_network import Matched
+from models.networks.wrappers.tilted_posterior import Tilted
+from models.prng import server_stream
+from models.shift.client_summaries.client_summary import Layout
+from models.shift.client_summaries.model_predictions import Design
+from models.shift.client_summaries.query import Question
 from models.state import Private
-from models.streams import server_stream
+from models.statistics.feature_vector import make
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages

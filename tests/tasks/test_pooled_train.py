@@ -8,9 +8,9 @@ import torch
 
 from flows.methods.conditional import Conditional
 from flows.methods.pooled import Pooled
-from models.networks.dense import MLP
-from models.streams import client_streams, fold, shuffle
-from models.training.optimisers import SGD, Adam
+from models.networks.mlp import MLP
+from models.prng import client_streams, fold, shuffle
+from models.training.optimizers import SGD, Adam
 from silos.storage.partition_store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 2, "e": 10}

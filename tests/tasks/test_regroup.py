@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.model import Model
-from models.streams import server_stream
+from models.prng import server_stream
 from silos.storage.partition_store import open_client
 from tasks.regroup import regroup
 

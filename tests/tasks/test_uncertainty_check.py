@@ -5,10 +5,10 @@ from itertools import combinations
 import pytest
 import torch
 
-from models.assessment.uncertainty import together
+from models.metrics.uncertainty import together
 from models.model import Model
-from models.networks.dense import MLP
-from models.streams import client_streams, fold, server_stream
+from models.networks.mlp import MLP
+from models.prng import client_streams, fold, server_stream
 from silos.cohort import Stack
 from tasks.running.opening import open_rows
 from tasks.uncertainty_check import uncertainty_check

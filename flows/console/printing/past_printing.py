@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.console.printing.literal_text import PlainConsole, text_table
 from flows.console.printing.run_printing import spread
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.io.free_memory import size
 
 _MOST = 40  # of the newest

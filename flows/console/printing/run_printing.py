@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.console.printing.literal_text import PlainConsole, text_table
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from silos.dataset import some
 
 LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"

@@ -6,8 +6,8 @@ from flows.diagnosis.words.blind_spots import of_gaps, of_power
 from flows.diagnosis.words.second_look_notes import of_the_second_look
 from flows.diagnosis.words.unclear_pairs import few_rows, of_some, shared, small_silos, too_alike
 from flows.diagnosis.words.wording import counted, joined, listed
-from models.shift.close_ups import MUCH
-from models.shift.guarded import TYPES
+from models.shift.nested_tests import TYPES
+from models.shift.pair_details import MUCH
 
 _LARGE = 10  # times as many rows, from which on it is said
 _FAR = 4  # deviations of noise, in which nothing is said of sizes

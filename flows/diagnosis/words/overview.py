@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.diagnosis.report import grades
 from flows.diagnosis.words.wording import brief, counted, short
-from models.shift.guarded import TYPES
+from models.shift.nested_tests import TYPES
 
 _SCALE = (
     "strength: negligible, moderate, significant or critical on the scale of Fomichev, Kholod and Kocheshkov, of the middle "

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.diagnosis.words.wording import counted, joined
-from models.shift import by_moments
-from models.shift.told import noisy_counts
-from models.shift.told.summaries import LEAST_ROWS
-from models.shift.unclear import WHY
-from models.shift.verdict import FEWEST
+from models.shift import moment_tests
+from models.shift.classify import FEWEST
+from models.shift.client_summaries import gaussian_mechanism
+from models.shift.client_summaries.client_summary import LEAST_ROWS
+from models.shift.findings import WHY
 
 
 def note_of(line: Mapping[str, Any], names: Sequence[str], report: Mapping[str, Any]) -> str | None:
@@ -32,7 +32,7 @@ def clause(why: str, report: Mapping[str, Any], both: str) -> str:
         "rows": f"a silo has {few_rows(report)}",
         "untold": f"a silo has {too_alike(report)}",
         "apart": f"no {label} has {_least(report)} in {both}, and nothing else was seen to differ",
-        "rough": f"no {label} has {by_moments.LEAST_ROWS} rows in {both}, as the verdict moments needs",
+        "rough": f"no {label} has {moment_tests.LEAST_ROWS} rows in {both}, as the verdict moments needs",
         "constant": f"no feature varies within a {label} that {both} tell",
     }[why]
 
@@ -41,7 +41,7 @@ def shared(report: Mapping[str, Any]) -> str:
     """The rows that a label has on both sides where inputs within it are compared, by the verdict that was asked for."""
     if report["noise"]:
         return "more rows than noise drowns"
-    return f"{by_moments.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
+    return f"{moment_tests.LEAST_ROWS if report['verdict'] == 'moments' else LEAST_ROWS} rows or more"
 
 
 def few_rows(report: Mapping[str, Any]) -> str:
@@ -52,7 +52,7 @@ def few_rows(report: Mapping[str, Any]) -> str:
 def too_alike(report: Mapping[str, Any]) -> str:
     """What a silo has that may tell nothing but its number of rows."""
     if report["noise"]:
-        return f"no label of {noisy_counts.FEWEST} rows, which noise would not drown"
+        return f"no label of {gaussian_mechanism.FEWEST} rows, which noise would not drown"
     return f"fewer than {LEAST_ROWS} different training rows, and may tell nothing of so few"
 
 
@@ -100,7 +100,7 @@ def _counted(reasons: Sequence[str], report: Mapping[str, Any]) -> list[str]:
 
 
 def _least(report: Mapping[str, Any]) -> str:
-    return f"{noisy_counts.FEWEST} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
+    return f"{gaussian_mechanism.FEWEST} rows" if report["noise"] else f"{LEAST_ROWS} different rows"
 
 
 def _has(names: Sequence[str]) -> str:

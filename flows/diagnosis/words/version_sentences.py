@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.diagnosis.words.unclear_pairs import clause, shared
 from flows.diagnosis.words.wording import counted, joined
-from models.shift.unclear import WHY
+from models.shift.findings import WHY
 
 _MOVED = {
     "feature": "inputs moved, P(x)",

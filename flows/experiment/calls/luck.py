@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from flows.round import Problem, tickets
-from models.streams import server_stream, uniform
+from models.prng import server_stream, uniform
 
 NAMED = 2_000
 """Clients of the data up to which a number follows from a hash of seed, round, purpose and name, at 1 µs each.

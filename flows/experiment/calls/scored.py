@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from flows.experiment.calls.luck import least
-from models.streams import client_streams
+from models.prng import client_streams
 from silos.cohort import Silos
 from silos.storage.client_table import ROLES
 

@@ -16,7 +16,7 @@ from flows.experiment import prefect_page
 from flows.experiment.many_runs.planned_runs import Plan
 from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 from tasks.recording.json_files import write_json
 from tasks.recording.mlflow_store.delivery import Delivery
 from tasks.recording.mlflow_store.ticket import Finish, Ticket

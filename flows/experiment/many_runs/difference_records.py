@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from models.assessment.paired_difference import Difference, better, sentence_of
-from models.assessment.quantities import Quantity
+from models.metrics.paired_difference import Difference, better, sentence_of
+from models.metrics.task_metrics import Quantity
 
 
 def difference_record(first: str, second: str, difference: Difference, quantity: Quantity) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.round import on_cohorts
-from models.assessment.paired_difference import Difference, Stratum, difference
-from models.assessment.quantities import Quantity
+from models.metrics.paired_difference import Difference, Stratum, difference
+from models.metrics.task_metrics import Quantity
 from silos.cohort import Silos
 from tasks.messages import ClassCounts, CommonSums, LawScores, PairedSums
 from tasks.running.runner import Runner

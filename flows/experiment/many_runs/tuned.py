@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flows.experiment.many_runs.settings_grid import Axis, Grid, Point
 from flows.method import Method
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 from silos import limits
 from silos.errors import UserError
 

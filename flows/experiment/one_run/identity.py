@@ -7,7 +7,7 @@ from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project
 from flows.method import Method
 from flows.round import Problem
-from models.training.engine_choice import even
+from models.training.autotune import even
 
 
 def identity_of(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.experiment.round_report import Report
 from flows.round import Round
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 from silos.cohort import Silos
 from tasks.messages import Scores
 from tasks.recording.mlflow_names import parts

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from flows.params_file import differences
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 from models.state import State
 from silos import limits
 from silos.client_store import PrivateStore

@@ -8,7 +8,7 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.method import Method
 from flows.round import Problem, Round
-from models.assessment.quantities import Quantity
+from models.metrics.task_metrics import Quantity
 from models.model import Model
 from silos.client_store import PrivateStore
 from silos.cohort import Silos

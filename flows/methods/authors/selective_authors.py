@@ -20,11 +20,10 @@ from flows.methods.shared import selection
 from flows.methods.shared.groups import members, model_of_groups, of_group, together
 from flows.methods.shared.pictures import group_history
 from flows.round import Problem, Round
-from models.grouping.likeness import Overlap
-from models.grouping.rules import Assign
+from models.clustering import Assign, Overlap
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private, State, Weights
-from models.streams import server_stream
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.grouping.overlap import Overlapping, overlap

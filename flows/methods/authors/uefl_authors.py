@@ -21,12 +21,12 @@ from flows.methods.shared.network_checks import fitting
 from flows.methods.shared.pictures import stages
 from flows.methods.shared.staged import SECTION, Check, Until
 from flows.round import Problem, Round
-from models.method_networks.codebook import SHARED
 from models.model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
+from models.networks.wrappers.codebook_network import SHARED
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from silos import limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
 from tasks.running.step import ClientStep

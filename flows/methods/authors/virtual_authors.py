@@ -19,8 +19,8 @@ from flows.methods.shared.sites import KNOWN, SITES
 from flows.round import Problem
 from models.gaussians import DEVIATION, gaussian_names, natural
 from models.model import Model
+from models.prng import client_streams
 from models.state import State
-from models.streams import client_streams
 from silos import limits
 
 _GENERATIONS: Mapping[int, Mapping[str, Any]] = {

@@ -7,8 +7,8 @@ from flows.method import Method, Report
 from flows.methods.shared.groups import members, model_of_groups, together, train_groups
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from silos.cohort import Silos
 
 

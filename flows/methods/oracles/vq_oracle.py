@@ -16,11 +16,11 @@ from flows.methods.shared.codewords import common_books, with_words
 from flows.methods.shared.groups import members
 from flows.methods.shared.network_checks import apart, fitting
 from flows.round import Problem, Round
-from models.method_networks.codebook import SHARED
 from models.model import Model
 from models.networks.registry import Network
+from models.networks.wrappers.codebook_network import SHARED
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from silos import limits
 from silos.cohort import Silos
 from tasks.aggregate import aggregate

@@ -8,9 +8,9 @@ import torch
 
 from flows.methods.shared.codewords import Held, counted, own_words
 from flows.round import Round
-from models.method_networks.codebook import COUNT, OWN
 from models.model import Model
 from models.networks.deep_ensemble import each_made, plain
+from models.networks.wrappers.codebook_network import COUNT, OWN
 from models.state import Private
 from tasks.codebook_extend import borrow_words, codebook_extend
 from tasks.running.dealing import ForAll

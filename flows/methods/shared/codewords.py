@@ -8,11 +8,11 @@ from torch import Tensor
 
 from flows.methods.shared.network_checks import offering
 from flows.round import Problem, Round
-from models.method_networks.codebook import COUNT, SHARED, Quantised, most_segments
 from models.model import Model
 from models.networks.deep_ensemble import each_made
 from models.networks.registry import Network
-from models.streams import server_stream
+from models.networks.wrappers.codebook_network import COUNT, SHARED, Quantised, most_segments
+from models.prng import server_stream
 from silos.errors import UserError
 from tasks.codebooks.token_centres import common_words, token_centres
 from tasks.messages import Doubts

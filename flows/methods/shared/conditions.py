@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from flows.round import Round
-from models.client_statistics.spectrum import Loadings
-from models.client_statistics.statistic import STEADY
-from models.client_statistics.vector import Statistic, StatisticError, length
 from models.model import Model
-from models.networks.beside_rows import STATISTICS
+from models.networks.wrappers.per_row_context import STATISTICS
+from models.prng import client_streams, normal
 from models.state import Private, State, Weights
-from models.streams import client_streams, normal
+from models.statistics.feature_vector import Statistic, StatisticError, length
+from models.statistics.spectrum import Loadings
+from models.statistics.statistic import STEADY
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.client_stats import client_stats

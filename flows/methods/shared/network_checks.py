@@ -4,11 +4,11 @@ from collections.abc import Collection
 from typing import Any
 
 from flows.round import Problem
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
+from models.networks.mlp import MLP
 from models.networks.registry import Network, kind_of, size
+from models.networks.vision.cnn import CNN
 from models.state import Weights
-from models.training.optimisers import PARAMETER_BYTES
+from models.training.optimizers import PARAMETER_BYTES
 from silos.errors import UserError
 from silos.io.free_memory import must_fit
 

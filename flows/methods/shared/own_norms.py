@@ -6,8 +6,8 @@ from dataclasses import replace
 from flows.methods.shared.network_checks import apart
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private, State, Weights
-from models.streams import server_stream
 from tasks.measure_norms import own_norms
 from tasks.messages import Update
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiment.scene import Scene
-from models.method_networks.codebook import SHARED
+from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebooks.projection import plane, projection
 from tasks.recording.figures.run_figures import draw_codebook, draw_groups, draw_stages
 

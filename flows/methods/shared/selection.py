@@ -8,8 +8,8 @@ import torch
 from flows.methods.shared.groups import members
 from flows.round import Problem, Round
 from models.model import Model
+from models.prng import server_stream
 from models.state import State
-from models.streams import server_stream
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError

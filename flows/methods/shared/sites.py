@@ -8,12 +8,12 @@ import torch
 from flows.method import Report
 from flows.round import Problem, Round
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, raw_of
-from models.method_networks.tilted import RAW
-from models.method_networks.variational import Bias, is_gaussian, without
 from models.model import Model
 from models.networks.registry import Network, kind_of
+from models.networks.wrappers.tilted_posterior import RAW
+from models.networks.wrappers.variational import Bias, is_gaussian, without
+from models.prng import server_stream
 from models.state import Private, State, Weights
-from models.streams import server_stream
 from silos.errors import UserError
 from tasks.messages import SiteSteps
 from tasks.sites.absorb import absorb, absorb_apart, divide_out

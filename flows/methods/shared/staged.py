@@ -11,10 +11,10 @@ from flows.method import Report
 from flows.methods.shared.codewords import counted, own_words, said
 from flows.methods.shared.network_checks import apart
 from flows.round import Round
-from models.method_networks.codebook import OWN, SHARED
 from models.model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
+from models.networks.wrappers.codebook_network import OWN, SHARED
 from models.state import Private, State, Weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

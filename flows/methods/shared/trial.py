@@ -9,8 +9,7 @@ from flows.experiment.kept_optimisers import KeptOptimisers
 from flows.methods.shared import selection
 from flows.methods.shared.groups import of_group, together, train_groups
 from flows.round import Round
-from models.grouping.likeness import Overlap
-from models.grouping.rules import Assign
+from models.clustering import Assign, Overlap
 from models.model import Model
 from models.state import Weights
 from tasks.grouping.overlap import candidates, halves

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from tasks.recording.figures import style
 from tasks.recording.figures.line_labels import label_ends
 from tasks.recording.figures.style import GREY, drawable_name, drawable_names, look, new_figure, set_rounds, set_title

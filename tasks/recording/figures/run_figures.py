@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.assessment.quantities import QUANTITIES, Quantity
+from models.metrics.task_metrics import QUANTITIES, Quantity
 from tasks.recording.figures import style
 from tasks.recording.figures.style import (
     COLOURS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.close_ups import CloseUp
+from models.shift.pair_details import CloseUp
 from tasks.recording.figures import style
 from tasks.recording.figures.style import (
     COLOURS,

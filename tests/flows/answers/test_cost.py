@@ -11,7 +11,7 @@ from flows.answers.cost import cost
 from flows.experiment.project import Project
 from flows.methods.fedavg import FedAvg
 from models.networks.registry import registered
-from models.streams import server_stream
+from models.prng import server_stream
 from silos.errors import UserError
 
 OWN = """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from flows.methods import fedavg
 from flows.plugins import register_method
 from models.model import Model
-from models.networks.wrapped import Around
+from models.networks.wrapper import Around
 
 @dataclass(frozen=True)
 class Mine(Around):

@@ -11,9 +11,9 @@ from flows.answers.export import export
 from flows.experiment.one_run.finished_run import find_run
 from flows.experiment.project import Project
 from models.exported_model import ExportedModel
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.networks.registry import build
-from models.streams import server_stream
+from models.prng import server_stream
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 from tasks.recording import exported_files

@@ -3,11 +3,11 @@
 import pytest
 
 from flows.bench.peak_memory import Measured, peak_bytes
-from models.networks.images.convolution import CNN
-from models.streams import server_stream
+from models.networks.vision.cnn import CNN
+from models.prng import server_stream
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy
-from models.training.optimisers import Adam
+from models.training.optimizers import Adam
 
 WIDE = CNN((28, 28), (32,), (), 10, kernel=3, padding=True)
 LAYER = 32 * 28 * 28 * 4  # bytes of a row in its largest layer

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from flows.experiment.project import Project
-from models.shift.guarded import TYPES
+from models.shift.nested_tests import TYPES
 from silos.storage.partition_store import write
 from silos.versioning.dvc_files import record
 

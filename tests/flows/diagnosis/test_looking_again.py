@@ -7,7 +7,7 @@ import pytest
 
 from flows.diagnose import diagnose, examined
 from flows.diagnosis.against import examined_against
-from models.shift.known.truth_pairs import SixFeatures
+from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from tasks.diagnosis import compare_silos

@@ -4,7 +4,7 @@ import numpy as np
 
 from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
-from models.shift.known.truth_pairs import SixFeatures
+from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from tasks.running.runner import PlainRunner
 
 FEATURES, CLASSES, CELLS = 2, 2, 33

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flows.experiment.one_run.records import metrics_of
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
@@ -38,7 +38,7 @@ def score(make_round, play, make_problem):
         from dataclasses import replace
 
         from flows.method import find
-        from models.networks.dense import MLP
+        from models.networks.mlp import MLP
 
         problem = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)
         problem = replace(problem, silos=silos.federated())

@@ -21,7 +21,7 @@ from flows.experiment.one_run.identity import check_resume
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.experiment.user_method import MethodError
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.errors import UserError
 from tasks.recording.checkpoint import load_state

@@ -12,8 +12,8 @@ from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.uefl import UEFL
-from models.networks.dense import MLP
-from models.training.optimisers import SGD, Adam
+from models.networks.mlp import MLP
+from models.training.optimizers import SGD, Adam
 from silos.errors import UserError
 
 EXAMPLES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.experiment.one_run.run_folder import RunFolder
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.io.atomic_io import write_bytes
 from tasks.recording.result_tables import write_client_table
 

@@ -16,7 +16,7 @@ PAGE = """
 from dataclasses import dataclass, replace
 from flows.methods import fedavg
 from flows.plugins import register_method
-from models.networks.wrapped import Around
+from models.networks.wrapper import Around
 
 
 @dataclass(frozen=True)

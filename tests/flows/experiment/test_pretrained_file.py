@@ -13,8 +13,8 @@ from flows.experiment.method_settings import method_of
 from flows.experiment.one_run.identity import check_resume, identity_of
 from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project
-from models.networks.images.pretrained import ours
-from models.streams import server_stream
+from models.networks.vision.pretrained import ours
+from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.torchvision_datasets import torchvision
 

@@ -8,7 +8,7 @@ from flows.experiment.calls.sampling import BySize, Uniform
 from flows.experiment.method_settings import method_of
 from flows.experiment.project import Project
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.training.objectives import Focal
 from silos.errors import UserError
 

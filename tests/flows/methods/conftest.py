@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from models.networks.network import Network
-from models.networks.offers import Fused, Stacked
-from models.training.optimisers import SGD
+from models.networks.protocols import Fused, Stacked
+from models.training.optimizers import SGD
 
 
 @dataclass(frozen=True)

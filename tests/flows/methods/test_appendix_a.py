@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flows.methods.fedavg import FedAvg
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
-from models.training.optimisers import SGD
+from models.training.optimizers import SGD
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from flows.methods.local_only import LocalOnly
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import Network, comes_along
-from models.networks.wrapped import Around
+from models.networks.wrapper import Around
+from models.prng import server_stream
 from models.state import Private
-from models.streams import server_stream
 from models.training.engine import Training, train
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort

@@ -12,8 +12,8 @@ from flows.methods.cfl import CFL
 from flows.methods.fedavg import FedAvg
 from flows.methods.shared.groups import Tree
 from models.model import Model
-from models.networks.images.residual import Residual
-from models.training.optimisers import SGD
+from models.networks.vision.resnet import Residual
+from models.training.optimizers import SGD
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

@@ -13,12 +13,12 @@ from flows.experiment.project import Project
 from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
-from models.assessment.quantities import QUANTITIES
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
+from models.metrics.task_metrics import QUANTITIES
+from models.networks.mlp import MLP
 from models.networks.registry import parameters
+from models.networks.vision.cnn import CNN
 from models.training.objectives import SquaredError
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.errors import UserError
 from tasks.recording.checkpoint import load_state, save_state

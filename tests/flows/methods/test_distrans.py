@@ -7,10 +7,10 @@ import torch
 
 from flows.methods.distrans import DisTrans
 from flows.methods.fedavg import FedAvg
-from models.method_networks.conditional_network import Ensemble
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
+from models.networks.wrappers.conditional_network import Ensemble
 from models.state import State
-from models.training.optimisers import SGD
+from models.training.optimizers import SGD
 from silos.errors import UserError
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

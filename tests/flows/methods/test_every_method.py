@@ -9,10 +9,10 @@ import torch
 
 from flows.experiment.user_method import load
 from flows.method import Method, find, names
-from models import streams
+from models import prng
 from models.state import Private
 from models.training.engine import outcomes
-from models.training.optimisers import Adam
+from models.training.optimizers import Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import UserError
@@ -231,13 +231,13 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
 
     What starts once more in round 5, as phase 2 of `selective`, counts rounds from there.
     """
-    page, drawn, named = find(name)(**options), [], streams._named
+    page, drawn, named = find(name)(**options), [], prng._named
 
     def hear(seed, client, round, purpose):
         drawn.append((seed, client, round, purpose))
         return named(seed, client, round, purpose)
 
-    monkeypatch.setattr(streams, "_named", hear)
+    monkeypatch.setattr(prng, "_named", hear)
     problem = fitting(page, CLIENTS, seed=7, **ROWS)
     problem = replace(problem, network=replace(problem.network, dropout=0.2))
     state = play(page, problem, [5]).state

@@ -11,9 +11,9 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.fedprox import FedProx
 from flows.methods.local_only import LocalOnly
 from flows.methods.pooled import Pooled
-from models.networks.dense import MLP
-from models.streams import client_streams, fold, server_stream, shuffle
-from models.training.optimisers import SGD, Adam
+from models.networks.mlp import MLP
+from models.prng import client_streams, fold, server_stream, shuffle
+from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.storage.partition_store import open_client
 

@@ -11,11 +11,11 @@ from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, measured_in_common
 from flows.methods.shared.own_norms import SECTION
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
-from models.networks.images.normalised_convolution import NormalisedCNN
-from models.networks.images.residual import Residual
-from models.training.norm_statistics import statistics_of
+from models.networks.mlp import MLP
+from models.networks.vision.cnn import CNN
+from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.resnet import Residual
+from models.training.batchnorm_statistics import statistics_of
 from silos.client_store import PrivateStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError

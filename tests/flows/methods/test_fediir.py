@@ -7,8 +7,8 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.fediir import FedIIR
-from models.streams import server_stream
-from models.training.optimisers import SGD, Adam
+from models.prng import server_stream
+from models.training.optimizers import SGD, Adam
 from silos.storage.partition_store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}

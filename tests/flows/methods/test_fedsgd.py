@@ -9,10 +9,10 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
-from models.networks.dense import MLP
-from models.networks.images.residual import Residual
-from models.streams import server_stream
-from models.training.optimisers import SGD, Adam
+from models.networks.mlp import MLP
+from models.networks.vision.resnet import Residual
+from models.prng import server_stream
+from models.training.optimizers import SGD, Adam
 from silos.storage.partition_store import open_client
 from tasks.recording.checkpoint import load_state, save_state
 

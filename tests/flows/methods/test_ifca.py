@@ -8,9 +8,9 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
-from models.networks.images.residual import Residual
+from models.networks.vision.resnet import Residual
 from models.state import State
-from models.training.optimisers import SGD
+from models.training.optimizers import SGD
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 TWO_LAWS = {"a": (6, 1, 0), "b": (3, 2, 5), "c": (1, 4, 5), "d": (2, 1, 0)}  # rows, a_k, m_k

@@ -9,9 +9,9 @@ from flows.methods.authors.virtual_authors import VirtualAuthors
 from flows.methods.shared.sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from tasks.recording.checkpoint import load_state, save_state

@@ -6,9 +6,9 @@ import torch
 from flows.method import find, names, start
 from flows.methods.fediir import FedIIR
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.training.engine import outcomes
-from models.training.optimisers import Adam
+from models.training.optimizers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.recording.checkpoint import load_state, save_state

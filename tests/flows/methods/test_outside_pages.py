@@ -13,10 +13,10 @@ from flows.method import find
 from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import learned
+from models.prng import fold, server_stream
 from models.state import Private
-from models.streams import fold, server_stream
 from models.training.engine import Rows, train
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack, open_stack
 from tasks.running.opening import open_streams
 

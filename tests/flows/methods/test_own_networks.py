@@ -9,12 +9,12 @@ import torch
 from flows.experiment.user_method import load
 from flows.method import find
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP, dense_weights, drop
-from models.networks.images.convolution import CNN
+from models.networks.mlp import MLP, dense_weights, drop
 from models.networks.network import Network
-from models.networks.offers import Ended
-from models.streams import fold
-from models.training.optimisers import Adam
+from models.networks.protocols import Ended
+from models.networks.vision.cnn import CNN
+from models.prng import fold
+from models.training.optimizers import Adam
 from silos.client_store import PrivateStore
 from silos.errors import UserError
 from tasks.codebooks.projection import projection

@@ -11,9 +11,9 @@ from flows.methods.local_only import LocalOnly
 from flows.methods.selective import LOCAL, TRAINED, Selective
 from flows.methods.shared import selection, trial
 from flows.methods.shared.groups import of_group
-from models.networks.dense import MLP
-from models.streams import server_stream
-from models.training.optimisers import SGD, Adam
+from models.networks.mlp import MLP
+from models.prng import server_stream
+from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.grouping.overlap import Overlapping, candidates

@@ -9,7 +9,7 @@ import torch
 from flows.methods.authors.selective_authors import SelectiveAuthors, _drawn
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from models.training.optimisers import Adam
+from models.training.optimizers import Adam
 from silos.cohort import Stack, open_stack
 from silos.errors import UserError
 from tasks.running.opening import open_weights

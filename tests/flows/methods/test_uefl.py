@@ -12,10 +12,10 @@ from flows.methods.authors.uefl_authors import UEFLAuthors
 from flows.methods.fedavg import FedAvg
 from flows.methods.shared.staged import SECTION
 from flows.methods.uefl import UEFL
-from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised, habits
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.training.optimisers import SGD, Adam
+from models.networks.mlp import MLP
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quantised, habits
+from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import DivergedError, UserError
@@ -441,7 +441,7 @@ def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(pr
 
 
 def test_a_network_without_features_is_refused(problem):
-    from models.method_networks.conditional_network import Bilinear
+    from models.networks.wrappers.conditional_network import Bilinear
 
     with pytest.raises(
         UserError, match=r"no features that words could stand for; use residual, vgg16_bn, resnet18, cnn or mlp"

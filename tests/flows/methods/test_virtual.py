@@ -11,10 +11,10 @@ from flows.methods.shared.sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.networks.images.normalised_convolution import NormalisedCNN
+from models.networks.mlp import MLP
 from models.networks.network import Network
-from models.training.optimisers import SGD, Adam
+from models.networks.vision.cnn_bn import NormalisedCNN
+from models.training.optimizers import SGD, Adam
 from silos.errors import UserError
 from tasks.sites.visit import POSTERIOR
 

@@ -7,8 +7,8 @@ from flows.methods.authors.virtual_authors import VirtualAuthors
 from flows.methods.shared.sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
-from models.streams import client_streams
-from models.training.optimisers import Adam
+from models.prng import client_streams
+from models.training.optimizers import Adam
 from tasks.sites.visit import POSTERIOR
 
 SIZES = {"oslo": 11, "lyon": 7, "rome": 9}

@@ -15,11 +15,11 @@ from flows.methods.shared.sites import KNOWN, SITES, law
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, natural
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
-from models.streams import client_streams, fold, normal, server_stream, shuffle
+from models.networks.mlp import MLP
+from models.networks.vision.cnn import CNN
+from models.prng import client_streams, fold, normal, server_stream, shuffle
 from models.training.engine import outcomes
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import UserError

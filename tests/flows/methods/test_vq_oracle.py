@@ -8,10 +8,10 @@ import torch
 from flows.method import start
 from flows.methods.oracles.vq_oracle import VQOracle
 from flows.methods.uefl import UEFL
-from models.method_networks.codebook import SHARED
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.training.optimisers import Adam
+from models.networks.mlp import MLP
+from models.networks.wrappers.codebook_network import SHARED
+from models.training.optimizers import Adam
 from silos.errors import UserError
 
 SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10}

@@ -18,7 +18,7 @@ from flows.new_project import params_template
 from flows.new_project.init import init
 from flows.new_project.own_data import Asked
 from flows.partition import make
-from models.streams import server_stream
+from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.source_registry import load
 

@@ -12,7 +12,7 @@ from flows.experiment.project import Project
 from flows.papers.published_tables import PAPERS, Table, names, table_of, tables
 from flows.papers.sweep import Sweep
 from flows.papers.trial_page import Trial
-from models.client_statistics.noise_floor import covariance_floor, least_squares_floor
+from models.statistics.noise_floor import covariance_floor, least_squares_floor
 from silos.errors import UserError
 from silos.sources.source_params import Synthetic
 from silos.sources.synthetic import coefficients

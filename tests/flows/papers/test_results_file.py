@@ -9,7 +9,7 @@ import pytest
 
 from flows.experiment.many_runs.difference_records import difference_of_cells
 from flows.papers.results_file import Results
-from models.assessment.paired_difference import ACCURACY, Difference
+from models.metrics.paired_difference import ACCURACY, Difference
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 RECORDED = sorted(file for file in RESULTS.glob("*.json") if file.stem != "bench")  # that one compares no cells

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from flows.papers.published_tables import table_of
-from models.shift.guarded import TYPES
-from models.shift.known import judging
-from models.shift.known.families import FAMILIES, Asked
-from models.shift.known.judging import READINGS, named
-from models.shift.known.traps import TRAPS
-from models.shift.printed.paper import Readings, distance_at_equal_priors
-from models.shift.printed.paper_statistics import statistics_of
-from models.shift.printed.paper_verdict import judged
+from models.shift.fomichev.distances import Readings, distance_at_equal_priors
+from models.shift.fomichev.paper_statistics import statistics_of
+from models.shift.fomichev.paper_verdict import judged
+from models.shift.nested_tests import TYPES
+from publications.synthetic_pairs import evaluate_verdicts
+from publications.synthetic_pairs.adversarial_pairs import TRAPS
+from publications.synthetic_pairs.evaluate_verdicts import READINGS, named
+from publications.synthetic_pairs.families import FAMILIES, Asked
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def test_a_trap_gives_the_published_distances_and_verdicts(name, ours):
 
 @pytest.mark.parametrize("name", ["T4", "T11b", "T17"])
 def test_an_opinion_of_a_pair_has_the_distances_and_the_verdict_that_the_rule_has_on_all_at_once(name, ours):
-    found = judging.opinion(FAMILIES["traps"].draw(Asked(name, (2000, 2000)), PUBLISHED_SEED, 0))
+    found = evaluate_verdicts.opinion(FAMILIES["traps"].draw(Asked(name, (2000, 2000)), PUBLISHED_SEED, 0))
     for which, values in ours[name].distances.items():
         assert found.distances[which] == pytest.approx(values[0], rel=1e-9)
 

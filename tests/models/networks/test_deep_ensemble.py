@@ -5,19 +5,19 @@ import json
 import pytest
 import torch
 
-from models.method_networks.codebook import COUNT, OWN, SHARED, Quantised
-from models.method_networks.distrans_network import Transformed
-from models.networks.beside_rows import STATISTICS
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
-from models.networks.images.residual import Residual
+from models.networks.mlp import MLP
 from models.networks.registry import from_json, size, to_json
-from models.streams import client_streams, server_stream
+from models.networks.vision.cnn import CNN
+from models.networks.vision.resnet import Residual
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quantised
+from models.networks.wrappers.distrans_network import Transformed
+from models.networks.wrappers.per_row_context import STATISTICS
+from models.prng import client_streams, server_stream
+from models.training.autotune import fitting, pick
 from models.training.engine import Training, stacked, train
-from models.training.engine_choice import fitting, pick
 from models.training.objectives import CrossEntropy
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 
 INNER = {
     "mlp": MLP(64, (6,), 3),

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import models
-from models.method_networks.codebook import Quantised
-from models.method_networks.conditional_network import Bilinear, Ensemble
-from models.method_networks.distrans_network import Transformed
-from models.method_networks.fedsr_network import Represented
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
+from models.networks.mlp import MLP
 from models.networks.registry import build, from_json, parameters, size, to_json
-from models.streams import client_streams, server_stream
+from models.networks.vision.cnn import CNN
+from models.networks.wrappers.codebook_network import Quantised
+from models.networks.wrappers.conditional_network import Bilinear, Ensemble
+from models.networks.wrappers.distrans_network import Transformed
+from models.networks.wrappers.fedsr_network import Represented
+from models.prng import client_streams, server_stream
 
 
 def as_torch(network: MLP, weights: dict) -> torch.nn.Sequential:

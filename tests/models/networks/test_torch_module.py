@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from models.networks.exported_network import ExportedNetwork
-from models.networks.images.normalised_convolution import NormalisedCNN
 from models.networks.network import learned
 from models.networks.registry import build, comes_along, from_json, size, to_json
 from models.networks.torch_module import Dropout, EndedModule, ModuleRefusedError, wrapped
-from models.streams import client_streams, server_stream
+from models.networks.vision.cnn_bn import NormalisedCNN
+from models.prng import client_streams, server_stream
+from models.training.autotune import pick
 from models.training.engine import Rows, Training, outcomes, stacked, train
-from models.training.engine_choice import pick
 from models.training.objectives import CrossEntropy
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 
 
 class Dense(nn.Module):

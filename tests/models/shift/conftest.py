@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
 from models.shift.findings import Findings, findings
-from models.shift.told.summaries import Layout, Summaries, joined, summary
 
 Rows = tuple[np.ndarray, np.ndarray]
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
 from models.shift.findings import against_the_rest, findings
-from models.shift.guarded import TYPES
+from models.shift.nested_tests import TYPES
 from models.shift.screening import together
-from models.shift.told.summaries import Layout, Summaries, joined, summary
 
 CLASSES, CLIENTS, ROWS = 10, 9, 120
 COLUMNS = Layout(("x",), (None,), np.array([-4.0]), np.array([4.0]), 32, CLASSES, missing=(False,))

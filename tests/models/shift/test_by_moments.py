@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.shift import by_moments, guarded
-from models.shift.alignment import Alignment
+from models.shift import moment_tests, nested_tests
+from models.shift.classify import verdicts as judged
+from models.shift.findings import Alignment
 from models.shift.pairs import Pairs
-from models.shift.verdict import verdicts as judged
 
 Rows = tuple[np.ndarray, np.ndarray]  # values (rows,) or (rows, features), and labels (rows,)
 SIZE = 500
@@ -46,18 +46,18 @@ def paired(counts: np.ndarray, moments: np.ndarray) -> Pairs:
     return Pairs(no_counts, labels, labels.sum(-1), moments, np.ones(moments.shape[1], bool))
 
 
-def evidence(counts: np.ndarray, moments: np.ndarray) -> guarded.Evidence:
-    return by_moments.evidence(paired(counts, moments))
+def evidence(counts: np.ndarray, moments: np.ndarray) -> nested_tests.Evidence:
+    return moment_tests.evidence(paired(counts, moments))
 
 
 def types(counts: np.ndarray, moments: np.ndarray) -> np.ndarray:
     pairs = paired(counts, moments)
-    return judged(by_moments.evidence(pairs), pairs.rows, Alignment(pairs)).types
+    return judged(moment_tests.evidence(pairs), pairs.rows, Alignment(pairs)).types
 
 
 def verdicts(pairs: list[tuple[Rows, Rows]], classes: int = 2) -> list[str]:
     named = types(*told(pairs, classes))
-    return ["+".join(np.array(guarded.TYPES)[row]) or "none" for row in named]
+    return ["+".join(np.array(nested_tests.TYPES)[row]) or "none" for row in named]
 
 
 def gauss(draw: np.random.Generator, share=0.5, means=(-1, 1), sds=(1, 1)) -> Rows:
@@ -187,8 +187,8 @@ def test_evidence_has_the_shapes_that_evidence_by_counts_has():
     pairs = [alike([seed, 4], 4, 3) for seed in range(5)]
     by = paired(*told(pairs, 3))
     counts = np.random.default_rng(0).integers(1, 30, (5, 4, 2, 10, 4)).astype(float)
-    by_counts, found = guarded.evidence(by._replace(counts=counts)), by_moments.evidence(by)
-    for name in (one.name for one in fields(guarded.Evidence) if one.name not in ("chances", "effects")):
+    by_counts, found = nested_tests.evidence(by._replace(counts=counts)), moment_tests.evidence(by)
+    for name in (one.name for one in fields(nested_tests.Evidence) if one.name not in ("chances", "effects")):
         assert getattr(found, name).shape == getattr(by_counts, name).shape, name
         assert getattr(found, name).dtype == getattr(by_counts, name).dtype, name
     for name in ("chances", "effects"):

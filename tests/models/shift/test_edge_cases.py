@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from models.shift import by_moments, guarded
+from models.shift import moment_tests, nested_tests
+from models.shift.client_summaries.client_summary import LEAST_ROWS
 from models.shift.findings import findings
-from models.shift.known.generators import Bump, Logistic, Normals, drawn
 from models.shift.pairs import side_by_side
-from models.shift.told.summaries import LEAST_ROWS
+from publications.synthetic_pairs.generators import Bump, Logistic, Normals, drawn
 
 NONE, FEATURE, LABEL, CONCEPT = (
     [False, False, False],
@@ -20,7 +20,7 @@ NONE, FEATURE, LABEL, CONCEPT = (
     [False, True, False],
     [False, False, True],
 )
-LOOKS = {"guarded": (guarded.evidence, LEAST_ROWS), "moments": (by_moments.evidence, by_moments.LEAST_ROWS)}
+LOOKS = {"guarded": (nested_tests.evidence, LEAST_ROWS), "moments": (moment_tests.evidence, moment_tests.LEAST_ROWS)}
 few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
@@ -32,7 +32,7 @@ def two(first, second, seed=1, rows=600, noise=True):
 
 
 def evidence(told, first=0, second=1):
-    return guarded.evidence(side_by_side(told.summaries, told.layout, np.array([first]), np.array([second])))
+    return nested_tests.evidence(side_by_side(told.summaries, told.layout, np.array([first]), np.array([second])))
 
 
 def test_a_feature_that_is_the_same_constant_on_both_sides_is_one_bin_and_accepted(tell):
@@ -170,7 +170,7 @@ def test_a_class_of_nine_rows_is_in_no_conditional_test(tell):
         [(np.r_[x, nine], np.r_[y, np.full(9, 2)]), (np.r_[other, many], np.r_[label, np.full(200, 2)])], classes=3
     )
     pairs = side_by_side(told.summaries, told.layout, np.array([0]), np.array([1]))
-    assert guarded.kept_classes(pairs.counts)[0].tolist() == [[True, True, False]] * 2
+    assert nested_tests.kept_classes(pairs.counts)[0].tolist() == [[True, True, False]] * 2
     assert told.types()[1:] == [True, False]
 
 

@@ -8,7 +8,7 @@ from scipy.cluster import hierarchy
 
 from models.shift import findings as room
 from models.shift.findings import DISCOVERIES, against_the_rest, alike, discovered, findings
-from models.shift.guarded import evidence
+from models.shift.nested_tests import evidence
 from models.shift.pairs import all_pairs, side_by_side
 
 few = settings(max_examples=40)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.shift import class_moments, moment_tests, tables
+from models.shift import chi_square, class_moments, moment_tests
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +210,7 @@ def test_constant_values_differ_exactly_where_they_are_not_the_same():
     other[1, :, 1] = 0.2
     told = class_moments.standard(np.stack([same, other]))
     for one in (moment_tests.of_values, moment_tests.of_values_in_classes):
-        np.testing.assert_array_equal(tables.chance(one(told)) < 1e-9, [False, True])
+        np.testing.assert_array_equal(chi_square.chance(one(told)) < 1e-9, [False, True])
 
 
 def test_one_odd_row_among_values_that_are_else_one_is_no_difference():
@@ -218,7 +218,7 @@ def test_one_odd_row_among_values_that_are_else_one_is_no_difference():
     odd = np.where(np.arange(300) == 7, 1.0, 0.0)
     told = class_moments.standard(np.stack([moments_of(x, labels, 2) for x in (np.zeros(300), odd)]))
     for one in (moment_tests.of_values, moment_tests.of_values_in_classes, moment_tests.homogeneous):
-        assert tables.chance(one(told)) > 0.1
+        assert chi_square.chance(one(told)) > 0.1
 
 
 def test_in_its_own_units_at_a_prior_a_client_has_mean_0_and_standard_deviation_1():
@@ -282,7 +282,7 @@ def test_where_a_hypothesis_holds_its_probabilities_are_uniform(seed):
         "X at a prior": moment_tests.of_values_at_prior(pair(other), prior),
     }
     for name, tested in true.items():
-        chance = tables.chance(tested)
+        chance = chi_square.chance(tested)
         assert stats.kstest(chance, "uniform").pvalue > 0.001, name
         assert stats.binomtest(int((chance < 0.05).sum()), repetitions, 0.05).pvalue > 0.001, name
     false = {
@@ -293,4 +293,4 @@ def test_where_a_hypothesis_holds_its_probabilities_are_uniform(seed):
         "no interaction": moment_tests.homogeneous(class_moments.standard(np.stack([a, a[:, [1, 0, 2]]], 1))),
     }
     for name, tested in false.items():
-        assert (tables.chance(tested) < 0.01).mean() > 0.95, name
+        assert (chi_square.chance(tested) < 0.01).mean() > 0.95, name

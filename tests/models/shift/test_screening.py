@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.shift import screening, tables
+from models.shift import chi_square, screening
+from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, joined, summary
 from models.shift.findings import alike, discovered
 from models.shift.pairs import all_pairs, labels
 from models.shift.screening import chances, on_shared_bins, together
-from models.shift.told.summaries import LEAST_ROWS, Layout, joined, summary
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -27,14 +27,14 @@ def slowly(told):
         least, compared = 1.0, False
         for feature in range(told.counts.shape[1]):
             table = told.counts[both][:, feature, :, :-1].astype(float)
-            tested = tables.of_bins_in_classes(table * (table.sum(1) >= LEAST_ROWS).all(0))
+            tested = chi_square.of_bins_in_classes(table * (table.sum(1) >= LEAST_ROWS).all(0))
             compared |= bool(tested[1] > 0)
-            least = min(least, float(tables.chance(tested)))
+            least = min(least, float(chi_square.chance(tested)))
         for feature in range(0 if compared else told.counts.shape[1]):
             whole = told.counts[both][:, feature].sum(-1).astype(float)
             if (whole.sum(-1) >= 0.995 * told.rows[both]).all() and (whole.sum(-1) >= LEAST_ROWS).all():
-                least = min(least, float(tables.chance(tables.pearson(whole))))
-        own = tables.chance(tables.pearson(labels(told.labels[None, both], told.rows[None, both])))[0]
+                least = min(least, float(chi_square.chance(chi_square.pearson(whole))))
+        own = chi_square.chance(chi_square.pearson(labels(told.labels[None, both], told.rows[None, both])))[0]
         found.append(min(1.0, 2 * min(own, least * told.counts.shape[1])))
     return np.array(found)
 
@@ -162,4 +162,4 @@ def test_groups_of_one_law_whose_clients_have_about_ten_rows_of_a_class_do_not_d
     silent, telling = np.flatnonzero(~tellers).tolist(), np.flatnonzero(tellers).tolist()
     groups = together(told, [[*silent[:14], *telling[:2]], telling[2:]])
     both = labels(groups.labels[None], groups.rows[None])
-    assert tables.chance(tables.pearson(both))[0] > 1e-4
+    assert chi_square.chance(chi_square.pearson(both))[0] > 1e-4

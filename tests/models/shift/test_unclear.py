@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.shift import by_moments
-from models.shift.unclear import WHY
+from models.shift import moment_tests
+from models.shift.findings import WHY
 
 
 def rows(seed, count, classes=2):
@@ -45,7 +45,7 @@ def test_the_reason_is_named_whoever_comes_first(first, second, why, tell):
 
 def test_moments_say_that_a_class_has_too_few_rows_for_them(tell):
     told = tell([rows(0, 150), rows(1, 150)])
-    found = told.between(look=by_moments.evidence, least=by_moments.LEAST_ROWS)
+    found = told.between(look=moment_tests.evidence, least=moment_tests.LEAST_ROWS)
     assert found.verdicts.undetermined.tolist() == [True]
     assert WHY[found.why[0]] == "rough"
     assert not told.between().verdicts.undetermined.any()

@@ -7,11 +7,11 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from models.networks.dense import MLP
-from models.streams import client_streams
+from models.networks.mlp import MLP
+from models.prng import client_streams
 from models.training.engine import Rows, Training, batches, full_gradient, stacked, train
 from models.training.objectives import CrossEntropy
-from models.training.optimisers import SGD
+from models.training.optimizers import SGD
 
 NETWORK = MLP(1, (), 4)
 BALANCED = Training(CrossEntropy(), SGD(0.1), epochs=200, batch=16, rows="balanced")

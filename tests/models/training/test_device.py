@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from models.assessment.uncertainty import doubts, predictive
-from models.method_networks.codebook import COUNT, OWN, Quantised, habits
-from models.method_networks.conditional_network import Bilinear, Ensemble
-from models.method_networks.distrans_network import Transformed
-from models.method_networks.fedsr_network import Represented
+from models.metrics.uncertainty import doubts, predictive
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
-from models.networks.images.residual import Residual
-from models.streams import client_streams, server_stream
+from models.networks.mlp import MLP
+from models.networks.vision.cnn import CNN
+from models.networks.vision.resnet import Residual
+from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised, habits
+from models.networks.wrappers.conditional_network import Bilinear, Ensemble
+from models.networks.wrappers.distrans_network import Transformed
+from models.networks.wrappers.fedsr_network import Represented
+from models.prng import client_streams, server_stream
 from models.training.engine import Rows, Training, outcomes, stacked, train
 from models.training.objectives import CrossEntropy, Focal
-from models.training.optimisers import SGD, Adam
+from models.training.optimizers import SGD, Adam
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 NETWORKS = {

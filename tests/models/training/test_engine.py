@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.method_networks.conditional_network import Bilinear, Ensemble
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.dense import MLP
-from models.networks.images.convolution import CNN
-from models.networks.images.residual import Residual
+from models.networks.mlp import MLP
 from models.networks.network import Network
-from models.streams import client_streams, fold, server_stream, shuffle, uniform
+from models.networks.vision.cnn import CNN
+from models.networks.vision.resnet import Residual
+from models.networks.wrappers.conditional_network import Bilinear, Ensemble
+from models.prng import client_streams, fold, server_stream, shuffle, uniform
 from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
+from models.training.execution_plan import forms
 from models.training.objectives import CrossEntropy, Focal, SquaredError
-from models.training.optimisers import SGD, Adam
-from models.training.plan import forms
+from models.training.optimizers import SGD, Adam
 
 OPTIMISERS = {
     "sgd": SGD(0.1),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.shift.told.noise import epsilon, rho
+from models.shift.client_summaries.gaussian_mechanism import epsilon, rho
 from silos.errors import RefusalError
 from silos.privacy.privacy_budget import RHO, Unit, check_budget
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from flows.diagnosis.second_look import second_look
-from models.shift.known.truth_pairs import SixFeatures
-from models.shift.printed.paper import Readings
+from models.shift.fomichev.distances import Readings
+from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.client_store import PrivateStore
 from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from models.shift.printed.paper import Readings
+from models.shift.fomichev.distances import Readings
 from tasks.diagnosis.compare_versions import compare_versions
 
 FEATURES = [

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import silos
-from models.shift.told.noise import rho
+from models.shift.client_summaries.gaussian_mechanism import rho
 from silos.privacy.ledger import Ledger
 
 ASK = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnosis.asking import answered
-from models.shift.told.foreseen import JOINED, Design
+from models.shift.client_summaries.model_predictions import JOINED, Design
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flows.diagnosis.asked import first_question
 from flows.diagnosis.asking import ask, bytes_told
 from flows.diagnosis.diagnose_params import DiagnoseParams
-from models.shift.told import summaries
+from models.shift.client_summaries import client_summary
 from silos.client_store import PrivateStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger
@@ -276,4 +276,4 @@ def test_missing_values_are_told_of_by_class_where_ten_rows_have_one(silos_of, a
 
 
 def test_who_tells_who_remembers_and_what_a_message_promises_mean_the_same_ten_rows():
-    assert summaries.LEAST_ROWS == differencing.LEAST_ROWS == messages.LEAST_ROWS
+    assert client_summary.LEAST_ROWS == differencing.LEAST_ROWS == messages.LEAST_ROWS

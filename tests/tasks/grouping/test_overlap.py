@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.grouping.likeness import overlaps
-from models.grouping.rules import grouped
+from models.clustering import grouped, overlaps
 from tasks.grouping.overlap import admit, candidates, halves, overlap
 from tasks.messages import RightRows
 

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from tasks.recording.result_tables import table_rows, write_client_table
 
 RMSE = QUANTITIES["regression"]

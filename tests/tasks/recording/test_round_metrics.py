@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from tasks.messages import Scores
 from tasks.recording.round_metrics import by_client, summary
 

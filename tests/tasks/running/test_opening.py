@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.method_networks.fediir_network import Matched
 from models.model import Model
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
+from models.networks.wrappers.fediir_network import Matched
+from models.prng import server_stream
 from models.state import Private
-from models.streams import server_stream
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from tasks.head_gradient import head_gradient

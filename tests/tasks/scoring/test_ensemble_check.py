@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from models.model import Model
+from models.prng import server_stream
 from models.state import Private
-from models.streams import server_stream
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from tasks.running.opening import open_rows

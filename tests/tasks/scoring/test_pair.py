@@ -7,8 +7,8 @@ import pytest
 
 from flows.experiment.many_runs.difference_records import difference_record
 from flows.experiment.many_runs.paired_runs import compared
-from models.assessment.paired_difference import ACCURACY, Stratum, difference
-from models.assessment.quantities import QUANTITIES
+from models.metrics.paired_difference import ACCURACY, Stratum, difference
+from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, make_stacks
 from silos.errors import UserError

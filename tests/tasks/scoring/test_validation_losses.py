@@ -12,7 +12,7 @@ from flows.methods.conditional import Conditional
 from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
 from flows.methods.pooled import Pooled
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.training.objectives import Focal, SquaredError
 from silos.cohort import Cohort
 from silos.errors import UserError

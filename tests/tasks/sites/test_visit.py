@@ -6,10 +6,10 @@ import torch
 from flows.methods.shared import sites
 from flows.methods.virtual import Virtual
 from models.gaussians import PRECISION
-from models.method_networks.tilted import Tilted
-from models.method_networks.visited import Visiting
 from models.model import Model
-from models.training.optimisers import Adam
+from models.networks.wrappers.ep_update import Visiting
+from models.networks.wrappers.tilted_posterior import Tilted
+from models.training.optimizers import Adam
 from silos.client_store import PrivateStore
 from tasks.sites.visit import POSTERIOR, visit
 

@@ -15,7 +15,7 @@ from flows.console.printing.literal_text import PlainConsole, say
 from flows.console.printing.shortened import shortened
 from flows.console.progress_bar import Terminal
 from flows.console.session import Session
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.errors import UserError
 
 EVIL = "[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"

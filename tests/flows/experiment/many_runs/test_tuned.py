@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from flows.experiment.many_runs.settings_grid import Axis, Grid, axes
 from flows.experiment.many_runs.tuned import RATE, Score, grid_of, tuned, validation_score
 from flows.method import find, names
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.errors import UserError
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flows.experiment.one_run.records import round_record, seconds_of
 from flows.method import Report, find
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsgd", "fediir"])

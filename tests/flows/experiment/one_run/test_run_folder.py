@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.experiment.one_run.run_folder import RunFolder
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from models.state import State
 from silos.io.atomic_io import write_bytes, writing
 from tasks.recording.checkpoint import load_state

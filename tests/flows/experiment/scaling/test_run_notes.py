@@ -8,7 +8,7 @@ import pytest
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_best, notes_of_rows, notes_of_training
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.io.atomic_io import write_bytes
 from tasks.running.runner import PlainRunner

@@ -9,8 +9,8 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from flows.methods.shared.conditions import Conditions, Known
-from models.client_statistics.vector import compute, make
 from models.state import Private
+from models.statistics.feature_vector import compute, make
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.storage.partition_store import open_client

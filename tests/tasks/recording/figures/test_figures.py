@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from models.assessment.quantities import QUANTITIES
+from models.metrics.task_metrics import QUANTITIES
 from tasks.recording.figures import comparison_figure, curve_figures, run_figures, silo_figure, style
 from tasks.recording.figures.comparison_figure import draw_comparison
 from tasks.recording.figures.curve_figures import draw_curves, draw_lines

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from models.shift.close_ups import CloseUp
+from models.shift.pair_details import CloseUp
 from tasks.recording.figures import style
 from tasks.recording.figures.comparison_figure import draw_comparison
 from tasks.recording.figures.run_figures import draw_codebook, draw_groups

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.shift.close_ups import CloseUp
+from models.shift.pair_details import CloseUp
 from tasks.recording.figures import style
 from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.networks.registry import to_json
-from models.streams import server_stream
+from models.prng import server_stream
 from silos.io.atomic_io import write_bytes
 from tasks.recording.checkpoint import Journal
 from tasks.recording.json_files import read_json

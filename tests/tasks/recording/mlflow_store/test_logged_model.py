@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.networks.dense import MLP
+from models.networks.mlp import MLP
 from models.networks.registry import to_json
-from models.streams import server_stream
+from models.prng import server_stream
 from tasks.recording.mlflow_store.connection import connect
 from tasks.recording.mlflow_store.logged_model import log_once
 

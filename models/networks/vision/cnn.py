@@ -1,0 +1,185 @@
+"""Convolutions with max pooling, then dense layers."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from ...prng import fold
+from ...state import Weights
+from ..mlp import Ending, dense, dense_weights, within
+from ..network import Network, register
+from ..protocols import Ended, Parted, PartedStack
+from ..wrappers.per_row_context import join, of_rows
+from .grouped_layers import Folded, Layers, Plain, fold_images
+
+
+@register("cnn")
+@dataclass(frozen=True)
+class CNN(Ending, PartedStack, Network):
+    """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
+
+    Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
+    `statistics` numbers of the client join the features before the dense layers; with `planes` they are that many pictures
+    of the image's size instead (loadings of pixels and labels, of which the pixels are taken), joined as input channels.
+    `channel_dropout` is the chance of a whole channel of the last convolution to be dropped in training; then what precedes
+    the dense layers is random, and the network has no parts.
+    """
+
+    shape: tuple[int, ...]
+    channels: tuple[int, ...]
+    hidden: tuple[int, ...]
+    outputs: int
+    kernel: int = 5
+    padding: bool = False
+    dropout: float = 0.0
+    statistics: int = 0
+    planes: int = 0
+    channel_dropout: float = 0.0
+
+    def reading(self, statistics: int, planes: int = 0) -> "CNN | None":
+        """Beside the features, or as pictures beside an image of one channel."""
+        return None if planes and len(self.shape) != 2 else replace(self, statistics=statistics, planes=planes)
+
+    def __post_init__(self) -> None:
+        if len(self.shape) not in (2, 3):
+            raise ValueError(f"convolutions need images, and rows have the shape {self.shape}; use the kind mlp.")
+        if min(self._sides()[-1]) < 1:
+            raise ValueError(
+                f"{len(self.channels)} convolutions of {self.kernel} x {self.kernel}, each with pooling, leave nothing of "
+                f"an image of {self.shape[0]} x {self.shape[1]}; use fewer, a smaller kernel, or padding."
+            )
+
+    @property
+    def random(self) -> bool:
+        """Whether a stream changes the logits."""
+        return self.dropout > 0 or self.channel_dropout > 0
+
+    @property
+    def parted(self) -> Parted | None:
+        """Its parts, unless the first is random."""
+        return None if self.channel_dropout else self
+
+    @property
+    def ended(self) -> Ended | None:
+        """Its parts, unless the first is random."""
+        return None if self.channel_dropout else self
+
+    @property
+    def widest(self) -> int:
+        """Numbers of one row in its largest layer."""
+        return max(
+            math.prod(self.shape), *(c * math.prod(s) for c, s in zip(self.channels, self._convolved(), strict=True))
+        )
+
+    def init(self, stream: Tensor) -> dict[str, Tensor]:
+        """Uniform in ±1/√fan_in, weights and biases, as torch.nn starts."""
+        weights: dict[str, Tensor] = {}
+        for layer, (inside, outside) in enumerate(pairwise((self._image_channels + self.planes, *self.channels))):
+            area = (outside, inside, self.kernel, self.kernel)
+            shapes = {f"conv{layer}.weight": area, f"conv{layer}.bias": (outside,)}
+            weights |= within(fold(stream, layer), 1 / math.sqrt(inside * self.kernel**2), shapes)
+        for layer, sizes in enumerate(pairwise((self.features + self._joined, *self.hidden, self.outputs))):
+            weights |= dense_weights(fold(stream, len(self.channels) + layer), layer, *sizes)
+        return weights
+
+    @property
+    def features(self) -> int:
+        """Numbers of one row after the convolutions."""
+        return self.channels[-1] * math.prod(self._sides()[-1])
+
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """Channels and places of what `encode` gives."""
+        return self.channels[-1], math.prod(self._sides()[-1])
+
+    def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        """x: (rows, *shape) to logits (rows, outputs); a stream switches both kinds of dropout on."""
+        z = self._features(weights, context, x, stream)
+        return self.finish(weights, self.settle(weights, context, z), stream)
+
+    def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
+        z = self._features_stack(weights, context, x, streams)
+        return self.finish(weights, self.settle_stack(weights, context, z), streams)
+
+    def encode(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The convolutions: (rows, channels, places)."""
+        return self._features(weights, context, x, None), {}
+
+    def encode_stack(
+        self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None, whole: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
+        return self._features_stack(weights, context, x, None), {}
+
+    def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """The first dense layer with its ReLU, if there is a hidden one."""
+        return self._settled(weights, join(z.flatten(1), context, self._joined))
+
+    def settle_stack(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
+        """`settle` for a stack."""
+        return self._settled(weights, join(z.flatten(2), context, self._joined))
+
+    def _features(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+        image = self._image(x, context).movedim(-1, 1)
+        return self._convolve(Plain(weights), image, stream).flatten(2)
+
+    def _features_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+        clients, rows = x.shape[:2]
+        features = self._convolve(Folded(weights), fold_images(self._image(x, context)), streams)
+        return features.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1)
+
+    def _convolve(self, layers: Layers, x: Tensor, stream: Tensor | None) -> Tensor:
+        """Images to what the last pooling leaves of them."""
+        for layer in range(len(self.channels)):
+            x = layers.convolve(f"conv{layer}", x, self._margin)
+            if layer == len(self.channels) - 1:
+                x = layers.drop_channels(x, self.channel_dropout, stream)
+            x = torch.relu(max_pool2d(x, 2))
+        return x
+
+    def _settled(self, weights: Weights, features: Tensor) -> Tensor:
+        return torch.relu(dense(weights, 0, features)) if self.hidden else features
+
+    @property
+    def _joined(self) -> int:
+        """Statistics that join the features."""
+        return 0 if self.planes else self.statistics
+
+    def _image(self, x: Tensor, context: Weights) -> Tensor:
+        """(..., rows, height, width, channels), the client's pictures being the last ones."""
+        lead = x.shape[: x.dim() - len(self.shape)]
+        image = x.reshape(*lead, *self.shape[:2], -1)
+        if not self.planes:
+            return image
+        pixels = math.prod(self.shape[:2])
+        planes = of_rows(x.reshape(*lead, -1), context, self.statistics).unflatten(-1, (self.planes, -1))
+        pictures = planes[..., :pixels].unflatten(-1, self.shape[:2]).movedim(-3, -1)
+        return torch.cat([image, pictures], -1)
+
+    @property
+    def _image_channels(self) -> int:
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+    @property
+    def _margin(self) -> int:
+        return self.kernel // 2 if self.padding else 0
+
+    def _convolved(self) -> list[tuple[int, ...]]:
+        """Height and width after each convolution, before pooling."""
+        lost = self.kernel - 1 - 2 * self._margin
+        sides, sizes = self.shape[:2], []
+        for _ in self.channels:
+            sizes.append(tuple(side - lost for side in sides))
+            sides = tuple(side // 2 for side in sizes[-1])
+        return sizes
+
+    def _sides(self) -> list[tuple[int, ...]]:
+        """Height and width after each pooling."""
+        return [tuple(side // 2 for side in sides) for sides in self._convolved()]

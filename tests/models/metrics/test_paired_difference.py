@@ -1,0 +1,277 @@
+"""Whether two methods differ: closed forms, symmetries, and coverage in simulations."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from models.metrics.paired_difference import Difference, Stratum, better, difference, over_draws, sentence_of
+from models.metrics.task_metrics import QUANTITIES
+
+RMSE = QUANTITIES["regression"]
+
+
+def strata(differences: list[np.ndarray]) -> list[Stratum]:
+    """From each client's (seeds, rows) of +1, 0, -1."""
+    return [
+        Stratum(d.shape[1], d.sum(1).tolist(), float((d.mean(0) ** 2).sum()), float((d**2).sum())) for d in differences
+    ]
+
+
+def draw(rng: np.random.Generator, sizes: list[int], seeds: int) -> list[np.ndarray]:
+    return [rng.integers(-1, 2, (seeds, n)).astype(float) for n in sizes]
+
+
+def test_one_seed_and_one_client_is_the_paired_t_interval():
+    d = draw(np.random.default_rng(0), [40], 1)
+    found = difference(strata(d))
+    low, high = stats.ttest_1samp(d[0][0], 0).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((d[0].mean(), low, high))
+
+
+def test_one_seed_is_the_stratified_t_interval():
+    """Equal weights for clients, one variance for all, as an analysis of variance has it."""
+    d = draw(np.random.default_rng(1), [5, 30, 12, 1], 1)
+    residuals = np.concatenate([x[0] - x[0].mean() for x in d])
+    free = len(residuals) - len(d)
+    error = (residuals @ residuals / free * sum(1 / x.shape[1] for x in d) / len(d) ** 2) ** 0.5
+    mean = np.mean([x.mean() for x in d])
+    half = stats.t.ppf(0.975, free) * error
+    found = difference(strata(d))
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+
+
+def test_with_variances_of_their_own_a_client_with_one_row_gets_the_common_variance():
+    """By hand: unequal clients, each with its own variance, and the pooled one for the client with a single row."""
+    d = draw(np.random.default_rng(5), [5, 30, 1, 12], 1)
+    used = [x[0] for x in d]
+    spread = [float(((x - x.mean()) ** 2).sum()) for x in used]
+    together = sum(spread) / sum(len(x) - 1 for x in used)
+    parts = [(s / (len(x) - 1) if len(x) > 1 else together) / len(x) for s, x in zip(spread, used, strict=True)]
+    parts = [part / len(d) ** 2 for part in parts]
+    variance = sum(parts)
+    freedom = variance**2 / sum(part**2 / max(len(x) - 1, 1) for part, x in zip(parts, used, strict=True))
+    mean, half = np.mean([x.mean() for x in used]), stats.t.ppf(0.975, freedom) * variance**0.5
+    found = difference(strata(d), alike=False)
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, max(mean - half, -1), min(mean + half, 1)))
+    assert parts[2] > max(parts[0], parts[1], parts[3]), "the client with one row dominates the interval"
+
+
+def test_one_client_is_the_two_way_layout_by_mean_squares():
+    """(MS_rows + MS_seeds - MS_both) / (seeds rows), by sums over the table itself."""
+    rng = np.random.default_rng(2)
+    seeds, rows = 4, 60
+    d = np.sign(rng.normal(size=(1, rows)) + 0.4 * rng.normal(size=(seeds, 1)) + rng.normal(size=(seeds, rows))).round()
+    by_row, by_seed, mean = d.mean(0), d.mean(1), d.mean()
+    rows_square = seeds * ((by_row - mean) ** 2).sum() / (rows - 1)
+    seeds_square = rows * ((by_seed - mean) ** 2).sum() / (seeds - 1)
+    both = ((d - by_row[None] - by_seed[:, None] + mean) ** 2).sum() / (rows - 1) / (seeds - 1)
+    variance = (rows_square + seeds_square - both) / (seeds * rows)
+    parts = [(rows_square / seeds / rows, rows - 1), (seeds_square / seeds / rows, seeds - 1)]
+    assert variance > max(v for v, _ in parts)
+    freedom = variance**2 / sum(v**2 / f for v, f in parts)
+    half = stats.t.ppf(0.975, freedom) * variance**0.5
+    found = difference(strata([d]))
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 6, 8, 13])
+def test_the_variance_is_never_taken_for_less_than_that_of_rows_or_that_of_seeds_alone(seed):
+    """Of noise alone the estimate for both together exceeds one of them by chance, and may swallow all there is."""
+    seeds, rows = 3, 12
+    d = draw(np.random.default_rng(seed), [rows], seeds)[0]
+    by_row, by_seed, mean = d.mean(0), d.mean(1), d.mean()
+    of_rows = seeds * ((by_row - mean) ** 2).sum() / (rows - 1) / (seeds * rows)
+    of_seeds = rows * ((by_seed - mean) ** 2).sum() / (seeds - 1) / (seeds * rows)
+    both = ((d - by_row - by_seed[:, None] + mean) ** 2).sum() / (rows - 1) / (seeds - 1) / (seeds * rows)
+    floor = max(of_rows, of_seeds)
+    assert of_rows + of_seeds - both < floor
+    freedom = floor**2 / (of_rows**2 / (rows - 1) + of_seeds**2 / (seeds - 1))
+    half = stats.t.ppf(0.975, freedom) * floor**0.5
+    found = difference(strata([d]))
+    assert (found.low, found.high) == pytest.approx((max(mean - half, -1), min(mean + half, 1)))
+
+
+def test_methods_that_are_right_on_other_rows_in_each_seed_are_not_told_apart_for_certain():
+    """Rows and seeds that differ by next to nothing beside their noise leave a variance below zero, and no proof."""
+    board = np.indices((2, 12)).sum(0) % 2 * 2.0 - 1
+    board[:, :3] = 1
+    found = difference(strata([board]))
+    assert found.mean == 0.25
+    assert found.low < 0 < found.high
+
+
+def test_identical_methods_differ_by_nothing_for_certain():
+    for seeds in (1, 3):
+        found = difference(strata([np.zeros((seeds, 20)), np.zeros((seeds, 1))]))
+        assert found == Difference(0.0, 0.0, 0.0)
+        assert not found.distinguishable
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_swapping_the_methods_flips_the_sign(sizes, seeds, seed):
+    d = draw(np.random.default_rng(seed), sizes, seeds)
+    one, other = difference(strata(d)), difference(strata([-x for x in d]))
+    assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low))
+    assert -1 <= one.low <= one.mean <= one.high <= 1
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_clients_and_of_seeds_does_not_matter(random):
+    d = draw(np.random.default_rng(3), [8, 20, 5], 4)
+    seeds = random.sample(range(4), 4)
+    moved = [x[seeds] for x in random.sample(d, 3)]
+    one, other = difference(strata(d)), difference(strata(moved))
+    assert (one.mean, one.low, one.high) == pytest.approx((other.mean, other.low, other.high))
+
+
+def test_a_client_without_rows_does_not_count():
+    d = draw(np.random.default_rng(4), [8, 20], 3)
+    empty = Stratum(0, [0.0, 0.0, 0.0], 0.0, 0.0)
+    assert difference([*strata(d), empty]) == difference(strata(d))
+    with pytest.raises(ValueError, match="no client has rows"):
+        difference([empty])
+
+
+def test_the_mean_counts_every_client_once():
+    found = difference(strata([np.ones((2, 100)), np.zeros((2, 1)), -np.ones((2, 1))]))
+    assert found.mean == pytest.approx(0)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_single_row_a_client_proves_nothing(seeds):
+    found = difference(strata([np.ones((seeds, 1)), np.ones((seeds, 1))]))
+    assert found == Difference(1.0, -1.0, 1.0)
+    assert not found.distinguishable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize("sizes", [[50] * 9, [5, 10, 20, 40, 80, 160]])
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
+def test_the_interval_covers_the_true_difference_about_95_times_in_100(spread, sizes, seeds):
+    """Two methods are right where a normal score is positive: rows, seeds, seeds by clients and noise add up in it."""
+    rng, gap, repeats, covered = np.random.default_rng(1), 0.2, 600, 0
+    scale = (1.25 + spread**2 * 1.25 + 0.25) ** 0.5
+    true = stats.norm.cdf((0.9 + gap) / scale) - stats.norm.cdf(0.9 / scale)
+    for _ in range(repeats):
+        of_seed = rng.normal(0, spread, (2, seeds, 1))
+        tables = []
+        for rows in sizes:
+            row, own = rng.normal(size=rows), 0.5 * rng.normal(size=rows)
+            shift = of_seed + rng.normal(0, spread / 2, (2, seeds, 1))
+            noise = rng.normal(0, 0.5, (2, seeds, rows))
+            first = 0.9 + gap + row + own + shift[0] + noise[0] > 0
+            second = 0.9 + row - own + shift[1] + noise[1] > 0
+            tables.append(first.astype(float) - second)
+        found = difference(strata(tables))
+        covered += found.low <= true <= found.high
+    assert 0.915 <= covered / repeats <= 0.985
+
+
+def test_more_seeds_and_more_rows_make_it_narrower():
+    rng = np.random.default_rng(5)
+    widths = [
+        (f := difference(strata(draw(rng, [n] * 3, seeds)))).high - f.low for seeds, n in ((3, 50), (3, 500), (12, 500))
+    ]
+    assert widths[0] > widths[1] > widths[2]
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (Difference(0.004, -0.003, 0.011), "fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable"),
+        (Difference(0.0214, 0.005, 0.04), "fedprox − fedavg +2.1 points, +0.5 to +4.0: fedprox is better"),
+        (Difference(-0.05, -0.07, -0.03), "fedprox − fedavg −5.0 points, −7.0 to −3.0: fedavg is better"),
+        (Difference(0.0, 0.0, 0.0), "fedprox − fedavg 0.0 points, 0.0 to 0.0: not distinguishable"),
+        (Difference(-0.0001, -1.0, 1.0), "fedprox − fedavg 0.0 points, −100.0 to +100.0: not distinguishable"),
+    ],
+)
+def test_the_sentence_of_a_difference(found, sentence):
+    assert sentence_of("fedprox", "fedavg", found) == sentence
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence", "winner"),
+    [
+        (Difference(-93.54, -121.2, -65.72), "−93.5 in mean squared error, −121 to −65.7: pooled is better", "pooled"),
+        (
+            Difference(0.0123, 0.01, 0.02),
+            "+0.0123 in mean squared error, +0.0100 to +0.0200: fedavg is better",
+            "fedavg",
+        ),
+        (Difference(0.0, -3.0, 45231.0), "0 in mean squared error, −3.00 to +45231: not distinguishable", None),
+        (Difference(2.0, -np.inf, np.inf), "+2.00 in mean squared error, −∞ to +∞: not distinguishable", None),
+    ],
+)
+def test_less_squared_error_is_better(found, sentence, winner):
+    assert sentence_of("pooled", "fedavg", found, RMSE) == f"pooled − fedavg {sentence}"
+    assert better("pooled", "fedavg", found, RMSE) == winner
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_prediction_that_is_not_finite_leaves_nothing_to_tell(broken):
+    found = difference(strata([np.array([[1.0, 2.0]]), np.array([[broken, 0.0]])]), bound=np.inf, alike=False)
+    assert np.isnan([found.mean, found.low, found.high]).all()
+    assert better("pooled", "fedavg", found, RMSE) is None
+    assert sentence_of("pooled", "fedavg", found, RMSE) == (
+        "pooled − fedavg: not distinguishable, since predictions of one of them are not finite"
+    )
+
+
+def test_with_a_variance_for_each_client_one_seed_is_welchs_interval():
+    """Two clients: the mean of two independent means, as scipy's t interval without equal variances has it."""
+    rng = np.random.default_rng(0)
+    d = [5 * rng.normal(size=(1, 9)), rng.normal(size=(1, 40))]
+    welch = stats.ttest_ind(d[0][0], -d[1][0], equal_var=False).confidence_interval(0.95)
+    found = difference(strata(d), bound=np.inf, alike=False)
+    assert (found.low, found.high) == pytest.approx((welch.low / 2, welch.high / 2))
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_numbers_on_a_single_row_a_client_prove_nothing(seeds):
+    found = difference(strata([np.full((seeds, 1), 7.5), np.ones((seeds, 1))]), bound=np.inf, alike=False)
+    assert found == Difference(4.25, -np.inf, np.inf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 10])
+@pytest.mark.parametrize(
+    ("sizes", "scales"),
+    [
+        ([50] * 9, [1] * 9),
+        ([5, 10, 20, 40, 80, 160], [3, 2.5, 2, 1.5, 1, 0.5]),
+        ([5, 10, 20, 40, 80, 160], [0.5, 1, 1.5, 2, 2.5, 3]),
+    ],
+)
+def test_the_interval_of_squared_errors_covers_also_where_clients_differ_in_scale(sizes, scales, seeds):
+    """Errors add up from rows, seeds, seeds by clients and noise; one variance for all would cover 45 to 100 %."""
+    rng, gap, spread, repeats, covered = np.random.default_rng(1), 0.3, 0.1, 400, 0
+    true = np.mean([(scale * gap) ** 2 for scale in scales])
+    for _ in range(repeats):
+        of_seed = rng.normal(0, spread, (2, seeds, 1))
+        tables = []
+        for rows, scale in zip(sizes, scales, strict=True):
+            row, own = rng.normal(size=rows), 0.5 * rng.normal(size=rows)
+            shift = of_seed + rng.normal(0, spread / 2, (2, seeds, 1))
+            noise = rng.normal(0, 0.5, (2, seeds, rows))
+            first, second = gap + row + own + shift[0] + noise[0], row - own + shift[1] + noise[1]
+            tables.append(scale**2 * (first**2 - second**2))
+        found = difference(strata(tables), bound=np.inf, alike=False)
+        covered += found.low <= true <= found.high
+    assert 0.915 <= covered / repeats <= 0.99
+
+
+def test_over_draws_is_the_one_sample_t_interval():
+    d = [0.3, -0.1, 0.2, 0.25]
+    found = over_draws(d)
+    expected = stats.ttest_1samp(d, 0).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((np.mean(d), expected.low, expected.high))
+
+
+def test_one_draw_tells_nothing_of_others_and_a_diverged_one_nothing_at_all():
+    assert over_draws([0.2]) == Difference(0.2, -1.0, 1.0)
+    assert np.isnan(over_draws([0.2, np.nan]).mean)
+    with pytest.raises(ValueError, match="no draw"):
+        over_draws([])

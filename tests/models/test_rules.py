@@ -1,0 +1,154 @@
+"""Rules that make groups: against brute force, SciPy, and what they promise."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from models.clustering import across, best_fit, bipartition, cosines, grouped, joined, largest_gap
+
+
+def every_bipartition(clients: int):
+    for size in range(1, clients):
+        for rest in combinations(range(1, clients), size - 1):
+            first = [0, *rest]
+            yield first, [i for i in range(clients) if i not in first]
+
+
+@given(st.integers(2, 7), st.integers(0, 2**32 - 1))
+def test_single_linkage_makes_the_largest_similarity_across_as_small_as_any_bipartition(clients, seed):
+    alpha = cosines(np.random.default_rng(seed).normal(size=(clients, 3)))
+    best = min(across(alpha, first, second) for first, second in every_bipartition(clients))
+    assert across(alpha, *bipartition(alpha)) == pytest.approx(best, abs=1e-12)
+
+
+def test_single_and_complete_linkage_differ_on_a_chain():
+    """0-1-2 are a chain of like neighbours, 3 stands apart: the exact parts leave it whole, complete linkage cuts it."""
+    alpha = np.array([[1.0, 0.9, 0.1, -0.3], [0.9, 1, 0.8, 0.0], [0.1, 0.8, 1, 0.7], [-0.3, 0.0, 0.7, 1]])
+    single, complete = bipartition(alpha, "single"), bipartition(alpha, "complete")
+    assert single == ([0, 1, 2], [3])
+    assert complete == ([0, 1], [2, 3])
+    assert across(alpha, *single) == 0.7 < across(alpha, *complete) == 0.8
+
+
+@pytest.mark.parametrize("by", ["single", "complete"])
+def test_where_all_are_alike_there_are_still_two_parts(by):
+    first, second = bipartition(np.ones((5, 5)), by)
+    assert sorted(first + second) == list(range(5))
+    assert first
+    assert second
+    assert first[0] == 0
+
+
+@pytest.mark.parametrize("by", ["single", "complete"])
+@given(st.integers(3, 8), st.integers(0, 2**32 - 1))
+def test_the_order_of_the_clients_is_nothing(by, clients, seed):
+    rng = np.random.default_rng(seed)
+    updates, order = rng.normal(size=(clients, 4)), rng.permutation(clients)
+    one = bipartition(cosines(updates), by)
+    other = bipartition(cosines(updates[order]), by)
+    assert {frozenset(part) for part in one} == {frozenset(order[part].tolist()) for part in other}
+
+
+def test_similarities_are_cosines_and_no_update_is_like_nothing():
+    updates = np.array([[3.0, 4.0], [6.0, 8.0], [-3.0, -4.0], [4.0, -3.0], [0.0, 0.0]])
+    expected = np.array([[1, 1, -1, 0, 0], [1, 1, -1, 0, 0], [-1, -1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]])
+    np.testing.assert_allclose(cosines(updates), expected, atol=1e-10)
+
+
+def table_of(clients, seed, values=None):
+    rng = np.random.default_rng(seed)
+    table = rng.random((clients, clients)) if values is None else rng.choice(values, (clients, clients))
+    table = np.triu(table, 1)
+    return table + table.T + np.eye(clients)
+
+
+tables = st.tuples(st.integers(1, 9), st.integers(0, 2**32 - 1))
+ASSIGNS = ["complete", "greedy"]
+
+
+@pytest.mark.parametrize("assign", ASSIGNS)
+@given(tables, st.floats(0, 1))
+def test_every_client_is_in_one_group_and_every_pair_of_a_group_is_alike_enough(assign, case, threshold):
+    table = table_of(*case)
+    groups = grouped(table, threshold, assign)
+    assert sorted(place for group in groups for place in group) == list(range(len(table)))
+    assert groups == sorted(map(sorted, groups))
+    for group in groups:
+        assert table[np.ix_(group, group)].min() >= threshold
+
+
+@given(tables, st.floats(0, 1))
+def test_complete_linkage_is_scipys(case, threshold):
+    clients, seed = case
+    table = table_of(max(clients, 2), seed)
+    tree = linkage(squareform(1 - table, checks=False), "complete")
+    labels = fcluster(tree, 1 - threshold, "distance")
+    assert {frozenset(np.flatnonzero(labels == at).tolist()) for at in set(labels)} == {
+        frozenset(group) for group in grouped(table, threshold)
+    }
+
+
+@given(tables, st.floats(0, 1), st.randoms(use_true_random=False))
+def test_the_order_of_the_clients_decides_no_group_of_complete_linkage(case, threshold, dice):
+    table = table_of(*case)
+    order = list(range(len(table)))
+    dice.shuffle(order)
+    one, other = grouped(table, threshold), grouped(table[np.ix_(order, order)], threshold)
+    assert {frozenset(group) for group in one} == {frozenset(order[place] for place in group) for group in other}
+
+
+@given(tables, st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_threshold_never_makes_fewer_groups(case, first, second):
+    table = table_of(*case)
+    assert len(grouped(table, min(first, second))) <= len(grouped(table, max(first, second)))
+
+
+@pytest.mark.parametrize("assign", ASSIGNS)
+def test_where_the_graph_is_of_cliques_all_rules_find_them(assign):
+    truth = [[0, 3, 4], [1], [2, 5]]
+    table = np.full((6, 6), 0.35)
+    for group in truth:
+        table[np.ix_(group, group)] = 0.95
+    assert grouped(table, 0.82, assign) == truth
+    assert grouped(table, 0.0, assign) == [[0, 1, 2, 3, 4, 5]]
+    assert grouped(table, 1.01, assign) == [[place] for place in range(6)]
+
+
+def test_the_authors_rule_looks_at_first_members_and_joins_every_group():
+    hub = np.array([[1, 0.9, 0.9], [0.9, 1, 0.1], [0.9, 0.1, 1]])
+    assert grouped(hub, 0.82, "first_member") == [[0, 1, 2]]
+    last = [1, 2, 0]
+    assert grouped(hub[np.ix_(last, last)], 0.82, "first_member") == [[0, 2], [1, 2]]
+    assert grouped(np.full((2, 2), 0.82), 0.82, "first_member") == [[0], [1]], "more than the threshold"
+
+
+def test_a_newcomer_joins_the_group_that_it_is_least_unlike():
+    groups = [[0, 1], [2], [3, 4]]
+    likeness = np.array([0.9, 0.5, 0.7, 0.8, 0.7])
+    assert joined(likeness, groups, 0.6) == 1, "of equals the first"
+    assert joined(likeness, groups, 0.7) == 1, "the threshold itself is enough"
+    assert joined(likeness, groups, 0.75) is None
+    assert joined(np.zeros(0), [], 0.0) is None
+
+
+def test_the_widest_gap_is_a_threshold_that_parts_it():
+    table = np.array([[1, 0.9, 0.2], [0.9, 1, 0.3], [0.2, 0.3, 1]])
+    assert largest_gap(table) == pytest.approx(0.6)
+    assert grouped(table, largest_gap(table)) == [[0, 1], [2]]
+    assert largest_gap(np.full((3, 3), 0.4)) == 0
+    assert largest_gap(np.eye(1)) == 1
+    assert largest_gap(table_of(3, 0, [0.25])) == 0
+    even = np.array([[1, 0.25, 0.5], [0.25, 1, 0.75], [0.5, 0.75, 1]])
+    assert largest_gap(even) == 0.625, "of equal gaps the upper"
+
+
+def test_the_best_fit_is_the_first_of_the_smallest_and_no_number_is_the_last_choice():
+    losses = np.array([[2.0, 1.0, 1.0], [np.nan, 3.0, np.inf], [np.nan, np.nan, np.nan]])
+    choice, loss = best_fit(losses)
+    assert choice.tolist() == [1, 1, 0]
+    assert loss.tolist() == [1, 3, np.inf]
