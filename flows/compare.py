@@ -26,11 +26,11 @@ from flows.experiment.scaling.run_notes import of_all
 from flows.method import start
 from flows.past.found import find
 from silos.errors import UserError
-from tasks.recording.figures.comparison_figure import draw_comparison
-from tasks.recording.json_files import write_json
-from tasks.recording.result_tables import table_rows
-from tasks.running.runner import PrefectRunner
-from tasks.scoring.pair import Kept
+from tasks.evaluation.paired_outcomes import Kept
+from tasks.execution.runner import PrefectRunner
+from tasks.tracking.json_io import write_json
+from tasks.tracking.plots.comparison_figure import draw_comparison
+from tasks.tracking.result_tables import table_rows
 
 Results = dict[tuple[str, int], dict[str, Any]]
 

@@ -17,8 +17,8 @@ from flows.experiment.flow_parameters import open_project
 from flows.experiment.project import Project
 from models.shift.fomichev.distances import Readings
 from tasks.diagnosis.compare_silos import Compared, compare_silos
-from tasks.diagnosis.tell_shift import summaries
-from tasks.running.runner import PrefectRunner, Runner
+from tasks.diagnosis.report_summary import summaries
+from tasks.execution.runner import PrefectRunner, Runner
 
 
 @verb(run_name="diagnose")

@@ -21,7 +21,7 @@ from silos.errors import shown
 from silos.identifiers import PlainText
 from silos.registry import Registered
 from silos.strict_yaml import true_is_no_number
-from tasks.recording.addresses import has_wrong_port
+from tasks.tracking.uri import has_wrong_port
 
 
 class Section(BaseModel):

@@ -16,7 +16,7 @@ from flows.experiment.plugin_params import params_type
 from flows.params import Params
 from silos import strict_yaml
 from silos.errors import UserError, shown
-from tasks.recording.addresses import has_password
+from tasks.tracking.uri import has_password
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from models.training.engine import Training
 from silos.client_store import PrivateStore
 from silos.cohort import Silos, make_stacks
 from silos.errors import UserError
+from tasks.execution.runner import Runner
+from tasks.execution.scheduling import call, deal
+from tasks.execution.task_types import ClientStep, ServerStep
 from tasks.messages import Message, Update, check_few
-from tasks.running.dealing import call, deal
-from tasks.running.runner import Runner
-from tasks.running.step import ClientStep, ServerStep
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from flows.experiment.trainer import Trainer, default_callbacks
 from flows.method import Method
 from silos.identifiers import plain
 from silos.io.locks import alone
-from tasks.running.runner import PrefectRunner
+from tasks.execution.runner import PrefectRunner
 
 
 @verb(run_name="run {method}-seed{seed}")

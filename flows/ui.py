@@ -9,8 +9,8 @@ from flows.console.prefect_server import PrefectServer
 from flows.console.printing.literal_text import say
 from flows.experiment.project import Project, newest_experiment
 from silos.errors import UserError
-from tasks.recording.mlflow_store.connection import experiment_id, is_server
-from tasks.recording.mlflow_store.ticket import VIEW
+from tasks.tracking.mlflow_logging.connection import experiment_id, is_server
+from tasks.tracking.mlflow_logging.run_spec import VIEW
 
 
 def serve(mlflow_port: int, prefect_port: int | None) -> None:

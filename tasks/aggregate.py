@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from models.state import Weights
+from tasks.execution.task_types import server_step
 from tasks.messages import Summed
-from tasks.running.step import server_step
 
 
 @server_step

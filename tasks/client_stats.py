@@ -23,9 +23,9 @@ from models.statistics.feature_vector import (
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
+from tasks.execution.materialize import enough, open_rows
+from tasks.execution.task_types import step
 from tasks.messages import StatsKept, StatsMessage
-from tasks.running.opening import enough, open_rows
-from tasks.running.step import step
 
 TELLABLE = {
     "class_counts": make({"kind": "class_frequencies"}),

@@ -15,10 +15,10 @@ from models.state import Private
 from models.training.engine import Training
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
-from tasks.codebooks.open_books import Books
-from tasks.codebooks.tokens import named, tokens_of
+from tasks.codebook.load_codebooks import Books
+from tasks.codebook.token_kmeans import named, tokens_of
+from tasks.execution.task_types import step
 from tasks.messages import Extended
-from tasks.running.step import step
 
 Fill = Literal["kmeans", "random"]
 

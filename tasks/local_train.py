@@ -13,10 +13,10 @@ from models.state import Private, Weights
 from models.training.engine import Rows, Trained, Training, stacked, train
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
+from tasks.evaluation.validation_losses import validation_losses
+from tasks.execution.materialize import open_private, open_stacks, open_streams
+from tasks.execution.task_types import step
 from tasks.messages import Update
-from tasks.running.opening import open_private, open_stacks, open_streams
-from tasks.running.step import step
-from tasks.scoring.validation_losses import validation_losses
 
 Updated = TypeVar("Updated", bound=Update)
 
@@ -43,12 +43,12 @@ def local_train(
     """One update a stack. Shared weights leave as sums; personal weights that are private are stored with the client.
 
     `keep` names a section in which the client stores shared weights, too, in place of sending them: until the server has
-    decided with whose they are averaged (see tasks.send).
+    decided with whose they are averaged (see tasks.send_weights).
 
     The proximal term pulls towards `anchor`, the same for all clients, or else towards the weights at the start. With
     `each` the shared weights also leave client by client. `shares`: client to what its weights count in the sum, in place
     of its rows. `optimiser`: where clients keep the optimiser's state from one round to the next; else it starts fresh.
-    `validate`: clients also tell their losses on validation rows (see tasks.scoring.validation_losses).
+    `validate`: clients also tell their losses on validation rows (see tasks.evaluation.validation_losses).
     """
     updates = []
     for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):

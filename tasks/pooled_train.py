@@ -11,11 +11,11 @@ from models.state import Private, Weights
 from models.training.engine import Training, train
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
+from tasks.evaluation.validation_losses import validation_losses
+from tasks.execution.materialize import open_private, open_rows, open_weights
+from tasks.execution.task_types import step
 from tasks.local_train import also_kept
 from tasks.messages import Update
-from tasks.running.opening import open_private, open_rows, open_weights
-from tasks.running.step import step
-from tasks.scoring.validation_losses import validation_losses
 
 
 @step

@@ -14,9 +14,9 @@ from models.model import Model
 from models.training.engine import Training, outcomes, stacked
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack, open_common
+from tasks.execution.materialize import enough, open_rows, open_weights
+from tasks.execution.task_types import step
 from tasks.messages import Choices, LawFits, Message, RightRows
-from tasks.running.opening import enough, open_rows, open_weights
-from tasks.running.step import step
 
 
 @dataclass(frozen=True)

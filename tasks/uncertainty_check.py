@@ -10,9 +10,9 @@ from models.training.engine import Rows, Training
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from silos.errors import DivergedError
+from tasks.execution.materialize import open_stacks, open_streams
+from tasks.execution.task_types import step
 from tasks.messages import Doubts
-from tasks.running.opening import open_stacks, open_streams
-from tasks.running.step import step
 
 
 @step

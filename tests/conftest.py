@@ -38,8 +38,8 @@ from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
-from tasks.recording.mlflow_store.connection import connect
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
+from tasks.tracking.mlflow_logging.connection import connect
 
 torch.set_num_threads(1)
 # neither a busy machine nor the draw of a day is a failure
@@ -55,7 +55,7 @@ MAKE_DATABASES = """
 import sqlite3
 from pathlib import Path
 from flows.console.prefect_server import PrefectServer
-from tasks.recording.mlflow_store.connection import connect
+from tasks.tracking.mlflow_logging.connection import connect
 server = PrefectServer(Path())
 connect("sqlite:///mlflow.db")
 server.wait()

@@ -48,7 +48,7 @@ from silos.cohort import Silos
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"

@@ -16,10 +16,10 @@ from models.training.execution_plan import resolve
 from models.training.objectives import slopes
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
+from tasks.execution.materialize import enough_of_class, open_stacks
+from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages import SEVERAL_ADDED, Message
-from tasks.running.opening import enough_of_class, open_stacks
-from tasks.running.step import step
 
 
 @dataclass(frozen=True)

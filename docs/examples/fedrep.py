@@ -17,9 +17,9 @@ from models.state import Private, State
 from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
+from tasks.execution.materialize import open_stacks, open_streams
+from tasks.execution.task_types import step
 from tasks.local_train import sent_and_kept
-from tasks.running.opening import open_stacks, open_streams
-from tasks.running.step import step
 
 
 @step

@@ -18,9 +18,9 @@ from silos.cohort import Stack
 from silos.errors import UserError, shown
 from silos.sources.tabular.raw_columns import columns_of
 from silos.storage.partition_store import open_client, open_common_rows
-from tasks.recording.exported_files import Format, check_format, write_exported
-from tasks.recording.json_files import unwritable
-from tasks.running.opening import open_weights
+from tasks.execution.materialize import open_weights
+from tasks.tracking.exported_files import Format, check_format, write_exported
+from tasks.tracking.json_io import unwritable
 
 _ROWS = 256  # that the file's answers are compared on
 

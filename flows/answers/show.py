@@ -9,7 +9,7 @@ import numpy as np
 from flows.experiment.project import Project
 from silos import heterogeneity
 from silos.storage.partition_store import ClientEntry, Manifest, open_client
-from tasks.recording.figures.silo_figure import Examples, draw_silos
+from tasks.tracking.plots.silo_figure import Examples, draw_silos
 
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 

@@ -16,8 +16,8 @@ from models.statistics.statistic import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import UserError, shown
 from tasks.client_stats import describe
-from tasks.recording.json_files import unwritable, write_json
-from tasks.running.opening import open_rows
+from tasks.execution.materialize import open_rows
+from tasks.tracking.json_io import unwritable, write_json
 
 
 def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import psutil
 
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
-from tasks.recording.json_files import read_json, write_json
+from tasks.tracking.json_io import read_json, write_json
 
 BUSY = 0.25  # of each core: so much others may take before it is said that they did
 

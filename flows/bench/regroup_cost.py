@@ -15,7 +15,7 @@ from flows.bench.contest import PAUSE, command, scratch
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.partition import make
-from tasks.grouping.overlap import overlap
+from tasks.clustering.overlap_clustering import overlap
 from tasks.messages import RightRows
 
 ROWS = 10_000

@@ -15,7 +15,7 @@ from models.training.autotune import even
 from models.training.engine import stacked, train
 from models.training.execution_plan import Kind, forms
 from silos.cohort import make_stacks
-from tasks.running.opening import open_rows
+from tasks.execution.materialize import open_rows
 
 _SIZES = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
 _TURNS = 3

@@ -137,7 +137,7 @@ def _start(project: Any, method: str, seed: int) -> None:
 
 
 def _ready(project: Any) -> None:
-    from tasks.running.workers import check
+    from tasks.execution.workers import check
 
     check(project.params.runner.kind)
 

@@ -23,9 +23,9 @@ from flows.console.quiet import quiet_prefect
 from flows.console.running_server import ADDRESS, USERS
 from silos.errors import UserError
 from silos.io.proxies import must_be_reachable
-from tasks.recording.addresses import has_password
-from tasks.recording.full_disk import full_disk
-from tasks.recording.json_files import plain_path
+from tasks.tracking.full_disk import full_disk
+from tasks.tracking.json_io import plain_path
+from tasks.tracking.uri import has_password
 
 _RESTARTS = 3  # of a server that ended by itself
 

@@ -22,8 +22,8 @@ from flows.console.quiet import quiet_prefect
 from flows.console.starting import Starting
 from silos.errors import UserError, shown
 from silos.io.proxies import keep_loopback_direct
-from tasks.recording.addresses import masked
-from tasks.recording.json_files import finite, unwritable
+from tasks.tracking.json_io import finite, unwritable
+from tasks.tracking.uri import masked
 
 if TYPE_CHECKING:
     from flows.console.progress_bar import Terminal
@@ -137,7 +137,7 @@ class Session:
         Prefect gets the project's overrides, as plain JSON; the flow has the project itself.
         """
         flow = getattr(importlib.import_module(f"flows.{module}"), name)
-        tracking = sys.modules.get("tasks.recording.mlflow_store.connection")
+        tracking = sys.modules.get("tasks.tracking.mlflow_logging.connection")
         if tracking is not None:  # the server is still starting: later this would take time from training
             tracking.import_mlflow()
         collector.work()
@@ -164,7 +164,7 @@ class Session:
 
     def _settle(self, failed: bool) -> None:
         """The server hears of the last tasks before it is stopped; after a failure nobody waits long."""
-        runner = sys.modules.get("tasks.running.runner")
+        runner = sys.modules.get("tasks.execution.runner")
         if self._server is not None and runner is not None:
             self._server.settle(runner.started, 2.0 if failed else 15.0)
 

@@ -12,8 +12,8 @@ from flows.experiment.project import Project
 from models.shift.fomichev.distances import Readings
 from silos.errors import UserError, shown
 from tasks.diagnosis.compare_versions import ComparedVersions, compare_versions
-from tasks.diagnosis.tell_shift import summaries
-from tasks.running.runner import Runner
+from tasks.diagnosis.report_summary import summaries
+from tasks.execution.runner import Runner
 
 
 def examined_against(project: Project, runner: Runner, revision: str) -> tuple[ComparedVersions, dict[str, Any]]:

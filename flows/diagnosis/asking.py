@@ -12,10 +12,10 @@ from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from tasks.diagnosis.tell_shift import tell_shift
+from tasks.diagnosis.report_summary import tell_shift
+from tasks.execution.runner import Runner
+from tasks.execution.task_types import ClientStep
 from tasks.messages import Message, NoisyCounts, ShiftNumbers, Silence
-from tasks.running.runner import Runner
-from tasks.running.step import ClientStep
 
 _STACK = 16  # clients whose rows are opened together
 

@@ -15,10 +15,10 @@ from models.shift.nested_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
-from tasks.recording.figures.shift_figures import draw_close_ups, draw_pairs, draw_ranking
-from tasks.recording.json_files import write_json
-from tasks.recording.mlflow_store.delivery import Delivery
-from tasks.recording.mlflow_store.ticket import Finish, Ticket
+from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.async_logger import Delivery
+from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
+from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
 EXPERIMENT = "diagnoses"
 """Of all in MLflow, so that one can be held beside another."""

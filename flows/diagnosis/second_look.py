@@ -11,11 +11,11 @@ from models.shift.client_summaries.query import Question
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from tasks.diagnosis.compare_silos import Compared, told_of
-from tasks.diagnosis.look_again import doubted, look_again
-from tasks.diagnosis.tell_foreseen import tell_foreseen
-from tasks.diagnosis.tell_models import tell_models
+from tasks.diagnosis.refine_pairs import doubted, look_again
+from tasks.diagnosis.report_models import tell_models
+from tasks.diagnosis.report_predictions import tell_foreseen
+from tasks.execution.runner import Runner
 from tasks.messages import ForeseenCounts, HalfModels, Message
-from tasks.running.runner import Runner
 
 
 def second_look(

@@ -89,5 +89,5 @@ def _settle(server: PrefectServer) -> None:
 
 
 def _tasks() -> int:
-    runner = sys.modules.get("tasks.running.runner")
+    runner = sys.modules.get("tasks.execution.runner")
     return 0 if runner is None else runner.started

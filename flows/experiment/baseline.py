@@ -22,11 +22,11 @@ from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.standardizer import AS_THEY_ARE
 from silos.storage.partition_store import open_client
+from tasks.evaluation.evaluate import evaluate_constant
+from tasks.evaluation.paired_outcomes import Kept
+from tasks.execution.runner import PlainRunner
 from tasks.messages import Scores
-from tasks.recording.round_metrics import by_client
-from tasks.running.runner import PlainRunner
-from tasks.scoring.evaluate import evaluate_constant
-from tasks.scoring.pair import Kept
+from tasks.tracking.result_tables import by_client
 
 _STACK = 16  # clients
 _LETTERS = 20  # of a class

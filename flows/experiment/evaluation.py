@@ -13,10 +13,10 @@ from flows.round import Round, Tally
 from models.model import Model
 from models.state import State
 from silos.cohort import Silos
+from tasks.evaluation.evaluate import evaluate
 from tasks.messages import Scores
-from tasks.recording.json_files import write_json
-from tasks.recording.round_metrics import by_client
-from tasks.scoring.evaluate import evaluate
+from tasks.tracking.json_io import write_json
+from tasks.tracking.result_tables import by_client
 from tasks.uncertainty_check import uncertainty_check
 
 SPLITS = ("validation", "test")

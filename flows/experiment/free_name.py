@@ -3,7 +3,7 @@
 from flows.experiment.project import UNNAMED, Project
 from silos.errors import UserError
 from silos.identifiers import plain
-from tasks.recording.addresses import masked
+from tasks.tracking.uri import masked
 
 _OURS = {
     "Default",
@@ -25,7 +25,7 @@ def free_name(project: Project, name: str) -> str:
         raise UserError(f"--name {name} is a name that siloflow gives itself; choose another.")
     if (project.runs / name).exists():
         raise UserError(f"runs/{name} is there already; --resume goes on with it, or choose another --name.")
-    from tasks.recording.mlflow_store.connection import experiment_id  # here, since it takes seconds
+    from tasks.tracking.mlflow_logging.connection import experiment_id  # here, since it takes seconds
 
     if experiment_id(project.tracking, name):
         raise UserError(

@@ -33,12 +33,12 @@ from silos.storage.partition_store import Manifest, write
 from silos.versioning import dvc_files, history
 from silos.versioning.data_swap import recover
 from silos.versioning.hashing import code_digest, file_digest, file_hashes, listing_digest
-from tasks.recording.json_files import ANEW, read_json, write_json
+from tasks.tracking.json_io import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
     from flows.experiment.calls.sampling import Sampler
     from flows.round import Problem
-    from tasks.running.worker_pools import Workers
+    from tasks.execution.worker_pools import Workers
 
 
 UNNAMED = re.compile(r"([a-z]+)-(\d{8}-\d{6})-[0-9a-f]{4}")
@@ -201,7 +201,7 @@ class Project:
     @property
     def tracking(self) -> str:
         """The address of MLflow's store."""
-        from tasks.recording.mlflow_store.connection import own_store, tracking_uri
+        from tasks.tracking.mlflow_logging.connection import own_store, tracking_uri
 
         return tracking_uri(self.root, self.params.tracking.uri) if self.scratch is None else own_store(self.scratch)
 
@@ -279,7 +279,7 @@ class Project:
 
     def workers(self) -> AbstractContextManager["Workers"]:
         """Where params say that tasks run."""
-        from tasks.running.workers import open_workers
+        from tasks.execution.workers import open_workers
 
         where = self.params.runner
         return open_workers(where.kind, where.workers, where.address, _say)

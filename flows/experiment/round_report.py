@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tasks.recording.mlflow_names import fault
+from tasks.tracking.name_rules import fault
 
 if TYPE_CHECKING:  # they import torch, and the names of methods are needed before
     from tasks.messages import Gradients, Update

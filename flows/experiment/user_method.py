@@ -17,7 +17,7 @@ from flows.console.ctrl_c import interruption
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from silos.registry import Entry, Registry, collected
-from tasks.recording.json_files import unwritable
+from tasks.tracking.json_io import unwritable
 
 _PREFIX = "siloflow_plugin_"
 
@@ -119,7 +119,7 @@ def error_of_plugin(error: BaseException, method: str, files: Mapping[str, str],
     trace = traceback.extract_tb(error.__traceback__)
     if isinstance(error, UserError):
         return MethodError(str(error)) if (error.raised_in or trace[-1].filename) in files else None
-    notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.running.step)
+    notes = getattr(error, "__notes__", ())  # inside a step the step has said where (see tasks.execution.task_types)
     reached = [frame.filename for frame in trace if frame.filename in files]
     noted = [path for path in files if any(f"({Path(path).name}, line " in note for note in notes)]
     path = next(iter([page] if page else reached[-1:] + noted), None)

@@ -21,7 +21,7 @@ from models.prng import server_stream
 from models.state import State, Weights
 from silos import limits
 from tasks.aggregate import aggregate
-from tasks.grouping.split import bipartition, lengths, nearer
+from tasks.clustering.bipartition import bipartition, lengths, nearer
 from tasks.local_train import local_train
 from tasks.messages import Update
 

@@ -20,7 +20,7 @@ from models.networks.wrappers.fediir_network import Matched
 from models.state import State
 from silos import limits
 from tasks.aggregate import aggregate
-from tasks.head_gradient import head_gradient
+from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 
 

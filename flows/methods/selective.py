@@ -24,10 +24,10 @@ from models.prng import server_stream
 from models.state import Private, State, Weights
 from silos import limits
 from tasks.aggregate import aggregate
-from tasks.grouping.overlap import Overlapping, admit, overlap
+from tasks.clustering.overlap_clustering import Overlapping, admit, overlap
 from tasks.local_train import local_train
 from tasks.messages import RightRows, Update
-from tasks.send import send
+from tasks.send_weights import send
 
 LOCAL, TRAINED = "weights", "trained"
 """Of a client, in its store: the weights of phase 1, and those that wait for groups to be made anew."""

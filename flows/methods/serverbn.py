@@ -10,7 +10,7 @@ from models.model import Model
 from models.state import State, Weights
 from models.training.batchnorm_statistics import statistics_of
 from silos.errors import UserError
-from tasks.measure_norms import common_norms
+from tasks.batchnorm_statistics_task import common_norms
 
 
 class ServerBN(fedavg.FedAvg):

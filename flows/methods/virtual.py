@@ -27,8 +27,8 @@ from models.networks.wrappers.variational import Bias, Variational, without
 from models.prng import server_stream
 from models.state import Private, State, Weights
 from silos import limits
+from tasks.expectation_propagation.client_update import visit
 from tasks.messages import SiteSteps
-from tasks.sites.visit import visit
 
 _KL_IN_TURN = 1e-2
 

@@ -9,8 +9,8 @@ from flows.experiment.method_settings import method_of
 from flows.papers.published_tables import Pair
 from flows.papers.sweep import Sweep
 from silos.errors import UserError
-from tasks.running.runner import PrefectRunner
-from tasks.scoring.pair import Kept
+from tasks.evaluation.paired_outcomes import Kept
+from tasks.execution.runner import PrefectRunner
 
 
 def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from flows.experiment.project import Project, thrown_away
 from flows.papers.sweep import Sweep
 from flows.papers.trials import seconds_of_cell
 from flows.run import probe
-from tasks.recording.mlflow_store.connection import connect, own_store
+from tasks.tracking.mlflow_logging.connection import connect, own_store
 
 PROBE_ROUNDS = 3
 

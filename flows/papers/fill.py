@@ -14,7 +14,7 @@ from flows.papers.trials import tried
 from flows.papers.writing.recorded_runs import runs
 from flows.run import run
 from models.metrics.task_metrics import QUANTITIES
-from tasks.recording.json_files import write_json
+from tasks.tracking.json_io import write_json
 
 
 def fill(sweep: Sweep) -> None:

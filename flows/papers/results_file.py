@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.io.locks import in_turn
-from tasks.recording.json_files import read_json, write_json
+from tasks.tracking.json_io import read_json, write_json
 
 RECORDS = Path(__file__).parent / "records"  # a link to docs/results: an installed siloflow has the files here
 

@@ -14,7 +14,7 @@ from flows.papers.sweep import Sweep
 from flows.papers.truth_table import truth_table
 from models.metrics.paired_difference import over_draws
 from models.metrics.task_metrics import Quantity
-from tasks.recording.figures.curve_figures import draw_curves, draw_lines
+from tasks.tracking.plots.curve_figures import draw_curves, draw_lines
 
 MOST_CURVES = 8  # more in one figure cannot be told apart
 

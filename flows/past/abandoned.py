@@ -34,7 +34,7 @@ from prefect.states import Crashed
 from flows.console import screen
 from silos.errors import UserError
 from silos.io.locks import is_copy, is_held, is_locked, workers
-from tasks.recording.json_files import read_json
+from tasks.tracking.json_io import read_json
 
 OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
@@ -159,7 +159,7 @@ def _of(flow_run_id: UUID) -> FlowRunFilter:
 def _killed(root: Path) -> tuple[list[str], bool]:
     """Return the names of the runs that MLflow had as running without a process, and whether MLflow answered."""
     from flows.experiment.project import Project  # here: seldom needed, and it imports scipy and MLflow
-    from tasks.recording.mlflow_store.killed_runs import mark_killed
+    from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
         tracking = Project.open_shared(root=root).tracking

@@ -6,7 +6,7 @@ from flows.experiment.project import Project
 from flows.past.found import find
 from flows.past.listed import unfinished
 from silos.errors import UserError
-from tasks.recording.json_files import read_json
+from tasks.tracking.json_io import read_json
 
 
 def again(project: Project, name: str) -> tuple[dict[str, Any], str]:

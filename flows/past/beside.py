@@ -13,8 +13,8 @@ from flows.past.again import again
 from models.metrics.task_metrics import QUANTITIES, Quantity
 from silos.client_store import PrivateStore
 from silos.errors import UserError
-from tasks.recording.json_files import ANEW, read_json
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
+from tasks.tracking.json_io import ANEW, read_json
 
 Runs = dict[int, Path]
 """seed to the folder of a run."""

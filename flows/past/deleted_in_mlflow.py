@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.recording.mlflow_store.connection import connect, own_store
+from tasks.tracking.mlflow_logging.connection import connect, own_store
 
 _DELETED, _ALL = 2, 3  # MLflow's ViewType
 

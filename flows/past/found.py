@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.console.complaints import nearest
 from silos.errors import UserError, shown
-from tasks.recording.json_files import read_json
+from tasks.tracking.json_io import read_json
 
 _KINDS = ("run", "compare", "reproduce")
 

@@ -6,7 +6,7 @@ from typing import Any
 from flows.past.found import Found, found
 from models.metrics.task_metrics import QUANTITIES
 from silos.io.locks import is_held
-from tasks.recording.json_files import read_json
+from tasks.tracking.json_io import read_json
 
 
 def listed(root: Path) -> dict[str, Any]:

@@ -1,5 +1,9 @@
-"""The server compares what clients told, and names the shift of every pair; it sees no row."""
+"""The server compares what clients told, and names the shift of every pair; it sees no row.
 
+Lines that say how far a long comparison is; a short one says nothing.
+"""
+
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,10 +22,31 @@ from models.shift.fomichev.distances import Readings
 from models.shift.pair_details import CloseUp, close_ups
 from models.shift.pairs import all_pairs
 from models.shift.screening import chances, on_shared_bins, together
-from tasks.diagnosis.pace import Pace
-from tasks.diagnosis.tell_shift import summaries
+from tasks.diagnosis.report_summary import summaries
+from tasks.execution.task_types import server_step
 from tasks.messages import NoisyCounts, ShiftNumbers
-from tasks.running.step import server_step
+
+_EVERY = 5.0  # seconds
+
+
+class Pace:
+    """Says a line each five seconds, the first after as long; `clock`: seconds from any start."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._last = clock()
+
+    def of(self, what: str, pairs: int) -> Callable[[int], None]:
+        """What a part of the comparison tells how many of its pairs are done."""
+
+        def told(done: int) -> None:
+            now = self._clock()
+            if now - self._last >= _EVERY and done < pairs:
+                self._last = now
+                self._say(f"{what}: {done:,} of {pairs:,} pairs compared")
+
+        return told
+
 
 MOST_PAIRS = 5000
 """That are looked at one by one; of more, groups of clients that are alike are found first, and these compared."""

@@ -14,10 +14,9 @@ from models.shift.effect_sizes import Strengths, strengths
 from models.shift.findings import Findings
 from models.shift.fomichev.distances import Readings
 from models.shift.pair_details import CloseUp, close_ups
-from tasks.diagnosis.compare_silos import Look, as_printed, told_of
-from tasks.diagnosis.pace import Pace
+from tasks.diagnosis.compare_silos import Look, Pace, as_printed, told_of
+from tasks.execution.task_types import server_step
 from tasks.messages import NoisyCounts, ShiftNumbers
-from tasks.running.step import server_step
 
 
 @dataclass(frozen=True, eq=False)

@@ -223,7 +223,7 @@ class Folder:
 
     def mlflow(self) -> Any:
         """A client of the folder's own MLflow store."""
-        from tasks.recording.mlflow_store.connection import connect
+        from tasks.tracking.mlflow_logging.connection import connect
 
         return connect(f"sqlite:///{self.path / 'runs' / 'mlflow.db'}")
 

@@ -125,7 +125,7 @@ def _import() -> None:
         importlib.import_module(f"flows.console.{part}")
     for module in LATE:
         importlib.import_module(module)
-    from tasks.recording.mlflow_store.connection import import_mlflow
+    from tasks.tracking.mlflow_logging.connection import import_mlflow
 
     import_mlflow()
 

@@ -154,7 +154,7 @@ def _weights(found: dict[str, Any]) -> dict[str, str]:
 
 def _wrong_in_mlflow(folder: Path, found: dict[str, Any]) -> list[str]:
     """One finished run a method and seed; every metric with each step once."""
-    from tasks.recording.mlflow_store.connection import connect
+    from tasks.tracking.mlflow_logging.connection import connect
 
     client = connect(f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name(found["experiment"])

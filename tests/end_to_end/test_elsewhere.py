@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tasks.recording.mlflow_store.connection import connect
+from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from flows.console import screen
 from flows.console.prefect_server import PrefectServer
 from flows.run import run
-from tasks.running.workers import open_workers
+from tasks.execution.workers import open_workers
 
 OWN = """
 import os
@@ -27,7 +27,7 @@ from silos.cohort import Cohort
 from silos.errors import UserError
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.running.step import step
+from tasks.execution.task_types import step
 
 
 @step

@@ -15,9 +15,9 @@ from models.training.optimizers import SGD
 from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.recording.round_metrics import by_client, summary
-from tasks.scoring.evaluate import evaluate
-from tasks.scoring.pair import pair
+from tasks.evaluation.evaluate import evaluate
+from tasks.evaluation.paired_outcomes import pair
+from tasks.tracking.result_tables import by_client, summary
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}
 CLASSES_ONLY = {"selective", "selective_authors", "uefl", "uefl_authors"}

@@ -12,9 +12,9 @@ from models.model import Model
 from models.state import Private
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos
+from tasks.execution.scheduling import ForAll
+from tasks.execution.task_types import step
 from tasks.messages import Message, Update
-from tasks.running.dealing import ForAll
-from tasks.running.step import step
 
 NAMES = [f"c{i:02d}" for i in range(20)]
 

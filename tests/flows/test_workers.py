@@ -9,12 +9,12 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
-import tasks.running.worker_pools
+import tasks.execution.worker_pools
 from silos.cohort import make_stacks, open_stack
 from silos.errors import UserError
-from tasks.running import runner
-from tasks.running.dealing import deal
-from tasks.running.step import Sealed
+from tasks.execution import runner
+from tasks.execution.scheduling import deal
+from tasks.execution.task_types import Sealed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
 
@@ -81,7 +81,7 @@ def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_ru
 
 
 def test_an_address_where_nobody_answers_is_told(play_run, monkeypatch):
-    monkeypatch.setattr("tasks.running.dask_workers.PATIENCE", 1.0)
+    monkeypatch.setattr("tasks.execution.dask_workers.PATIENCE", 1.0)
     with pytest.raises(UserError) as said:
         play_run("fedavg", "dask", 1, "runner.address=tcp://127.0.0.1:1")
     assert str(said.value) == (

@@ -20,8 +20,8 @@ from silos.errors import UserError
 from silos.sources.synthetic import coefficients
 from silos.storage.partition_store import open_client, write
 from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, tell_stats
+from tasks.execution.materialize import open_weights
 from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
-from tasks.running.opening import open_weights
 
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17, "one": 1, "few": 4}
 ASKED = tuple(

@@ -19,13 +19,12 @@ from models.training.engine import stacked
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
+from tasks.codebook.token_kmeans import common_words, token_centres, tokens_of
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
-from tasks.codebooks.token_centres import common_words, token_centres
-from tasks.codebooks.tokens import tokens_of
+from tasks.execution.materialize import open_rows
+from tasks.execution.runner import PlainRunner
+from tasks.execution.scheduling import ForAll
 from tasks.messages import Centres
-from tasks.running.dealing import ForAll
-from tasks.running.opening import open_rows
-from tasks.running.runner import PlainRunner
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}

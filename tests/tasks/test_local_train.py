@@ -15,9 +15,9 @@ from models.training.engine import Rows, stacked, train
 from silos.client_store import PrivateStore
 from silos.cohort import Stack, make_stacks
 from tasks.aggregate import aggregate
+from tasks.execution.materialize import open_rows
+from tasks.execution.scheduling import deal
 from tasks.local_train import _SMALL, local_train, weighted_sum
-from tasks.running.dealing import deal
-from tasks.running.opening import open_rows
 
 NINE = {f"c{i}": 5 + 3 * i for i in range(9)}
 

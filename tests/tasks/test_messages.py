@@ -33,12 +33,12 @@ from models.statistics.feature_vector import make
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
-from tasks.measure_norms import common_norms
+from tasks.batchnorm_statistics_task import common_norms
+from tasks.evaluation.evaluate import OUTCOMES, evaluate
+from tasks.execution.scheduling import ForAll
+from tasks.execution.task_types import ClientStep, step
 from tasks.messages import FEW, LEAST_ROWS, Message, NoisyCounts, Numbers, Scores, Summed, Update, Weighed, numbers_of
 from tasks.regroup import fit_of_law, regroup, right_rows
-from tasks.running.dealing import ForAll
-from tasks.running.step import ClientStep, step
-from tasks.scoring.evaluate import OUTCOMES, evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -10,7 +10,7 @@ from models.model import Model
 from models.networks.mlp import MLP
 from models.prng import client_streams, fold, server_stream
 from silos.cohort import Stack
-from tasks.running.opening import open_rows
+from tasks.execution.materialize import open_rows
 from tasks.uncertainty_check import uncertainty_check
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1, "rome": 300}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from flows.experiment.scene import Scene
 from flows.plugins import register_figure
-from tasks.recording.figures.style import COLOURS, new_figure, set_title, write_figure
+from tasks.tracking.plots.style import COLOURS, new_figure, set_title, write_figure
 
 
 @register_figure("client_bars")

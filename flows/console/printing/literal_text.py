@@ -7,7 +7,7 @@ from rich.progress import ProgressColumn, Task
 from rich.table import Column, Table
 from rich.text import Text
 
-from tasks.recording.legible_names import legible
+from tasks.tracking.name_rules import legible
 
 
 class PlainConsole(Console):

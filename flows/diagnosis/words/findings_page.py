@@ -7,7 +7,7 @@ from flows.diagnosis.words.overview import overview, overview_of_versions
 from flows.diagnosis.words.sentences import sentences
 from flows.diagnosis.words.unclear_pairs import note_of
 from flows.diagnosis.words.version_sentences import sentences_of_versions
-from tasks.recording.legible_names import as_markdown
+from tasks.tracking.name_rules import as_markdown
 
 
 def said(report: dict[str, Any]) -> dict[str, Any]:

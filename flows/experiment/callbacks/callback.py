@@ -16,7 +16,7 @@ from flows.method import Report
 from flows.round import Round
 from silos.errors import UserError, shown
 from silos.registry import options_of
-from tasks.recording.json_files import unwritable
+from tasks.tracking.json_io import unwritable
 
 
 @dataclass(frozen=True)

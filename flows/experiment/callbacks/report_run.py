@@ -17,9 +17,9 @@ from flows.experiment.one_run.run_context import RunContext
 from flows.experiment.scaling.run_notes import notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
 from flows.experiment.scene import Scene, drawn
 from models.networks.registry import to_learn
-from tasks.recording.checkpoint import Checkpoint
-from tasks.recording.json_files import write_json
-from tasks.recording.mlflow_store.delivery import Delivery
+from tasks.tracking.checkpoint import Checkpoint
+from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.async_logger import Delivery
 
 
 class FinalEvaluation(Callback):

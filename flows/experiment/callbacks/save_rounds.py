@@ -8,7 +8,7 @@ from flows.experiment.callbacks.callback import Callback, PlayedRound
 from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.run_context import RunContext
 from flows.experiment.one_run.run_folder import Kept
-from tasks.running.process_memory import resident, tidy
+from tasks.execution.task_types import resident, tidy
 
 
 class MemoryUse(Callback):

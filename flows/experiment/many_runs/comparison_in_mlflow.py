@@ -17,9 +17,9 @@ from flows.experiment.many_runs.planned_runs import Plan
 from flows.experiment.one_run.mlflow_run import dataset, git_commit
 from flows.experiment.project import Project
 from models.metrics.task_metrics import Quantity
-from tasks.recording.json_files import write_json
-from tasks.recording.mlflow_store.delivery import Delivery
-from tasks.recording.mlflow_store.ticket import Finish, Ticket
+from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.async_logger import Delivery
+from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
 
 NAME = "comparison"
 """Of that run; it has metrics of its own names, so that by whatever the other runs are ordered it is the last."""

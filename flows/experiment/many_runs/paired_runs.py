@@ -10,11 +10,9 @@ from flows.round import on_cohorts
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import Quantity
 from silos.cohort import Silos
+from tasks.evaluation.paired_outcomes import Kept, by_class, own_law, pair, pair_common
+from tasks.execution.runner import Runner
 from tasks.messages import ClassCounts, CommonSums, LawScores, PairedSums
-from tasks.running.runner import Runner
-from tasks.scoring.by_class import by_class
-from tasks.scoring.own_law import own_law
-from tasks.scoring.pair import Kept, pair, pair_common
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
 

@@ -11,9 +11,9 @@ from flows.method import Method
 from flows.round import Round
 from models.model import Model
 from silos.client_store import PrivateStore
-from tasks.recording.checkpoint import load_state
-from tasks.running.runner import PrefectRunner, Runner
-from tasks.scoring.ensemble_check import ensemble_check
+from tasks.evaluation.evaluate import ensemble_check
+from tasks.execution.runner import PrefectRunner, Runner
+from tasks.tracking.checkpoint import load_state
 
 
 def ensemble(

@@ -23,7 +23,7 @@ from flows.method import find, start
 from flows.round import Problem
 from flows.run import run
 from silos.errors import DivergedError, UserError
-from tasks.recording.json_files import unwritable
+from tasks.tracking.json_io import unwritable
 
 
 def attempt(project: Project, method: str, seed: int, experiment: str, cell: str = "") -> dict[str, Any] | str:

@@ -20,9 +20,9 @@ from models.model import Model
 from silos.client_store import PrivateStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from tasks.recording.checkpoint import load_state
-from tasks.recording.json_files import ANEW, read_json
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
+from tasks.tracking.checkpoint import load_state
+from tasks.tracking.json_io import ANEW, read_json
 
 
 @dataclass(frozen=True)

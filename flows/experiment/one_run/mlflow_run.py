@@ -24,8 +24,8 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.sources.tabular.raw_columns import columns_of
 from silos.versioning.git_commands import has_repository, run_git
-from tasks.recording.mlflow_store.ticket import Finish, Ticket
-from tasks.recording.result_tables import write_client_table
+from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
+from tasks.tracking.result_tables import write_client_table
 
 
 def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:

@@ -10,8 +10,8 @@ from flows.round import Round
 from models.metrics.task_metrics import Quantity
 from silos.cohort import Silos
 from tasks.messages import Scores
-from tasks.recording.mlflow_names import parts
-from tasks.recording.round_metrics import by_client, summary
+from tasks.tracking.name_rules import parts
+from tasks.tracking.result_tables import by_client, summary
 
 
 def round_record(

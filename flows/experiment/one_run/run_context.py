@@ -17,9 +17,9 @@ from flows.plugins import METHODS
 from flows.round import Problem, Round
 from models.state import State
 from silos.client_store import PrivateStore
-from tasks.recording.checkpoint import Checkpoint, load_state
-from tasks.recording.mlflow_store.ticket import Finish
-from tasks.running.runner import PrefectRunner
+from tasks.execution.runner import PrefectRunner
+from tasks.tracking.checkpoint import Checkpoint, load_state
+from tasks.tracking.mlflow_logging.run_spec import Finish
 
 
 @dataclass

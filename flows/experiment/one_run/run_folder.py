@@ -16,8 +16,8 @@ from silos.client_store import PrivateStore
 from silos.errors import UserError, shown
 from silos.identifiers import plain
 from silos.io.atomic_io import unfinished, write_bytes
-from tasks.recording.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
-from tasks.recording.json_files import ANEW, read_json, write_json
+from tasks.tracking.checkpoint import NOTHING, Checkpoint, Journal, load_state, save_state, state_bytes
+from tasks.tracking.json_io import ANEW, read_json, write_json
 
 
 def run_name(method: str, seed: int, cell: str = "") -> str:

@@ -17,11 +17,11 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.standardizer import AS_THEY_ARE, Scale, Scaling
 from silos.storage.manifest import schema_of
+from tasks.execution.runner import PlainRunner, Runner
 from tasks.messages import LEAST_ROWS, ScaleMoments
-from tasks.recording.json_files import ANEW, read_json, write_json
-from tasks.running.runner import PlainRunner, Runner
-from tasks.scaling.agree_scale import agree_scale
-from tasks.scaling.tell_moments import tell_moments
+from tasks.standardization.combine_moments import agree_scale
+from tasks.standardization.report_moments import tell_moments
+from tasks.tracking.json_io import ANEW, read_json, write_json
 
 _NUMBER_BYTES = 8
 

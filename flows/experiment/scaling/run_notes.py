@@ -13,9 +13,9 @@ from models.model import Model
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.storage.client_table import ROLES
+from tasks.execution.runner import Runner
 from tasks.messages import LEAST_ROWS, FarFromUnit
-from tasks.running.runner import Runner
-from tasks.scaling.tell_far import LARGE, SMALL, tell_far
+from tasks.standardization.combine_moments import LARGE, SMALL, tell_far
 
 Note = dict[str, str]
 """`about` inputs, targets, evaluation or training, and a `sentence`: plain JSON."""

@@ -26,10 +26,10 @@ from models.prng import server_stream
 from models.state import Private, State, Weights
 from silos import limits
 from tasks.aggregate import aggregate
-from tasks.grouping.overlap import Overlapping, overlap
+from tasks.clustering.overlap_clustering import Overlapping, overlap
 from tasks.local_train import local_train
 from tasks.messages import Update
-from tasks.send import send
+from tasks.send_weights import send
 
 LOCAL, TRAINED = "weights", "trained"
 """Of a client, in its store: its own weights, and those that it trained from its group's."""

@@ -29,7 +29,7 @@ from models.prng import server_stream
 from models.state import State
 from silos import limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
-from tasks.running.step import ClientStep
+from tasks.execution.task_types import ClientStep
 
 
 class UEFLAuthors(Method):

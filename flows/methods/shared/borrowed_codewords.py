@@ -13,7 +13,7 @@ from models.networks.deep_ensemble import each_made, plain
 from models.networks.wrappers.codebook_network import COUNT, OWN
 from models.state import Private
 from tasks.codebook_extend import borrow_words, codebook_extend
-from tasks.running.dealing import ForAll
+from tasks.execution.scheduling import ForAll
 from tasks.uncertainty_check import uncertainty_check
 
 Unseen = Literal["shared", "own", "union", "nearest"]

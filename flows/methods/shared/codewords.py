@@ -14,7 +14,7 @@ from models.networks.registry import Network
 from models.networks.wrappers.codebook_network import COUNT, SHARED, Quantised, most_segments
 from models.prng import server_stream
 from silos.errors import UserError
-from tasks.codebooks.token_centres import common_words, token_centres
+from tasks.codebook.token_kmeans import common_words, token_centres
 from tasks.messages import Doubts
 from tasks.uncertainty_check import uncertainty_check
 

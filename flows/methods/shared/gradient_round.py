@@ -8,7 +8,7 @@ from models.model import Model
 from models.networks.registry import learned
 from models.state import State, Weights
 from tasks.aggregate import aggregate
-from tasks.full_gradient import full_gradient
+from tasks.gradients import full_gradient
 
 
 def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Report]:

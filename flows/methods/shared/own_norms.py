@@ -8,7 +8,7 @@ from flows.round import Problem, Round
 from models.model import Model
 from models.prng import server_stream
 from models.state import Private, State, Weights
-from tasks.measure_norms import own_norms
+from tasks.batchnorm_statistics_task import own_norms
 from tasks.messages import Update
 
 SECTION = "norms"

@@ -5,8 +5,8 @@ from typing import Any
 
 from flows.experiment.scene import Scene
 from models.networks.wrappers.codebook_network import SHARED
-from tasks.codebooks.projection import plane, projection
-from tasks.recording.figures.run_figures import draw_codebook, draw_groups, draw_stages
+from tasks.codebook.projection import plane, projection
+from tasks.tracking.plots.run_figures import draw_codebook, draw_groups, draw_stages
 
 
 def stages(scene: Scene) -> Path:

@@ -13,7 +13,7 @@ from models.state import State
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
-from tasks.grouping.overlap import Overlapping, known
+from tasks.clustering.overlap_clustering import Overlapping, known
 from tasks.messages import RightRows
 from tasks.regroup import regroup, right_rows
 

@@ -15,10 +15,9 @@ from models.networks.wrappers.variational import Bias, is_gaussian, without
 from models.prng import server_stream
 from models.state import Private, State, Weights
 from silos.errors import UserError
+from tasks.expectation_propagation.client_update import POSTERIOR
+from tasks.expectation_propagation.server_update import absorb, absorb_apart, divide_out, withdraw
 from tasks.messages import SiteSteps
-from tasks.sites.absorb import absorb, absorb_apart, divide_out
-from tasks.sites.visit import POSTERIOR
-from tasks.sites.withdraw import withdraw
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"
 """What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server

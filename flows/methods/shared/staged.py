@@ -17,8 +17,8 @@ from models.networks.registry import Network
 from models.networks.wrappers.codebook_network import OWN, SHARED
 from models.state import Private, State, Weights
 from tasks.aggregate import aggregate
+from tasks.execution.task_types import ClientStep
 from tasks.local_train import local_train
-from tasks.running.step import ClientStep
 
 SECTION = "codewords"
 """Of a client's own words, in its store."""

@@ -12,7 +12,7 @@ from flows.round import Round
 from models.clustering import Assign, Overlap
 from models.model import Model
 from models.state import Weights
-from tasks.grouping.overlap import candidates, halves
+from tasks.clustering.overlap_clustering import candidates, halves
 from tasks.messages import LawFits, RightRows
 from tasks.regroup import fit_of_law, regroup
 

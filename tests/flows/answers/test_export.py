@@ -16,9 +16,9 @@ from models.networks.registry import build
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.recording import exported_files
-from tasks.recording.exported_files import CARD, write_exported
-from tasks.recording.json_files import write_json
+from tasks.tracking import exported_files
+from tasks.tracking.exported_files import CARD, write_exported
+from tasks.tracking.json_io import write_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
 

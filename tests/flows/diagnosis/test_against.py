@@ -10,8 +10,9 @@ from flows.diagnosis.against import examined_against
 from models.shift import findings
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
-from tasks.diagnosis import compare_silos, pace
-from tasks.running.runner import PlainRunner
+from tasks.diagnosis import compare_silos
+from tasks.diagnosis import compare_silos as pace
+from tasks.execution.runner import PlainRunner
 
 NAMED = [{"name": "heart", "low": -5, "high": 5}, {"name": "lung", "low": -5, "high": 5}]
 

@@ -17,8 +17,8 @@ from flows.diagnosis import recorded
 from flows.experiment.project import Project
 from flows.partition import make
 from silos.errors import UserError
-from tasks.recording.json_files import finite
-from tasks.recording.mlflow_store.connection import connect
+from tasks.tracking.json_io import finite
+from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.slow
 

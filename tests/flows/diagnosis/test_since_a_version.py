@@ -11,8 +11,8 @@ import pytest
 from flows.console.printing import diagnosis_printing
 from flows.console.printing.literal_text import PlainConsole
 from flows.diagnose import diagnose
-from tasks.recording.json_files import finite
-from tasks.recording.mlflow_store.connection import connect
+from tasks.tracking.json_io import finite
+from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ import numpy as np
 from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
 
 FEATURES, CLASSES, CELLS = 2, 2, 33
 MOMENTS = 4 * (1 + CLASSES + FEATURES * (CLASSES + 1) * 5)

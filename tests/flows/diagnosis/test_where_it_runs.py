@@ -8,7 +8,7 @@ import pytest
 
 from flows.diagnose import diagnose, examined
 from flows.diagnosis.against import examined_against
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
 
 pytestmark = pytest.mark.slow
 

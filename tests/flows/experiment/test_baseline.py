@@ -8,7 +8,7 @@ import pytest
 from flows.experiment.baseline import against_baseline, baseline, scored_baseline
 from flows.experiment.project import Project
 from silos.client_store import PrivateStore
-from tasks.scoring.evaluate import OUTCOMES
+from tasks.evaluation.evaluate import OUTCOMES
 
 # by client: labels of training rows, then of test rows. Over all training rows of clients that train, "no" is the commonest
 # class, though two of these three clients have more of "yes"; the client that is held out has most of "else"

@@ -9,9 +9,9 @@ from models.metrics.task_metrics import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
-from tasks.recording.mlflow_names import fault
-from tasks.recording.round_metrics import by_client
-from tasks.scoring.evaluate import evaluate
+from tasks.evaluation.evaluate import evaluate
+from tasks.tracking.name_rules import fault
+from tasks.tracking.result_tables import by_client
 
 DIGITS = {"name": "digits", "seed": 0, "source": {"kind": "digits"}}
 EQUAL = {"kind": "equal", "clients": 3}

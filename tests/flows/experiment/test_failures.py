@@ -24,11 +24,11 @@ from flows.experiment.user_method import MethodError
 from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.errors import UserError
-from tasks.recording.checkpoint import load_state
-from tasks.recording.json_files import unwritable, write_json
-from tasks.recording.mlflow_store.connection import connect
-from tasks.recording.mlflow_store.delivery import Delivery
-from tasks.running.workers import check
+from tasks.execution.workers import check
+from tasks.tracking.checkpoint import load_state
+from tasks.tracking.json_io import unwritable, write_json
+from tasks.tracking.mlflow_logging.async_logger import Delivery
+from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -434,7 +434,7 @@ def test_a_run_that_only_lacks_its_result_reports_the_best_round_as_before(play_
 
 def test_dask_that_is_not_installed_is_told_with_the_command_that_installs_it(monkeypatch):
     check("dask")
-    monkeypatch.setattr("tasks.running.workers._installed", lambda _: False)
+    monkeypatch.setattr("tasks.execution.workers._installed", lambda _: False)
     with pytest.raises(UserError, match=r"`pip install -c constraints\.txt -e '\.\[dask\]'` installs it"):
         check("dask")
     check("processes")

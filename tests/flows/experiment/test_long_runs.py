@@ -13,7 +13,7 @@ import pytest
 from flows.experiment.one_run.run_folder import RunFolder
 from models.metrics.task_metrics import QUANTITIES
 from silos.io.atomic_io import write_bytes
-from tasks.recording.result_tables import write_client_table
+from tasks.tracking.result_tables import write_client_table
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from flows.experiment.free_name import free_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from silos.errors import UserError
 from silos.io import locks
-from tasks.recording.mlflow_store.connection import connect
+from tasks.tracking.mlflow_logging.connection import connect
 
 OPEN = """
 from flows.console import screen

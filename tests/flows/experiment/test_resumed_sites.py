@@ -5,7 +5,7 @@ import pytest
 from flows.experiment.one_run.run_folder import RunFolder
 from flows.methods.shared.sites import SITES
 from flows.methods.virtual import Virtual
-from tasks.recording.checkpoint import Journal, load_state, save_state
+from tasks.tracking.checkpoint import Journal, load_state, save_state
 
 SETTINGS = (
     "training.rounds=5",

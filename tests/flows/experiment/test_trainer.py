@@ -24,10 +24,10 @@ from flows.params import EvaluationParams
 from flows.round import Round
 from models.state import State, Weights
 from silos.errors import UserError
-from tasks.recording.checkpoint import load_state
-from tasks.recording.json_files import read_json, write_json
-from tasks.recording.mlflow_store.connection import connect
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
+from tasks.tracking.checkpoint import load_state
+from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 

@@ -20,10 +20,10 @@ from models.training.engine import Training, train
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
+from tasks.execution.materialize import open_stacks
+from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages import FEW, Message, Numbers, Update
-from tasks.running.opening import open_stacks
-from tasks.running.step import step
 
 SIZES = {"lyon": 40, "oslo": 30, "rome": 23, "bonn": 9}
 

@@ -21,9 +21,9 @@ from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.errors import UserError
-from tasks.recording.checkpoint import load_state, save_state
-from tasks.recording.round_metrics import by_client, summary
-from tasks.scoring.evaluate import evaluate
+from tasks.evaluation.evaluate import evaluate
+from tasks.tracking.checkpoint import load_state, save_state
+from tasks.tracking.result_tables import by_client, summary
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from models.training.optimizers import Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.recording.checkpoint import load_state, save_state
-from tasks.recording.round_metrics import by_client, summary
-from tasks.running.opening import open_rows, open_weights
-from tasks.scoring.evaluate import evaluate
+from tasks.evaluation.evaluate import evaluate
+from tasks.execution.materialize import open_rows, open_weights
+from tasks.tracking.checkpoint import load_state, save_state
+from tasks.tracking.result_tables import by_client, summary
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}  # one row only; one class only
 ROWS = {"one_class": "same"}

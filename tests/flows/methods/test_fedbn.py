@@ -19,11 +19,11 @@ from models.training.batchnorm_statistics import statistics_of
 from silos.client_store import PrivateStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
-from tasks.measure_norms import common_norms
-from tasks.recording.checkpoint import load_state, save_state
-from tasks.recording.round_metrics import by_client
-from tasks.running.opening import open_weights
-from tasks.scoring.evaluate import evaluate
+from tasks.batchnorm_statistics_task import common_norms
+from tasks.evaluation.evaluate import evaluate
+from tasks.execution.materialize import open_weights
+from tasks.tracking.checkpoint import load_state, save_state
+from tasks.tracking.result_tables import by_client
 
 SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 8}
 NETWORK = NormalisedCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)

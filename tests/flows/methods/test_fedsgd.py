@@ -14,7 +14,7 @@ from models.networks.vision.resnet import Residual
 from models.prng import server_stream
 from models.training.optimizers import SGD, Adam
 from silos.storage.partition_store import open_client
-from tasks.recording.checkpoint import load_state, save_state
+from tasks.tracking.checkpoint import load_state, save_state
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 OPTIMISERS = [

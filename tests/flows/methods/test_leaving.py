@@ -14,9 +14,9 @@ from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
-from tasks.recording.checkpoint import load_state, save_state
-from tasks.running.opening import open_rows
-from tasks.sites.visit import POSTERIOR
+from tasks.execution.materialize import open_rows
+from tasks.expectation_propagation.client_update import POSTERIOR
+from tasks.tracking.checkpoint import load_state, save_state
 
 pytestmark = pytest.mark.slow
 

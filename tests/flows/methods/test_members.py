@@ -11,10 +11,10 @@ from models.training.engine import outcomes
 from models.training.optimizers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.recording.checkpoint import load_state, save_state
-from tasks.recording.round_metrics import by_client, summary
-from tasks.running.opening import open_rows, open_weights
-from tasks.scoring.evaluate import evaluate
+from tasks.evaluation.evaluate import evaluate
+from tasks.execution.materialize import open_rows, open_weights
+from tasks.tracking.checkpoint import load_state, save_state
+from tasks.tracking.result_tables import by_client, summary
 
 pytestmark = pytest.mark.slow
 

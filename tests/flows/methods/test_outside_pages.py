@@ -18,7 +18,7 @@ from models.state import Private
 from models.training.engine import Rows, train
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack, open_stack
-from tasks.running.opening import open_streams
+from tasks.execution.materialize import open_streams
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
 PLUGINS = load(Path(), sorted(PAGES.values()))

@@ -17,9 +17,9 @@ from models.prng import fold
 from models.training.optimizers import Adam
 from silos.client_store import PrivateStore
 from silos.errors import UserError
-from tasks.codebooks.projection import projection
-from tasks.recording.round_metrics import by_client
-from tasks.scoring.evaluate import evaluate
+from tasks.codebook.projection import projection
+from tasks.evaluation.evaluate import evaluate
+from tasks.tracking.result_tables import by_client
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from models.prng import server_stream
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
-from tasks.grouping.overlap import Overlapping, candidates
+from tasks.clustering.overlap_clustering import Overlapping, candidates
+from tasks.execution.materialize import open_weights
 from tasks.messages import RightRows
-from tasks.running.opening import open_weights
 
 pytestmark = pytest.mark.slow
 

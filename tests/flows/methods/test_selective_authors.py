@@ -12,7 +12,7 @@ from flows.methods.local_only import LocalOnly
 from models.training.optimizers import Adam
 from silos.cohort import Stack, open_stack
 from silos.errors import UserError
-from tasks.running.opening import open_weights
+from tasks.execution.materialize import open_weights
 
 pytestmark = pytest.mark.slow
 

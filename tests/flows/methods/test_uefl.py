@@ -19,10 +19,10 @@ from models.training.optimizers import SGD, Adam
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.errors import DivergedError, UserError
-from tasks.recording.checkpoint import load_state, save_state
-from tasks.recording.round_metrics import by_client
-from tasks.running.opening import open_rows, open_weights
-from tasks.scoring.evaluate import evaluate
+from tasks.evaluation.evaluate import evaluate
+from tasks.execution.materialize import open_rows, open_weights
+from tasks.tracking.checkpoint import load_state, save_state
+from tasks.tracking.result_tables import by_client
 
 pytestmark = pytest.mark.slow
 

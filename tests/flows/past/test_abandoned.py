@@ -15,8 +15,8 @@ from prefect.states import Running
 
 from flows.past.abandoned import OPEN, close_abandoned, delete_deployment, deployment_name
 from silos.io.locks import alone, hold
-from tasks.recording.json_files import write_json
-from tasks.recording.mlflow_store.connection import connect
+from tasks.tracking.json_io import write_json
+from tasks.tracking.mlflow_logging.connection import connect
 
 
 @flow

@@ -14,8 +14,8 @@ from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
-from tasks.diagnosis.tell_shift import summaries
-from tasks.running.runner import PlainRunner, Runner
+from tasks.diagnosis.report_summary import summaries
+from tasks.execution.runner import PlainRunner, Runner
 
 
 class Asked:

@@ -11,9 +11,9 @@ from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.client_store import PrivateStore
 from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
-from tasks.diagnosis.look_again import doubted, look_again
+from tasks.diagnosis.refine_pairs import doubted, look_again
+from tasks.execution.runner import PlainRunner
 from tasks.messages import ForeseenCounts
-from tasks.running.runner import PlainRunner
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ import os, pickle, signal, sys
 from pathlib import Path
 from silos.cohort import Cohort, Stack
 from silos.client_store import PrivateStore
-from tasks.diagnosis.tell_shift import tell_shift
+from tasks.diagnosis.report_summary import tell_shift
 synced, seen = os.fsync, 0
 
 def tell(moment, to):

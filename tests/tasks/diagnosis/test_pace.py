@@ -1,6 +1,6 @@
 """How far a comparison is, is said where it takes long, and only there."""
 
-from tasks.diagnosis.pace import Pace
+from tasks.diagnosis.compare_silos import Pace
 
 
 def said_of(seconds_a_step: float, steps: int = 12) -> list[str]:

@@ -10,12 +10,12 @@ from models.shift.client_summaries.model_predictions import JOINED, Design
 from silos.client_store import PrivateStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
-from tasks.diagnosis.own_rows import Mine
-from tasks.diagnosis.tell_foreseen import tell_foreseen
-from tasks.diagnosis.tell_models import second_half, tell_models
+from tasks.diagnosis.local_summary import Mine
+from tasks.diagnosis.report_models import second_half, tell_models
+from tasks.diagnosis.report_predictions import tell_foreseen
+from tasks.execution.materialize import open_rows
+from tasks.execution.runner import PlainRunner
 from tasks.messages import numbers_of
-from tasks.running.opening import open_rows
-from tasks.running.runner import PlainRunner
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
 

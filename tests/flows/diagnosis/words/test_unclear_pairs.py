@@ -7,7 +7,7 @@ from flows.diagnose import examined
 from flows.diagnosis.against import examined_against
 from flows.diagnosis.words.notes import notes
 from flows.diagnosis.words.version_sentences import sentences_of_versions
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
 
 FEATURES = [
     {"name": name, "kind": "categorical", "categories": [0, 1]} for name in ("smokes", "drives", "reads", "cooks")

@@ -14,7 +14,7 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.method import Report
 from flows.methods.fedavg import FedAvg
 from silos.errors import UserError
-from tasks.recording.checkpoint import Journal, load_state
+from tasks.tracking.checkpoint import Journal, load_state
 
 NAMES = [f"c{i:02d}" for i in range(20)]
 HALF = NAMES[::2]

@@ -13,7 +13,7 @@ from flows.experiment.calls.sampling import BySize, Called, Drawing, Sampler, Un
 from flows.experiment.one_run.run_folder import RunFolder
 from models.state import State
 from silos.errors import UserError
-from tasks.recording.checkpoint import Journal, load_state, save_state
+from tasks.tracking.checkpoint import Journal, load_state, save_state
 
 NAMES = [f"c{i:02d}" for i in range(20)]
 

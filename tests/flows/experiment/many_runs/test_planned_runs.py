@@ -9,7 +9,7 @@ from flows.console.printing.literal_text import PlainConsole
 from flows.console.progress_bar import Terminal
 from flows.experiment.many_runs.planned_runs import say_plan, unfinished
 from flows.experiment.project import Project
-from tasks.recording.json_files import write_json
+from tasks.tracking.json_io import write_json
 
 RUNS = ["fedavg-seed0", "fedavg-seed1", "local_only-seed0", "local_only-seed1"]
 RESULTS = {"fedavg-seed0": "8c1d", "fedavg-seed1": None, "local_only-seed0": "77fe"}  # Run ID in MLflow, if it has all

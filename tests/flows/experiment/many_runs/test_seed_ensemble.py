@@ -11,8 +11,8 @@ from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
 from flows.round import Round
 from models.state import State
-from tasks.recording.json_files import write_json
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
+from tasks.tracking.json_io import write_json
 
 ROUNDS, BEST = 3, 2
 

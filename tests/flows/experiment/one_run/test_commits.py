@@ -13,7 +13,7 @@ from flows.experiment.one_run.commits import Commits
 from flows.experiment.one_run.run_folder import Kept, RunFolder
 from models.state import State
 from silos.client_store import PrivateStore
-from tasks.recording.checkpoint import load_state
+from tasks.tracking.checkpoint import load_state
 
 NOTHING = Kept({})
 SHORT, LONG = 1e-9, 1e9  # seconds of a round, beside which a commit is long, and short

@@ -10,7 +10,7 @@ from flows.experiment.one_run.run_folder import RunFolder
 from models.metrics.task_metrics import QUANTITIES
 from models.state import State
 from silos.io.atomic_io import write_bytes, writing
-from tasks.recording.checkpoint import load_state
+from tasks.tracking.checkpoint import load_state
 
 ACCURACY = QUANTITIES["classification"]
 

@@ -18,7 +18,7 @@ from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from silos.standardizer import Scale
 from tasks.client_stats import STATISTICS
-from tasks.recording.json_files import write_json
+from tasks.tracking.json_io import write_json
 
 CLIENTS, ROWS, FEATURES = ("north", "south", "east"), 40, 4
 BOTH = ["model.inputs=standardise", "model.targets=standardise"]

@@ -11,7 +11,7 @@ from flows.experiment.scaling.run_notes import _MOST_ASKED, _spread, notes_of_be
 from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.io.atomic_io import write_bytes
-from tasks.running.runner import PlainRunner
+from tasks.execution.runner import PlainRunner
 
 FAR = 500 + np.random.default_rng(0).normal(size=(10, 5))
 

@@ -14,7 +14,7 @@ from models.statistics.feature_vector import compute, make
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.running.opening import open_weights
+from tasks.execution.materialize import open_weights
 
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west", "f": "west", "g": "north"}
 SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10, "f": 12, "g": 7}

@@ -1,0 +1,145 @@
+"""The server groups clients that are right on the same rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.clustering import Assign, Overlap, grouped, joined, largest_gap, overlaps, right_counts
+from tasks.execution.task_types import server_step
+from tasks.messages import RightRows
+
+_MOST_CUTS = 200  # thresholds that groups are made at: of 1,000 clients each takes about a second
+
+
+@dataclass(frozen=True)
+class Overlapping:
+    """Groups of names, the threshold that made them, and who was kept alone since its model is right on no row.
+
+    `within` is the least overlap of a pair in a group, `across` the largest of a pair that was parted; None without one.
+    Who was kept alone is in no pair.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    threshold: float
+    flagged: tuple[str, ...]
+    within: float | None
+    across: float | None
+
+
+def halves(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the rows that a threshold is chosen on, and of those that it is used on; of one row both are that row."""
+    order = np.random.default_rng(seed).permutation(rows)
+    return order[: max(rows // 2, 1)], order[rows // 2 :]
+
+
+@server_step
+def overlap(
+    answers: Sequence[RightRows],
+    rows: int,
+    kind: Overlap,
+    threshold: float | None,
+    assign: Assign,
+    seed: int | None = None,
+) -> Overlapping:
+    """All clients that answered, in groups; without a threshold it is that of the largest gap.
+
+    With a seed groups are made on one half of the rows, since the threshold was found on the other (see `halves`): what was
+    chosen is not judged by itself. ValueError with neither.
+    """
+    names, bits = known(answers)
+    if seed is not None:
+        first, second = halves(rows, seed)
+        chosen, bits, rows = _of_rows(bits, first), _of_rows(bits, second), len(second)
+        if threshold is None:
+            threshold = largest_gap(overlaps(chosen[right_counts(chosen) > 0], len(first), kind))
+    if threshold is None:
+        raise ValueError("a threshold that is not given is found on one half of the rows: give a seed")
+    likeness = overlaps(bits, rows, kind)
+    dead = right_counts(bits) == 0  # like each other, where equal bits count, and good for nothing
+    places = np.flatnonzero(~dead)
+    living = likeness[np.ix_(places, places)]
+    made = grouped(living, threshold, assign)
+    groups = sorted([*(places[group].tolist() for group in made), *([at] for at in np.flatnonzero(dead).tolist())])
+    return Overlapping(
+        tuple(tuple(names[at] for at in group) for group in groups),
+        threshold,
+        tuple(names[at] for at in np.flatnonzero(dead)),
+        *_margins(living, made),
+    )
+
+
+@server_step
+def candidates(
+    answers: Sequence[RightRows], rows: int, kind: Overlap, assign: Assign, seed: int, most: int = 20
+) -> list[tuple[float, tuple[tuple[str, ...], ...]]]:
+    """Thresholds from the least on with the groups that each makes on the half that thresholds are chosen on.
+
+    One of all thresholds that make the same groups, half-way between two overlaps of pairs; of more than `most` so many,
+    evenly by rank. Clients that are right on no row are in none. Of many pairs not every threshold is looked at, but
+    _MOST_CUTS, evenly by value: no gap that is wider is missed.
+    """
+    names, bits = known(answers)
+    first, _ = halves(rows, seed)
+    chosen = _of_rows(bits, first)
+    alive = np.flatnonzero(right_counts(chosen) > 0)
+    likeness = overlaps(chosen[alive], len(first), kind)
+    values = np.unique(likeness[np.triu_indices(len(alive), 1)])
+    between = [0.0, *((values[:-1] + values[1:]) / 2).tolist(), 1.0]
+    made: dict[tuple[tuple[str, ...], ...], float] = {}
+    if len(between) > _MOST_CUTS:
+        between = [between[at] for at in np.unique(np.searchsorted(between, np.linspace(0, 1, _MOST_CUTS)))]
+    for threshold in between:
+        groups = tuple(tuple(names[alive[at]] for at in group) for group in grouped(likeness, threshold, assign))
+        made.setdefault(groups, threshold)
+    ranked = sorted((threshold, groups) for groups, threshold in made.items())
+    places = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
+    return [ranked[at] for at in places.tolist()]
+
+
+@server_step
+def admit(
+    newcomers: Sequence[RightRows],
+    groups: Sequence[Sequence[str]],
+    members: RightRows,
+    rows: int,
+    kind: Overlap,
+    threshold: float,
+) -> list[list[str]]:
+    """The groups with each newcomer in the one that it fits, or in one of its own; nobody else moves.
+
+    `members` is what those in the groups told.
+    """
+    made = [list(group) for group in groups]
+    names, bits = list(members.clients), members.bits.numpy()
+    for name, mine in zip(*known(newcomers), strict=True):
+        likeness = np.where(bits.any(1), overlaps(mine[None], rows, kind, bits)[0], -np.inf)
+        at = joined(likeness, [[names.index(member) for member in group] for group in made], threshold)
+        if at is None or not mine.any():
+            made.append([name])
+        else:
+            made[at].append(name)
+        names, bits = [*names, name], np.concatenate([bits, mine[None]])
+    return made
+
+
+def known(answers: Sequence[RightRows]) -> tuple[list[str], np.ndarray]:
+    """Names, sorted, and their bits (names, bytes): the order of listing and of stacks is nothing."""
+    bits = {client: answer.bits[at].numpy() for answer in answers for at, client in enumerate(answer.clients)}
+    names = sorted(bits)
+    return names, np.stack([bits[name] for name in names])
+
+
+def _of_rows(bits: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The bits of these rows."""
+    return np.packbits(np.unpackbits(bits, axis=1)[:, np.sort(places)], axis=1)
+
+
+def _margins(likeness: np.ndarray, groups: Sequence[Sequence[int]]) -> tuple[float | None, float | None]:
+    label = np.zeros(len(likeness), np.int64)
+    for number, group in enumerate(groups):
+        label[list(group)] = number
+    first, second = np.triu_indices(len(likeness), 1)
+    same, values = label[first] == label[second], likeness[first, second]
+    within, across = values[same], values[~same]
+    return (float(within.min()) if len(within) else None), (float(across.max()) if len(across) else None)

@@ -1,0 +1,121 @@
+"""Words for all clients, from what each tells of its features: centres, none of them of a few rows only.
+
+The tokens of clients' rows: their features in pieces as long as a word.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.model import Model
+from models.networks.network import Member
+from models.networks.wrappers.codebook_network import centres, centres_of_many
+from models.prng import client_streams
+from models.state import Weights
+from models.training.engine import Training
+from models.training.execution_plan import Kind, resolve
+from silos.client_store import PrivateStore
+from silos.cohort import Cohort, Stack
+from silos.errors import DivergedError
+from tasks.execution.materialize import different, open_rows, open_weights
+from tasks.execution.task_types import server_step, step
+from tasks.messages import LEAST_ROWS, Centres
+
+_ROWS_AT_ONCE = 256
+
+
+def tokens_of(
+    cohort: Cohort,
+    stack: Stack,
+    one: Member,
+    weights: Weights,
+    context: Weights,
+    engine: Kind,
+    device: str,
+    split: str = "train",
+) -> dict[str, np.ndarray]:
+    """Client to the tokens (tokens, d) of its rows in one member, by the running statistics and without dropout."""
+    network, plan = one.network, resolve(one.network, engine)
+    rows = open_rows(cohort.silos, stack, split, device)
+    parts = []
+    with torch.no_grad():
+        for at in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
+            z = plan.features(weights, context, rows.x[:, at : at + _ROWS_AT_ONCE])
+            parts.append(network.cut(z).cpu())
+    tokens = torch.cat(parts, 1)
+    counts = (rows.counts * network.tokens).tolist()
+    return {c: tokens[at, : counts[at]].numpy() for at, c in enumerate(stack.clients)}
+
+
+@contextmanager
+def named(cohort: Cohort, client: str) -> Iterator[None]:
+    """Whose features are no numbers."""
+    try:
+        yield
+    except ValueError as error:
+        raise DivergedError(f"client {client} of {cohort.silos.folder}: {error}.") from None
+
+
+@step
+def token_centres(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    words: int,
+    seed: int,
+    round: int,
+    device: str = "cpu",
+) -> list[Centres]:
+    """One record a stack and member: centres of each client's training tokens, and the tokens of each centre.
+
+    None stands for tokens of fewer different rows than LEAST_ROWS, and a client of fewer rows tells none.
+    """
+    messages = []
+    for stack in cohort.stacks:
+        weights, context = open_weights(model, stack, private, device)
+        streams = client_streams(seed, stack.clients, round, "token_centres")
+        for one in model.network.singles:
+            arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
+            pairs = centres_to_tell(cohort, stack, *arguments, words, "train", training.engine, device)
+            centre, weight = zip(*pairs, strict=True)
+            messages.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
+    return messages
+
+
+def centres_to_tell(
+    cohort: Cohort,
+    stack: Stack,
+    one: Member,
+    weights: Weights,
+    context: Weights,
+    seeds: Sequence[int],
+    words: int,
+    split: str,
+    engine: Kind,
+    device: str,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What each client may tell of its features in one member: centres (words, d) and how many tokens each is of."""
+    tokens = tokens_of(cohort, stack, one, weights, context, engine, device, split)
+    x, pairs = open_rows(cohort.silos, stack, split, device).x, []
+    for at, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
+        rows = len(tokens[client]) // one.network.tokens
+        owner = different(x[at, :rows]).repeat(one.network.tokens)
+        with named(cohort, client):
+            pairs.append(centres_of_many(tokens[client], owner, words, seed & 0x7FFFFFFF, LEAST_ROWS))
+    return pairs
+
+
+@server_step
+def common_words(messages: Sequence[Centres], words: int, seed: int) -> Tensor:
+    """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
+
+    There are none if none are wanted, or if nobody tells any centres.
+    """
+    of = {c: (x, w) for m in messages for c, x, w in zip(m.clients, m.centres, m.weights, strict=True)}
+    clients = sorted(of)
+    together, weight = (np.concatenate([of[c][part] for c in clients]) for part in (0, 1))
+    return torch.from_numpy(centres(together, words, seed, weight)[0] if words and len(together) else together[:0])

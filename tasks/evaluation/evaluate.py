@@ -1,0 +1,118 @@
+"""A model is scored on each client's own rows, there.
+
+Each client of a cohort says how unsure several models are together: a deep ensemble.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from models.metrics.task_metrics import QUANTITIES, Task
+from models.metrics.uncertainty import Predictive, doubts, predictive
+from models.model import Model
+from models.training.engine import Metric, Training, outcomes
+from silos.client_store import PrivateStore
+from silos.cohort import Cohort, Silos, Stack
+from tasks.execution.materialize import open_rows, open_weights
+from tasks.execution.task_types import step
+from tasks.messages import Doubts, Scores
+
+OUTCOMES = "outcomes"
+Measures = Mapping[str, Tensor]
+
+
+@step
+def evaluate(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    splits: tuple[str, ...] = ("validation", "test"),
+    device: str = "cpu",
+    keep_outcomes: bool = False,
+    metrics: Mapping[str, Metric] | None = None,
+) -> list[Scores]:
+    """One record a stack and split; `keep_outcomes` lets each client keep each row's outcome, for paired comparisons.
+
+    `metrics` are measures of a row besides those of the objective, by name.
+    """
+    scores = []
+    for stack in cohort.stacks:
+        weights, context = open_weights(model, stack, private, device)
+        same = not model.is_personal
+        for split in splits:
+            rows = open_rows(cohort.silos, stack, split, device)
+            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same, metrics)
+            measures = _in_units_of_y(found, cohort.silos)
+            kept = _keep(stack, measures, training.objective.task, private) if keep_outcomes else {}
+            scores.append(_scores(stack, split, rows.counts, measures, kept))
+    return scores
+
+
+@step
+def evaluate_constant(cohort: Cohort, answer: float, private: PrivateStore) -> list[Scores]:
+    """Score one answer, the code of a class or a number in units of y, on each client's test rows; one record a stack.
+
+    Each client keeps the outcomes of its rows, for paired comparisons.
+    """
+    scores, task = [], cohort.silos.manifest.task
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, "test", "cpu")
+        real = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
+        if task == "classification":
+            measures = {"correct": (rows.y == int(answer)) & real}
+        else:
+            measures = {"squared_error": (rows.y.double() - answer) ** 2 * real}
+        scores.append(_scores(stack, "test", rows.counts, measures, _keep(stack, measures, task, private)))
+    return scores
+
+
+def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
+    """Squared errors of scaled targets as those of the targets themselves; the loss stays as it is trained on."""
+    if silos.scaling.targets is None:
+        return measures
+    return {**measures, "squared_error": measures["squared_error"] * silos.scaling.unit**2}
+
+
+def _keep(stack: Stack, measures: Measures, task: Task, private: PrivateStore) -> dict[str, str]:
+    """Right or wrong as a byte a row, a squared error as it was computed."""
+    name = QUANTITIES[task].outcome
+    kept = measures[name][: len(stack.clients)].cpu()
+    return private.save(OUTCOMES, stack.clients, {name: (kept.byte() if kept.dtype == torch.bool else kept).numpy()})
+
+
+def _scores(stack: Stack, split: str, count: Tensor, measures: Measures, kept: dict[str, str]) -> Scores:
+    places = slice(len(stack.clients))
+    sums = {name: (t if t.dtype == torch.bool else t.double()).sum(1)[places].cpu() for name, t in measures.items()}
+    return Scores(stack.clients, split, count[places].cpu(), sums, kept)
+
+
+@step
+def ensemble_check(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: PrivateStore,
+    members: Sequence[tuple[Model, PrivateStore]],
+    split: str = "test",
+    device: str = "cpu",
+) -> list[Doubts]:
+    """One record a stack: numbers of each client, of the mean prediction of the members (Lakshminarayanan et al. 2017).
+
+    Every member brings the store in which its clients keep what is private to it; dropout is off.
+    """
+    messages = []
+    for stack in cohort.stacks:
+        rows = open_rows(cohort.silos, stack, split, device)
+        said = []
+        for member, store in members:
+            weights, context = open_weights(member, stack, store, device)
+            said.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
+        mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*said, strict=True)))
+        numbers = doubts(mean, rows.y, rows.counts)
+        places = slice(len(stack.clients))
+        messages.append(
+            Doubts(stack.clients, split, rows.counts[places].cpu(), {n: v[places].cpu() for n, v in numbers.items()})
+        )
+    return messages

@@ -1,0 +1,143 @@
+"""Workers of a Dask cluster: one that is there already, or processes of this machine."""
+
+import logging
+import os
+import urllib.request
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any
+
+import torch
+from prefect import Task
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
+from prefect.settings import PREFECT_API_URL
+from prefect.task_runners import TaskRunner
+
+from silos.errors import UserError
+from tasks.execution.worker_pools import Call, Say, Workers
+
+PATIENCE = 10.0  # seconds for a scheduler to answer, and then for its workers to come
+
+_QUIET = {
+    "DASK_LOGGING__DISTRIBUTED": "critical",
+    "DASK_DISTRIBUTED__ADMIN__LARGE_GRAPH_WARNING_THRESHOLD": "1TB",  # weights travel with a task, and may be large
+}
+os.environ.update({k: v for k, v in _QUIET.items() if k not in os.environ})
+
+from distributed import WorkerPlugin  # noqa: E402
+from distributed.scheduler import KilledWorker  # noqa: E402
+from prefect_dask import DaskTaskRunner  # noqa: E402
+
+
+class DaskWorkers(Workers):
+    """Dask runs a dead worker's tasks again by itself."""
+
+    far = True
+
+    def __init__(self, count: int, say: Say, address: str | None) -> None:
+        super().__init__(count, say)
+        self._address = address
+
+    def run(self, task: Task, calls: Sequence[Call]) -> list[Any]:
+        """See Workers; UserError if the cluster is gone, or its workers die again and again."""
+        try:
+            return super().run(task, calls)
+        except KilledWorker:
+            raise UserError(
+                f"Dask's workers died again and again in {task.name}, most likely because memory ran out; "
+                "lower runner.workers, and --resume goes on after the last whole round."
+            ) from None
+        except (CancelledError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # a file's, from inside the task
+            raise UserError(
+                f"the Dask cluster{self._at()} is gone; start it again, and --resume goes on after the last whole round."
+            ) from None
+
+    def close(self) -> None:
+        """See Workers; they tell Prefect of their last tasks first."""
+        if self._runner is not None:
+            with suppress(Exception):
+                self._runner.client.run(_tell_prefect)  # type: ignore[attr-defined]
+        self.kill()
+
+    def kill(self) -> None:
+        """See Workers; those that were there before stay."""
+        with suppress(TimeoutError):
+            super().close()
+
+    def _make(self) -> TaskRunner:
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        options = {"timeout": PATIENCE, "name": "siloflow"}
+        if self._address is not None:
+            return DaskTaskRunner(address=self._address, client_kwargs=options)
+        cluster = {
+            "n_workers": self.count,
+            "threads_per_worker": 1,
+            "host": "127.0.0.1",
+            "dashboard_address": None,
+            "scheduler_kwargs": {"dashboard_address": "127.0.0.1:0"},  # it serves its health also without a dashboard
+            "silence_logs": logging.CRITICAL,
+            "memory_limit": 0,  # a worker that pauses when memory is short would wait for ever
+        }
+        return DaskTaskRunner(cluster_class="distributed.LocalCluster", cluster_kwargs=cluster, client_kwargs=options)
+
+    def _started(self) -> TaskRunner:
+        if self._runner is None:
+            api = PREFECT_API_URL.value()
+            client = self._connected(super()._started())
+            try:
+                client.wait_for_workers(1, timeout=PATIENCE)
+                client.register_plugin(_Ready(api))
+            except TimeoutError:
+                raise UserError(f"the Dask cluster{self._at()} has no workers; {self._start('dask worker')}") from None
+            except ConnectionRefusedError:
+                raise UserError(
+                    f"the Dask workers{self._at()} cannot reach Prefect's API at {api}; "
+                    "start a Prefect server that all machines reach, and set PREFECT_API_URL."
+                ) from None
+            except Exception as error:
+                raise UserError(
+                    f"the Dask workers{self._at()} are not fit for siloflow ({error}); start them in its environment."
+                ) from None
+        assert self._runner is not None
+        return self._runner
+
+    def _connected(self, runner: TaskRunner) -> Any:
+        """The client; with it a cluster of our own starts."""
+        try:
+            return runner.client  # type: ignore[attr-defined]
+        except OSError:
+            self.kill()
+            raise UserError(f"no Dask scheduler answers{self._at()}; {self._start('dask scheduler')}") from None
+
+    def _at(self) -> str:
+        return "" if self._address is None else f" at runner.address {self._address}"
+
+    def _start(self, command: str) -> str:
+        return f"`{command}` starts one, and address null starts a cluster on this machine."
+
+
+async def _tell_prefect() -> None:
+    answer = EventsWorker.drain_all(timeout=PATIENCE)
+    if isinstance(answer, Awaitable):
+        await answer
+
+
+class _Ready(WorkerPlugin):
+    """Makes a worker fit for steps, also one that starts later."""
+
+    def __init__(self, api: str | None) -> None:
+        self.name = "siloflow"
+        self._api = api
+
+    def setup(self, worker: Any) -> None:
+        """One torch thread; and Prefect is told by way of this command's server, not of one that used the worker before."""
+        torch.set_num_threads(1)
+        try:
+            urllib.request.urlopen(f"{self._api}/health", timeout=PATIENCE).close()
+        except OSError:
+            raise ConnectionRefusedError(self._api) from None
+        EventsWorker.set_client_override(PrefectEventsClient, api_url=self._api)

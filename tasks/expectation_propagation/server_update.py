@@ -1,0 +1,121 @@
+"""The server takes in what visited clients sent, or takes out what those who leave had sent.
+
+Clients that leave for good tell what to divide out of what the server knows: their sites.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from models.gaussians import PRECISION
+from models.model import Model
+from models.state import Private, Weights
+from silos.client_store import PrivateStore
+from silos.cohort import Cohort
+from tasks.execution.materialize import open_private
+from tasks.execution.task_types import server_step, step
+from tasks.local_train import weighted_sum
+from tasks.messages import SiteSteps, SitesWithdrawn
+
+_HALVINGS = 10
+
+
+@server_step
+def absorb(messages: Sequence[SiteSteps] | Sequence[SitesWithdrawn], known: Weights) -> dict[str, Tensor]:
+    """What the server knows, with every step added: natural parameters, and plain weights with theirs in float64."""
+    after = {name: now.double() for name, now in known.items()}
+    for message in messages:
+        after |= {name: after[name] + step for name, step in message.sums.items()}
+    return {name: after[name].to(now.dtype) for name, now in known.items()}
+
+
+class Absorbed(NamedTuple):
+    """What the server knows and the sites that it holds, (clients, ...), after steps of which `damping` was taken."""
+
+    known: dict[str, Tensor]
+    sites: dict[str, Tensor]
+    damping: float
+
+
+@server_step
+def absorb_apart(
+    messages: Sequence[SiteSteps],
+    known: Weights,
+    sites: Weights,
+    place: Mapping[str, int],
+    least: float | None,
+    kept: float = 1.0,
+) -> Absorbed:
+    """`absorb` where the server holds the sites, which may have negative precisions.
+
+    place: client to its place in `sites`. `least`: of the steps the largest share of 1, 1/2 ... 1/1024 is taken that leaves
+    the server, and the server without any one site, that precision everywhere; none of them if there is no such share. None
+    takes them whole. `kept`: the share of its step by which a site changes; other than 1 it breaks s = prior * sites.
+    """
+    steps = {name: torch.zeros_like(site) for name, site in sites.items()}
+    points = {name: now.double() for name, now in known.items() if name not in sites}
+    for message in messages:
+        at = [place[client] for client in message.clients]
+        for name, step in message.steps.items():
+            steps[name][at] += step
+        points = {name: now + message.sums[name] for name, now in points.items()}
+    damping = 1.0 if least is None else _admissible(known, sites, steps, least)
+    if not damping:
+        return Absorbed(dict(known), dict(sites), 0.0)
+    after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
+    after |= {
+        name: (known[name] + damping * (now - known[name].double())).to(known[name].dtype)
+        for name, now in points.items()
+    }
+    return Absorbed(after, {name: site + kept * damping * steps[name] for name, site in sites.items()}, damping)
+
+
+@server_step
+def divide_out(
+    clients: Sequence[str], known: Weights, sites: Weights, place: Mapping[str, int], least: float | None
+) -> Absorbed:
+    """What the server knows without the sites of these clients, where it holds them; `place` and `least` as above.
+
+    What cannot be taken out stays with the site.
+    """
+    steps = {name: torch.zeros_like(site) for name, site in sites.items()}
+    at = [place[client] for client in clients]
+    for name, step in steps.items():
+        step[at] = -sites[name][at]
+    damping = 1.0 if least is None else _admissible(known, sites, steps, least)
+    after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
+    left = {name: site + damping * steps[name] for name, site in sites.items()}
+    return Absorbed({**known, **after}, left, damping)
+
+
+def _admissible(known: Weights, sites: Weights, steps: Weights, least: float) -> float:
+    """The largest share of the steps after which every precision is at least so much; 0 if none is."""
+    for halving in range(_HALVINGS + 1):
+        share = 2.0**-halving
+        if all(
+            _lowest(known[name], sites[name], steps[name], share) >= least for name in sites if name.endswith(PRECISION)
+        ):
+            return share
+    return 0.0
+
+
+def _lowest(known: Tensor, sites: Tensor, steps: Tensor, share: float) -> float:
+    """Of the server's precision and of all cavities'."""
+    after = known + share * steps.sum(0)
+    cavities = after - sites - share * steps
+    return min(float(after.min()), float(cavities.min()))
+
+
+@step
+def withdraw(cohort: Cohort, model: Model, private: PrivateStore, device: str = "cpu") -> list[SitesWithdrawn]:
+    """One message a stack; the model's context is where its clients keep their sites. No rows are opened."""
+    messages = []
+    for stack in cohort.stacks:
+        sites = open_private(cast(Private, model.context), stack, private, device)
+        count = len(stack.clients)
+        back = -torch.ones(count, dtype=torch.float64)
+        sums = {name: weighted_sum(site[:count].cpu(), back) for name, site in sites.items()}
+        messages.append(SitesWithdrawn(stack.clients, sums))
+    return messages

@@ -1,0 +1,30 @@
+"""Each client of a cohort sends weights that it kept, when the server has decided with whose they are averaged."""
+
+from collections.abc import Mapping
+
+from models.model import Model
+from silos.client_store import PrivateStore
+from silos.cohort import Cohort
+from tasks.execution.materialize import open_stacks
+from tasks.execution.task_types import step
+from tasks.local_train import shares_of, weighted_sum
+from tasks.messages import Sent
+
+
+@step
+def send(
+    cohort: Cohort,
+    model: Model,
+    private: PrivateStore,
+    device: str = "cpu",
+    shares: Mapping[str, float] | None = None,
+) -> list[Sent]:
+    """One record a stack: the model's personal weights, times training rows or, where there are some, times shares."""
+    sent = []
+    for stack, rows, weights, _ in open_stacks(cohort, model, private, "train", device):
+        counts, places = rows.counts.cpu(), slice(len(stack.clients))
+        share = None if shares is None else shares_of(stack.clients, shares, len(counts))
+        sums = {name: weighted_sum(w.cpu(), counts if share is None else share) for name, w in weights.items()}
+        told = None if share is None else share[places]
+        sent.append(Sent(stack.clients, counts[places], sums, shares=told))
+    return sent

@@ -1,0 +1,177 @@
+"""The logged model: MLflow's pyfunc over safetensors, JSON and an archive of code; no pickle.
+
+The archive is a zip that Python imports from. It holds `models/` under a name that includes a hash of the code: so a model
+loads where siloflow is not installed, in a program with its own package `models`, and together with a model that another
+version of siloflow has logged.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+import mlflow
+import numpy as np
+import pandas as pd
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
+from mlflow.types.schema import AnyType
+from safetensors.torch import save_file
+
+import models
+from models.served_model import of_classes
+from tasks.tracking.mlflow_logging.connection import as_current
+
+_ANSWERS = {
+    "classification": {"label": "string", "probability": "float", "entropy": "float"},
+    "regression": {"prediction": "float"},
+}
+
+_PROGRAM = '''"""Runs siloflow's models, which are in the archive `code`, with the logged weights."""
+
+import importlib
+import json
+import sys
+
+from mlflow.exceptions import MlflowException
+from mlflow.models import set_model
+from mlflow.pyfunc import PythonModel
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+
+class Loaded:
+    def load_context(self, context):
+        weights, archive = context.artifacts["weights"], context.artifacts["code"]
+        sys.path.insert(0, archive)
+        try:
+            served = importlib.import_module("{package}.served_model")
+        finally:
+            sys.path.remove(archive)
+        with safe_open(weights, framework="pt") as file:
+            card = json.loads(file.metadata()["card"])
+        self.answering = served.Answering(card, load_file(weights))
+
+    def predict(self, context, model_input, params=None):
+        try:
+            return self.answering.answer(model_input, params or {{}})
+        except ValueError as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from None
+
+
+class Served(Loaded, PythonModel):
+    """`predict` is inherited: MLflow demands type hints of a class that defines it, and has none for an array."""
+
+
+set_model(Served())
+'''
+
+
+def log_once(client: Any, run_id: str, model: Mapping[str, Any]) -> str:
+    """Logs the model to its run unless it is there whole; its id. `model`: uri, name, card, shared, personal, tags."""
+    run = client.get_run(run_id)
+    known = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    for one in known:
+        if one.status == "READY":
+            return str(one.model_id)
+    for one in known:  # its upload was cut
+        client.delete_logged_model(one.model_id)
+    card = model["card"]
+    columns = {**_ANSWERS[card["task"]], **dict.fromkeys(of_classes(card["classes"]), "float")}
+    signature = ModelSignature(
+        inputs=_inputs(card),
+        outputs=Schema([ColSpec(kind, name) for name, kind in columns.items()]),
+        # MLflow ignores params that are not in the signature; the model refuses those that it does not take
+        params=ParamSchema(
+            [
+                ParamSpec("client", "string", ""),
+                ParamSpec("statistics", "double", [], (-1,)),
+                ParamSpec("made_as", "string", ""),
+            ]
+        ),
+    )
+    tensors = {f"shared/{k}": t for k, t in model["shared"].items()}
+    tensors |= {f"personal/{k}": t for k, t in model["personal"].items()}
+    kept = ("method", "data_version")
+    tags = {name: value for name, value in run.data.tags.items() if name in kept or name.startswith("mlflow.source.")}
+    with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
+        weights, program, code = (Path(folder) / name for name in ("weights.safetensors", "served.py", "code.zip"))
+        save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
+        package = _write_code(code)
+        program.write_text(_PROGRAM.format(package=package))
+        try:
+            logged = mlflow.pyfunc.log_model(
+                name=re.sub(r"[/:.%\"']", "_", model["name"]),  # MLflow does not accept these characters in a name
+                python_model=str(program),
+                artifacts={"weights": str(weights), "code": str(code)},
+                tags={**tags, **model["tags"]},
+                signature=signature,
+                input_example=_example(card),
+                pip_requirements=[
+                    f"{name}=={version(name).split('+')[0]}" for name in ("torch", "numpy", "pandas", "safetensors")
+                ],
+            )
+        finally:  # MLflow runs a model to log it
+            for module in [module for module in sys.modules if module.split(".")[0] == package]:
+                del sys.modules[module]
+    return str(logged.model_id)
+
+
+def _inputs(card: Mapping[str, Any]) -> Schema:
+    """Return what MLflow checks and casts before the model sees rows; the model checks the rest.
+
+    MLflow casts JSON without a word: 0.5 to the uint8 0, null to false and to the text None. Such types are left open.
+    """
+    if card["columns"] is not None:
+        return Schema([ColSpec(_column_type(column), column["name"]) for column in card["columns"]])
+    if card["dtype"] == "uint8":
+        return Schema([TensorSpec(np.dtype(object), (-1,))])  # accepts every array
+    return Schema([TensorSpec(np.dtype(card["dtype"]), (-1, *card["shape"]))])
+
+
+def _column_type(column: Mapping[str, Any]) -> Any:
+    if column["kind"] == "number":
+        return "double"
+    if column["kind"] == "boolean" or any(_is_code(value) for value in column["values"]):
+        return AnyType()
+    return "string"
+
+
+def _is_code(text: str) -> bool:
+    """Whether users may write the value of a text column as a number or a truth, or MLflow would take null for it."""
+    try:
+        float(text)
+    except ValueError:
+        return text.lower() in ("true", "false", "none")
+    return True
+
+
+def _example(card: Mapping[str, Any]) -> Any:
+    """Return rows of zeros, and of the first value of a text column: MLflow shows them to everyone who sees the model."""
+    if card["columns"] is None:
+        return np.zeros((2, *card["shape"]), card["dtype"])
+    first = {"number": 0.0, "boolean": False}
+    return pd.DataFrame(
+        {
+            column["name"]: [column["values"][0] if "values" in column else first[column["kind"]]]
+            for column in card["columns"]
+        }
+    )
+
+
+def _write_code(path: Path) -> str:
+    """Write `models/` as an archive, the same bytes for the same code; return the name of its package."""
+    source = Path(models.__path__[0])
+    files = {path.relative_to(source).as_posix(): path.read_bytes() for path in sorted(source.rglob("*.py"))}
+    digest = sha256(b"\0".join(name.encode() + b"\0" + text for name, text in files.items())).hexdigest()
+    package = f"siloflow_models_{digest[:8]}"
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(ZipInfo(f"{package}/{name}"), text, ZIP_DEFLATED)
+    return package

@@ -1,0 +1,39 @@
+"""Right answers by class against a count by hand."""
+
+import numpy as np
+import pytest
+
+from flows.experiment.many_runs.paired_runs import counted
+from silos.client_store import PrivateStore
+from silos.cohort import open_common
+from tasks.evaluation.evaluate import OUTCOMES
+from tasks.execution.runner import PlainRunner
+
+LABELS = {"a": [0, 0, 1, 2] * 3, "b": [2, 2, 1, 2] * 3, "few": [1, 1, 2, 0] * 3}
+RIGHT = {"a": [1, 0, 1, 1] * 3, "b": [0, 1, 0, 1] * 3, "few": [1] * 12}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_rows(workers, write_silos, tmp_path):
+    """A client with four different rows, three times each, would tell their labels."""
+
+    def rows_of(client, total):
+        x = np.random.default_rng(0).normal(size=(4 if client == "few" else total, 2))
+        return np.resize(x, (total, 2)), np.concatenate([[0, 1], LABELS[client]])
+
+    silos = write_silos(dict.fromkeys(LABELS, 2), validation=0, test=12, rows_of=rows_of)
+    store = PrivateStore(str(tmp_path / "own"))
+    kept = np.array([[*RIGHT[client], 1, 1] for client in ("b", "a", "few")], np.uint8)  # two of padding
+    refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
+    found = counted(PlainRunner(workers), silos, (store, refs))
+    assert found == {"0": [3, 6], "1": [3, 6], "2": [9, 12]}
+
+
+def test_common_rows_count_once_for_every_client(write_silos, tmp_path):
+    silos = write_silos({"a": 2, "b": 2}, validation=0, test=6, common=["test"])
+    store = PrivateStore(str(tmp_path / "own"))
+    right = np.random.default_rng(0).integers(0, 2, (2, 12)).astype(np.uint8)
+    refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
+    labels = open_common(silos, "test")[1]
+    by_hand = {str(c): [int(right[:, labels == c].sum()), 2 * int((labels == c).sum())] for c in range(3)}
+    assert counted(PlainRunner(1), silos, (store, refs)) == by_hand

@@ -1,0 +1,113 @@
+"""What makes a function a step."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Failed
+
+import tasks
+from flows.round import Problem
+from silos.client_store import PrivateStore
+from silos.cohort import Cohort, Silos, Stack
+from silos.errors import UserError
+from tasks.evaluation.paired_outcomes import Kept
+from tasks.execution.runner import PlainRunner, PrefectRunner
+from tasks.execution.task_types import ClientStep, Sealed, ServerStep, server_step, step
+from tasks.messages import Update
+
+ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
+STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}
+STEPS = [STEPS[name] for name in sorted(STEPS)]
+COHORT = Cohort(Silos("nowhere", "none", ("a",)), (Stack(("a",), 1),))
+DOORS = [COHORT, COHORT.silos, PrivateStore("nowhere")]
+
+
+@step
+def of_clients(cohort: Cohort, more: int) -> list[int]:
+    return [more + 1]
+
+
+@server_step
+def of_server(told: Sequence[int], more: Mapping[str, object] | None = None) -> int:
+    return sum(told)
+
+
+def test_a_step_is_still_a_plain_function():
+    assert of_clients.fn(COHORT, 2) == [3]
+    assert of_server.fn([1, 2]) == 3
+
+
+def test_every_step_is_a_clients_or_a_servers():
+    assert {"local_train", "pair", "by_class", "aggregate", "common_words"} < {task.name for task in STEPS}
+    for task in STEPS:
+        first = next(iter(inspect.signature(task.fn).parameters.values()))
+        assert isinstance(task, ClientStep if first.annotation is Cohort else ServerStep), task.name
+
+
+def test_a_clients_step_takes_a_cohort_first():
+    def other(silos: Silos, cohort: Cohort) -> list[int]: ...
+
+    with pytest.raises(TypeError, match="other takes no Cohort first, as a client's step does"):
+        step(other)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Cohort, Silos, PrivateStore, Problem, Any, Sequence[Kept], Mapping[str, Silos | None], tuple[int, list[Cohort]]],
+)
+def test_a_servers_step_that_could_be_given_rows_is_refused_when_it_is_made(kind):
+    def peek(told: Sequence[Update], other: kind) -> None: ...
+
+    with pytest.raises(TypeError, match="peek is a server's step, and its other could open clients' rows"):
+        server_step(peek)
+
+    def silent(told: Sequence[Update], other) -> None: ...
+
+    with pytest.raises(TypeError, match="silent does not say what its other is"):
+        server_step(silent)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: type(door).__name__)
+def test_a_servers_step_refuses_a_way_to_rows_however_deep_it_is_hidden(door):
+    for hidden in (door, [1, (door,)], {"more": {"deeper": [door]}}, {1: Update(("a",), torch.ones(1), {}, door)}):
+        with pytest.raises(TypeError, match="of_server is a server's step, and was given a way to open clients' rows"):
+            of_server.fn([1], {"x": hidden})
+        with pytest.raises(TypeError, match="was given a way"):
+            of_server.fn(Sealed([hidden]))
+
+
+@pytest.mark.parametrize("runner", [PlainRunner(), PrefectRunner()], ids=lambda runner: type(runner).__name__)
+def test_a_runner_takes_a_clients_step_on_cohorts_and_a_servers_on_the_server(runner):
+    with pytest.raises(TypeError, match="of_server is no ClientStep"):
+        runner.each(of_server, [(([1],), {})])
+    with pytest.raises(TypeError, match="of_clients is no ServerStep"):
+        runner.once(of_clients, COHORT, 1)
+
+
+@pytest.mark.parametrize("task", STEPS, ids=lambda t: t.name)
+def test_a_step_is_retried_and_keeps_nothing(task):
+    assert task.retries == 2
+    assert task.persist_result is False
+    assert task.cache_policy == NO_CACHE
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (UserError("a mistake"), False),
+        (ValueError(), False),
+        (TypeError(), False),
+        (OSError(), True),
+        (RuntimeError(), True),
+    ],
+)
+def test_only_what_may_pass_by_itself_is_tried_again(error, again):
+    condition = STEPS[0].retry_condition_fn
+    assert condition(STEPS[0], None, Failed(data=error, message="failed")) is again

@@ -1,0 +1,150 @@
+"""MLflow's database is there whole, or not at all."""
+
+import multiprocessing
+import os
+import re
+import sqlite3
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from urllib3.util import connection
+
+from silos.errors import UserError
+from tasks.tracking.mlflow_logging.connection import connect, must_answer, tracking_uri, trouble
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_it_makes_the_database_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "mlflow.db"
+    maker = multiprocessing.get_context("spawn").Process(target=connect, args=(f"sqlite:///{path}",))
+    maker.start()
+    while maker.is_alive() and not list(path.parent.glob(".mlflow.db.*.new")):
+        maker.join(0.01)
+    maker.join(0.3)  # MLflow makes its tables now
+    maker.kill()
+    maker.join()
+    tables = _tables(path)
+    assert tables == set() or "runs" in tables
+    connect(f"sqlite:///{path}").search_experiments()
+    assert "runs" in _tables(path)
+
+
+@pytest.mark.slow
+def test_two_that_make_the_database_at_once_end_with_one(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    threads = [threading.Thread(target=connect, args=(f"sqlite:///{path}",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert connect(f"sqlite:///{path}").create_experiment("first")
+    assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+def _tables(path: Path) -> set[str]:
+    if not path.exists():
+        return set()
+    with sqlite3.connect(path) as database:
+        return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
+
+
+def test_in_a_folder_whose_name_means_something_in_an_address_the_database_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / '50%41 more? #1; it\'s "new"'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = connect(tracking_uri(folder, None))
+    number = client.create_experiment("e", artifact_location=(folder / "runs" / "artifacts").as_uri())
+    run = client.create_run(number).info.run_id
+    client.log_text(run, "hello", "hello.txt")
+    assert "runs" in _tables(folder / "runs" / "mlflow.db")
+    assert client.list_artifacts(run)[0].path == "hello.txt"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert {path.name for path in folder.rglob("*")} == {"runs", "mlflow.db", "artifacts", run, "hello.txt"}
+
+
+def test_a_database_that_cannot_be_named_from_here_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = tmp_path / "why?"
+    with pytest.raises(UserError, match=r"why\?.*: no database can be named there, because of \?, # or %"):
+        tracking_uri(folder, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_with_options_of_the_users_own_is_opened_where_it_is(tmp_path: Path) -> None:
+    connect(f"sqlite:///{tmp_path}/own.db?timeout=30").search_experiments()
+    assert [path.name for path in tmp_path.iterdir()] == ["own.db"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "does not answer; start it, or change MLFLOW_TRACKING_URI, or tracking.uri in params.yaml."),
+        (401, "lets nobody in without MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or other ones; "),
+        (404, "answers with code 404, and not as MLflow does; "),
+    ],
+)
+def test_what_is_no_server_of_mlflow_is_told_soon_in_one_sentence_without_its_password(
+    code: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "7")
+    attempts: list[object] = []
+    connect_to = connection.create_connection
+
+    def counted(address: tuple[str, int], *more: Any, **options: Any) -> Any:
+        attempts.append(address)
+        return connect_to(address, *more, **options)
+
+    monkeypatch.setattr(connection, "create_connection", counted)
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(code or 500)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as there:
+        place = f"127.0.0.1:{there.server_port}"
+        if code:
+            threading.Thread(target=there.serve_forever, daemon=True).start()
+        else:
+            there.server_close()
+        with pytest.raises(UserError) as told:
+            must_answer(f"http://me:hunter2@{place}")
+        assert 1 <= len(attempts) <= 2, "a check retries once at most, whatever a run may do"
+        if code:
+            there.shutdown()
+    assert str(told.value).startswith(f"MLflow at http://me:***@{place} {said}")
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "7", "a run is more patient"
+
+
+def test_what_mlflow_says_is_told_in_whole_words_and_of_a_server_that_is_away_nothing_of_it() -> None:
+    long = "no such experiment " * 40
+    said = trouble("sqlite:///runs/mlflow.db", ValueError(f"{long}\nand more"))
+    assert re.fullmatch(
+        r"MLflow at sqlite:///runs/mlflow\.db fails \(ValueError: (no such experiment )+(no |no such )?…\)", said
+    )
+    assert len(said) < 280
+    assert trouble("sqlite:///a.db", ValueError()) == "MLflow at sqlite:///a.db fails (ValueError)"
+    away = OSError("failed with exception HTTPConnectionPool(host='127.0.0.1', port=5000): Max retries exceeded")
+    assert trouble("http://me:hunter2@localhost:5000", away) == "MLflow at http://me:***@localhost:5000 does not answer"
+
+
+def test_a_full_disk_is_named_with_its_file_system(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "full.db") as database:
+        database.execute("pragma max_page_count = 1")  # SQLite's own error of a full disk
+        with pytest.raises(sqlite3.OperationalError) as full:
+            database.executescript("create table a (b); create table c (d);")
+    mount = next(folder for folder in tmp_path.resolve().parents if os.path.ismount(folder))
+    said = trouble(f"sqlite:///{tmp_path}/mlflow.db", full.value)
+    assert said == f"MLflow cannot write {tmp_path}/mlflow.db: the file system {mount} is full"

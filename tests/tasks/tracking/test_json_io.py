@@ -1,0 +1,60 @@
+"""A kill at any moment leaves the old file or the new one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.tracking.json_io import read_json, write_bytes, write_json
+
+ROOT = Path(__file__).parents[3]
+DYING_WRITER = """
+import os, sys
+from pathlib import Path
+from tasks.tracking import json_files
+# the process is gone at the named call, as if it had been killed there
+owner, name = (Path, "replace") if sys.argv[2] == "replace" else (os, sys.argv[2])
+setattr(owner, name, lambda *_: os._exit(9))
+json_files.write_bytes(Path(sys.argv[1]), b"new" * 1000)
+"""
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_writer_that_dies_before_the_end_leaves_the_old_file(tmp_path, moment):
+    path = tmp_path / "state"
+    write_bytes(path, b"old")
+    command = [sys.executable, "-c", DYING_WRITER, str(path), moment]
+    died = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert died.returncode == 9
+    assert path.read_bytes() == b"old"
+    write_bytes(path, b"newer")
+    assert path.read_bytes() == b"newer"
+
+
+def test_a_writer_that_fails_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "a.json", {"round": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"round": object()})
+    with pytest.raises(TypeError):
+        write_bytes(tmp_path / "a.json", "no bytes")
+    assert read_json(tmp_path / "a.json") == {"round": 1}
+
+
+def test_what_is_not_a_number_is_null_in_json(tmp_path):
+    path = tmp_path / "deep" / "a.json"
+    write_json(path, {"a": float("nan"), "b": [1.5, float("inf"), (-float("inf"), {"c": float("nan")})], "d": 0})
+    text = path.read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [1.5, None, [None, {"c": None}]], "d": 0}
+
+
+def test_the_same_content_is_the_same_file_whatever_the_order_of_keys(tmp_path):
+    write_json(tmp_path / "a", {"x": 1, "y": {"b": 2, "a": 3}})
+    write_json(tmp_path / "b", {"y": {"a": 3, "b": 2}, "x": 1})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_file_that_is_not_there_reads_as_none(tmp_path):
+    assert read_json(tmp_path / "nothing.json") is None
