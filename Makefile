@@ -29,7 +29,7 @@ check: $(INSTALLED)  ## Format, lint, types, import contracts, and that README t
 	@$(BIN)/python -m pytest tests/test_docs.py -m "not slow"
 
 docs: $(INSTALLED)   ## Write the tables of docs/ that are made from records
-	@$(BIN)/python -m flows.papers.writing.doc_tables
+	@$(BIN)/python -m publications.render.doc_tables
 
 look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
 	@$(BIN)/python tests/look.py

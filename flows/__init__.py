@@ -2,7 +2,7 @@
 
 import sys
 
-from flows.console.quiet import quiet_prefect
+from flows.servers.prefect_settings import quiet_prefect
 
 if "prefect" not in sys.modules:  # else it has its settings already, and they are its importer's
     quiet_prefect()

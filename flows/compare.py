@@ -5,26 +5,32 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from flows.console.printing.run_printing import not_complete, sentences_after
-from flows.doors.forms import MethodNames, MethodOrNone, Overrides, Seeds, Text
-from flows.doors.verb import IncompleteError, verb
-from flows.experiment import prefect_page
+from flows.cli.renderers.render_runs import not_complete, sentences_after
+from flows.config.method_settings import method_of
+from flows.config.parameter_policy import open_project
+from flows.entrypoints.flow_decorator import IncompleteError, verb
+from flows.entrypoints.parameter_schemas import MethodNames, MethodOrNone, Overrides, Seeds, Text
+from flows.experiment import prefect_artifacts
 from flows.experiment.baseline import against_baseline, scored_baseline
-from flows.experiment.flow_parameters import open_project
-from flows.experiment.free_name import free_name
-from flows.experiment.many_runs import comparison_in_mlflow
-from flows.experiment.many_runs.difference_records import difference_record
-from flows.experiment.many_runs.paired_runs import compared, kept
-from flows.experiment.many_runs.planned_runs import Plan, say_plan
-from flows.experiment.many_runs.seed_ensemble import ensemble
-from flows.experiment.many_runs.tuning_runs import attempt, cell_of, check_tuning, first_setting, tuned_methods
-from flows.experiment.method_settings import method_of
-from flows.experiment.one_run import identity
-from flows.experiment.one_run.run_folder import RunFolder, run_name
+from flows.experiment.comparison import comparison_in_mlflow
+from flows.experiment.comparison.paired_runs import compared, difference_record, kept
+from flows.experiment.comparison.seed_ensemble import ensemble
+from flows.experiment.comparison.trials import (
+    Plan,
+    attempt,
+    cell_of,
+    check_tuning,
+    first_setting,
+    say_plan,
+    tuned_methods,
+)
+from flows.experiment.experiment_name import free_name
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
-from flows.experiment.scaling.run_notes import of_all
-from flows.method import start
-from flows.past.found import find
+from flows.experiment.run import fingerprint
+from flows.experiment.run.run_folder import RunFolder, run_name
+from flows.experiment.standardization.run_warnings import of_all
+from flows.history.find_runs import find
+from flows.methods.base import start
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.runner import PrefectRunner
@@ -112,18 +118,18 @@ def check_resume(project: Project, wanted: Plan, name: str | None = None) -> Non
     for method in wanted.methods:
         if wanted.tune:
             first = project.with_overrides(first_setting(project, method))
-            identity.check_resume(first, method, wanted.seeds[0], name, cell_of(0))
+            fingerprint.check_resume(first, method, wanted.seeds[0], name, cell_of(0))
             continue
         for seed in wanted.seeds:
-            identity.check_resume(project, method, seed, name)
+            fingerprint.check_resume(project, method, seed, name)
 
 
 def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
     about = f"{', '.join(wanted.methods)} on {project.params.data.name}"
     short = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
-    called = prefect_page.called(f"compare {about}, {short}")
-    prefect_page.logged(f"runs/{name}, in MLflow the experiment {name}")
+    called = prefect_artifacts.called(f"compare {about}, {short}")
+    prefect_artifacts.logged(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted) if wanted.tune else ({}, {})
         projects = {m: project.with_overrides(chosen[m].settings if m in chosen else []) for m in wanted.methods}
@@ -144,9 +150,9 @@ def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
     draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
     comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison, called)
-    prefect_page.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
+    prefect_artifacts.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
     for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
-        prefect_page.logged(line)
+        prefect_artifacts.logged(line)
     if failed:
         raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)
     return comparison

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from flows.console import screen
-from flows.diagnosis.against import examined_against
-from flows.diagnosis.asked import first_question, question
-from flows.diagnosis.asking import ask, bytes_told
-from flows.diagnosis.recorded import recorded
+from flows.config.parameter_policy import open_project
+from flows.console import progress
+from flows.diagnosis.build_query import first_question, question
+from flows.diagnosis.query_clients import ask, bytes_told
+from flows.diagnosis.refine import second_look
 from flows.diagnosis.report import report
-from flows.diagnosis.second_look import second_look
-from flows.diagnosis.words.findings_page import said
-from flows.diagnosis.words.version_sentences import silences
-from flows.doors.forms import Overrides
-from flows.doors.verb import verb
-from flows.experiment.flow_parameters import open_project
+from flows.diagnosis.save_report import recorded
+from flows.diagnosis.text.findings_page import said
+from flows.diagnosis.text.version_sentences import silences
+from flows.diagnosis.version_comparison import examined_against
+from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.parameter_schemas import Overrides
 from flows.experiment.project import Project
 from models.shift.fomichev.distances import Readings
 from tasks.diagnosis.compare_silos import Compared, compare_silos
@@ -47,7 +47,7 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
     answers = ask(runner, silos, private, asked, params)
     readings = Readings(**params.paper.model_dump(), grid="federation")
     found: Compared = runner.once(
-        compare_silos, answers.messages, asked, params.verdict, readings, screen.current().say
+        compare_silos, answers.messages, asked, params.verdict, readings, progress.current().say
     )
     found, look = second_look(runner, silos, private, asked, answers, found) if params.second_look else (found, None)
     answer = said(

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from flows.doors.forms import Overrides
-from flows.doors.verb import verb
-from flows.experiment import prefect_page
-from flows.experiment.flow_parameters import open_project
+from flows.config.parameter_policy import open_project
+from flows.config.recipe_settings import as_lines, settings_between
+from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.parameter_schemas import Overrides
+from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, changing
-from flows.experiment.recipe_settings import as_lines, settings_between
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.storage import partition_store
@@ -22,7 +22,7 @@ def partition(overrides: Overrides = ()) -> dict[str, Any]:
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = open_project(overrides)
-    prefect_page.called(f"partition {project.params.data.name}")
+    prefect_artifacts.called(f"partition {project.params.data.name}")
     return make(project)
 
 

@@ -8,7 +8,7 @@ def brier(logits, y): ...
 
 from pathlib import Path
 
-from flows.experiment.calls.clients_params import SAMPLERS
+from flows.config.clients_params import SAMPLERS
 from silos.partitioners.partition_params import PARTITIONERS
 from silos.registry import Registry
 from silos.sources.source_params import SOURCES
@@ -45,9 +45,9 @@ METRICS = Registry(
 FIGURES = Registry(
     "figure",
     {
-        "stages": "flows.methods.shared.pictures:stages",
-        "groups": "flows.methods.shared.pictures:group_history",
-        "codebook": "flows.methods.shared.pictures:codewords",
+        "stages": "flows.methods.common.round_figures:stages",
+        "groups": "flows.methods.common.round_figures:group_history",
+        "codebook": "flows.methods.common.round_figures:codewords",
     },
 )
 CALLBACKS = Registry("callback", {})

@@ -3,17 +3,17 @@
 import time
 from typing import Any
 
-from flows.doors.forms import MethodName, Overrides, Seed, Text
-from flows.doors.verb import verb
+from flows.config.method_settings import method_of
+from flows.config.parameter_policy import open_project
+from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.parameter_schemas import MethodName, Overrides, Seed, Text
 from flows.experiment.callbacks.callback import own_callbacks
-from flows.experiment.flow_parameters import open_project
-from flows.experiment.method_settings import method_of
-from flows.experiment.one_run.identity import identity_of
-from flows.experiment.one_run.run_context import open_run
-from flows.experiment.one_run.run_folder import RunFolder, run_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
+from flows.experiment.run.fingerprint import identity_of
+from flows.experiment.run.run_context import open_run
+from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.trainer import Trainer, default_callbacks
-from flows.method import Method
+from flows.methods.base import Method
 from silos.identifiers import plain
 from silos.io.locks import alone
 from tasks.execution.runner import PrefectRunner

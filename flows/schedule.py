@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.console.ctrl_c import Stopped
-from flows.console.printing.literal_text import say
-from flows.console.printing.run_printing import headline, sentences_after
-from flows.doors.verb import IncompleteError
+from flows.cli.renderers.render_runs import headline, sentences_after
+from flows.console.interruption import Stopped
+from flows.console.safe_text import say
+from flows.entrypoints.flow_decorator import IncompleteError
 from silos.errors import UserError
 from silos.io.locks import hold, is_locked
 
@@ -65,8 +65,8 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
         UserError: If another schedule runs in this project, or Prefect's API fails.
     """
     from flows.compare import compare
-    from flows.console.prefect_failure import tolerated
-    from flows.past.abandoned import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
+    from flows.history.abandoned_runs import SCHEDULE, close_in_prefect, delete_deployment, deployment_name
+    from flows.servers.prefect_failure import tolerated
 
     mark = root / SCHEDULE
     if is_locked(mark):
@@ -95,7 +95,7 @@ def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overr
 @contextmanager
 def _failure_in_a_sentence() -> Iterator[None]:
     """Raise a UserError if Prefect's API fails."""
-    from flows.console.prefect_failure import failure_sentence, is_prefect_failure
+    from flows.servers.prefect_failure import failure_sentence, is_prefect_failure
 
     try:
         yield
@@ -168,7 +168,7 @@ def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(work)
     def with_own(*args: Any, **kwargs: Any) -> Any:
-        from flows.experiment.flow_parameters import own
+        from flows.config.parameter_policy import own
 
         threading.Thread(target=_end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself

@@ -3,11 +3,11 @@
 import signal
 import time
 
-from flows.console.mlflow_server import MlflowServer, ServerElsewhere
-from flows.console.page_ports import PORT, at, must_be_free
-from flows.console.prefect_server import PrefectServer
-from flows.console.printing.literal_text import say
+from flows.console.safe_text import say
 from flows.experiment.project import Project, newest_experiment
+from flows.servers.mlflow_server import MlflowServer, ServerElsewhere
+from flows.servers.prefect_server import PrefectServer
+from flows.servers.ui_ports import PORT, at, must_be_free
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import experiment_id, is_server
 from tasks.tracking.mlflow_logging.run_spec import VIEW
@@ -33,7 +33,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     try:
         prefect.wait()
         mlflow.wait()
-        from flows.past.abandoned import close_abandoned  # and Prefect with it, whose settings name the server
+        from flows.history.abandoned_runs import close_abandoned  # and Prefect with it, whose settings name the server
 
         with project.shared():
             close_abandoned(root)

@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class PlainText:
     """Marks text in a section of params that is compared or shown: nothing is opened, run or called by it.
 
-    Text without the mark may be code, a path or an address (flows/experiment/flow_parameters.py).
+    Text without the mark may be code, a path or an address (flows/config/parameter_policy.py).
     """
 
 

@@ -22,10 +22,10 @@ from prefect.context import refresh_global_settings_context
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.console.prefect_server import PrefectServer
 from flows.experiment.trainer import play as play_round
-from flows.method import Method, Report
-from flows.round import Problem, Round
+from flows.methods.base import Method, Report
+from flows.methods.context import Problem, Round
+from flows.servers.prefect_server import PrefectServer
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
 from models.networks.wrappers.tilted_posterior import RAW, WEIGHT, Tilted
@@ -54,7 +54,7 @@ SPLITS = ("train", "validation", "test")
 MAKE_DATABASES = """
 import sqlite3
 from pathlib import Path
-from flows.console.prefect_server import PrefectServer
+from flows.servers.prefect_server import PrefectServer
 from tasks.tracking.mlflow_logging.connection import connect
 server = PrefectServer(Path())
 connect("sqlite:///mlflow.db")

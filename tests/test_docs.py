@@ -24,18 +24,15 @@ import yaml
 from pydantic import BaseModel
 
 from flows.cli import app
+from flows.config.load_config import read
+from flows.config.method_settings import method_of
+from flows.config.params_schema import Params, layers_of
 from flows.diagnose import examined
-from flows.experiment.method_settings import method_of
-from flows.experiment.problem import problem
 from flows.experiment.project import Project
-from flows.experiment.scaling.agreed import agree
-from flows.method import find, names
+from flows.experiment.standardization.fit_standardizer import agree
+from flows.experiment.training_setup import problem
+from flows.methods.base import find, names
 from flows.methods.fedavg import FedAvg
-from flows.papers.published_tables import is_own, table_of
-from flows.papers.writing import doc_tables
-from flows.papers.writing.listing import told
-from flows.params import Params, layers_of
-from flows.params_file import read
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.registry import build
 from models.networks.vision.resnet import Residual
@@ -43,6 +40,9 @@ from models.prng import server_stream
 from models.state import State
 from models.training import engine
 from models.training.objectives import CrossEntropy
+from publications.published_tables import is_own, table_of
+from publications.render import doc_tables
+from publications.render.catalogue import told
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.storage.manifest import schema_of

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import torch
 
-from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.base import Report
 from flows.plugins import register_method
 from models.networks.wrapper import Around
 from models.training.execution_plan import resolve

@@ -6,10 +6,10 @@ what is not learned, such as running statistics, is the average
 
 from pydantic import Field
 
-from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.base import Report
+from flows.methods.context import Problem, Round
 from flows.plugins import register_method
-from flows.round import Problem, Round
 from models.networks.registry import learned
 from models.state import State
 from tasks.aggregate import aggregate

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from flows.method import Method, Report
-from flows.methods.shared.network_checks import apart, ending_in_a_layer
+from flows.methods.base import Method, Report
+from flows.methods.common.network_checks import apart, ending_in_a_layer
+from flows.methods.context import Problem, Round
 from flows.plugins import register_method
-from flows.round import Problem, Round
 from models.model import Model
 from models.prng import fold, server_stream
 from models.state import Private, State

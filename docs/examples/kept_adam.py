@@ -3,10 +3,10 @@
 every client: local epochs from the shared weights, Adam's moments and its count of steps from where it left them
 """
 
-from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.base import Report
+from flows.methods.context import Problem, Round
 from flows.plugins import register_method
-from flows.round import Problem, Round
 from models.networks.registry import learned
 from models.state import Private, State
 from models.training.engine import stacked

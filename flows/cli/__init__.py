@@ -8,27 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli import answering, making_data, papers_and_bench, training
-from flows.console import collector
+from flows.cli import data_commands, result_commands, training_commands
+from flows.console import gc_tuning
+from publications import research_commands
 
 # in the order of `siloflow --help`
 _VERBS: tuple[Callable[..., Any], ...] = (
-    making_data.init,
-    making_data.partition,
-    training.run,
-    training.compare,
-    training.schedule,
-    training.ui,
-    answering.show,
-    answering.diagnose,
-    answering.methods,
-    answering.results,
-    answering.clean,
-    answering.stats,
-    answering.cost,
-    answering.export,
-    papers_and_bench.reproduce,
-    papers_and_bench.bench,
+    data_commands.init,
+    data_commands.partition,
+    training_commands.run,
+    training_commands.compare,
+    training_commands.schedule,
+    training_commands.ui,
+    result_commands.show,
+    result_commands.diagnose,
+    result_commands.methods,
+    result_commands.results,
+    result_commands.clean,
+    result_commands.stats,
+    result_commands.cost,
+    result_commands.export,
+    research_commands.reproduce,
+    research_commands.bench,
 )
 
 app = typer.Typer(
@@ -59,7 +60,7 @@ def every_command(
 
 for _verb in _VERBS:
     app.command()(_verb)
-app.add_typer(making_data.data, name="data")
+app.add_typer(data_commands.data, name="data")
 
 
 def main() -> None:
@@ -67,5 +68,5 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
-    collector.rest()
+    gc_tuning.rest()
     app()

@@ -16,8 +16,8 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last who
 
 
 def open_session(json: bool, timings: bool, **options: Any) -> Any:
-    """What a verb stands in (`flows.console.session.Session`), imported when one is typed."""
-    from flows.console.session import Session
+    """What a verb stands in (`flows.cli.session.Session`), imported when one is typed."""
+    from flows.cli.session import Session
 
     return Session(json=json, timings=timings, **options)
 

@@ -1,4 +1,7 @@
-"""The screen of a terminal: one bar over all rounds of all runs on stderr; where stderr is no terminal, lines."""
+"""The screen of a terminal: one bar over all rounds of all runs on stderr; where stderr is no terminal, lines.
+
+`starting ...` on a terminal's stderr, while what a command needs is imported and started: seconds without a word.
+"""
 
 import time
 from collections.abc import Callable
@@ -7,10 +10,8 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress
 
-from flows.console.printing.durations import short_duration
-from flows.console.printing.literal_text import PlainColumn, PlainConsole
-from flows.console.printing.shortened import shortened
-from flows.console.screen import Screen
+from flows.console.progress import Screen
+from flows.console.safe_text import PlainColumn, PlainConsole, short_duration, shortened
 
 _NARROW = 60  # columns of a terminal, below which only the bar, its numbers and the time left stay
 _LEAST_BAR, _LEAST_NAME, _MOST_NAME = 4, 6, 26  # columns
@@ -18,7 +19,7 @@ _SILENT = 60.0  # seconds after which one who reads a file or a pipe is told how
 
 
 class Terminal(Screen):
-    """See flows.console.screen.Screen. `clock`: seconds."""
+    """See flows.console.progress.Screen. `clock`: seconds."""
 
     def __init__(self, console: PlainConsole, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
@@ -150,3 +151,27 @@ class Terminal(Screen):
     def _count(self) -> str:
         """Which run of how many this is, where there are several."""
         return f"{self._ended:>3} of {self._runs}  " if self._runs > 1 else ""
+
+
+_SAID = "starting ..."
+
+
+class Starting:
+    """Says it once, and takes it back before anything else is said; where stderr is no terminal it says nothing."""
+
+    def __init__(self, console: PlainConsole) -> None:
+        self._console, self._there = console, False
+
+    def say(self) -> None:
+        """It stands there, without a line's end."""
+        if self._console.is_terminal:
+            self._console.file.write(_SAID)
+            self._console.file.flush()
+            self._there = True
+
+    def over(self) -> None:
+        """It is gone."""
+        if self._there:
+            self._console.file.write(f"\r{' ' * len(_SAID)}\r")
+            self._console.file.flush()
+            self._there = False

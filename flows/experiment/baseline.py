@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from flows.console.printing.shortened import shortened
-from flows.experiment.many_runs.difference_records import difference_record
-from flows.experiment.many_runs.paired_runs import compared
+from flows.config.params_schema import Params
+from flows.console.safe_text import shortened
+from flows.experiment.comparison.paired_runs import compared, difference_record
 from flows.experiment.project import Project
-from flows.params import Params
-from flows.round import on_cohorts
+from flows.methods.context import on_cohorts
 from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.cohort import Silos

@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from flows.experiment.many_runs.paired_runs import by_own_law
-from flows.experiment.one_run.records import by_client_of, means_of, metrics_of
-from flows.experiment.one_run.run_folder import RunFolder
+from flows.experiment.comparison.paired_runs import by_own_law
 from flows.experiment.project import Project
-from flows.method import Method
-from flows.round import Round, Tally
+from flows.experiment.run.round_record import by_client_of, means_of, metrics_of
+from flows.experiment.run.run_folder import RunFolder
+from flows.methods.base import Method
+from flows.methods.context import Round, Tally
 from models.model import Model
 from models.state import State
 from silos.cohort import Silos

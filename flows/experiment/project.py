@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flows.console import screen
-from flows.experiment.method_settings import check_names
-from flows.experiment.user_method import Plugins, load
-from flows.params import Params
-from flows.params_file import ParamsFile
+from flows.config.load_config import ParamsFile
+from flows.config.method_settings import check_names
+from flows.config.params_schema import Params
+from flows.console import progress
+from flows.experiment.plugin_loader import Plugins, load
 from flows.plugins import FIGURES
 from models.metrics.task_metrics import QUANTITIES, Quantity
 from silos.client_store import PrivateStore
@@ -36,8 +36,8 @@ from silos.versioning.hashing import code_digest, file_digest, file_hashes, list
 from tasks.tracking.json_io import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
-    from flows.experiment.calls.sampling import Sampler
-    from flows.round import Problem
+    from flows.methods.context import Problem
+    from flows.methods.samplers.client_sampler import Sampler
     from tasks.execution.worker_pools import Workers
 
 
@@ -216,7 +216,7 @@ class Project:
 
         They are drawn by the data's seed, so the same for every method and seed.
         """
-        from flows.experiment.calls.scored import scored
+        from flows.methods.samplers.sampling_keys import scored
 
         wanted = self.params.evaluation.clients
         if wanted == "all":
@@ -286,14 +286,14 @@ class Project:
 
     def problem(self, seed: int) -> "Problem":
         """What every method of a seed is given."""
-        from flows.experiment.problem import problem
+        from flows.experiment.training_setup import problem
 
         return problem(self.params, self.silos, self.device, seed, self.root)
 
     @property
     def sampler(self) -> "Sampler":
         """Who is called in a round, as params say."""
-        from flows.experiment.problem import sampler
+        from flows.experiment.training_setup import sampler
 
         return sampler(self.params.clients)
 
@@ -387,7 +387,7 @@ def _locks(root: Path) -> Path:
 
 
 def _say(line: str) -> None:
-    screen.current().say(line)
+    progress.current().say(line)
 
 
 def _empty(folder: Path) -> None:

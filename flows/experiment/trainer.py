@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flows.console.ctrl_c import heed
+from flows.config.params_schema import EvaluationParams
+from flows.console.interruption import heed
 from flows.experiment.callbacks.callback import Callback, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTracking, Progress, ResultFile, RunNotes
 from flows.experiment.callbacks.save_rounds import ClientStateCleanup, MemoryUse, RoundSaver
 from flows.experiment.callbacks.score_rounds import BestModel, EarlyStopping, Evaluation, StandardizerTraffic
-from flows.experiment.calls.sampling import called
-from flows.experiment.kept_optimisers import kept_optimisers
-from flows.experiment.one_run.run_context import RunContext
-from flows.experiment.round_report import Report
-from flows.method import Method
-from flows.params import EvaluationParams
-from flows.round import Round
+from flows.experiment.client_optimizer_state import kept_optimisers
+from flows.experiment.run.run_context import RunContext
+from flows.methods.base import Method
+from flows.methods.context import Round
+from flows.methods.round_report import Report
+from flows.methods.samplers.client_sampler import called
 from models.state import State
 
 

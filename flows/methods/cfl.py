@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from flows.experiment.many_runs.settings_grid import axes
-from flows.method import Method, Report
-from flows.methods.shared.groups import Tree, members, model_of_groups, together
-from flows.round import Problem, Round
+from flows.experiment.comparison.search_space import axes
+from flows.methods.base import Method, Report
+from flows.methods.common.clusters import Tree, members, model_of_groups, together
+from flows.methods.context import Problem, Round
 from models.clustering import Linkage
 from models.model import Model
 from models.networks.registry import learned

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from flows.experiment.many_runs.settings_grid import axes
-from flows.method import Method, Report
-from flows.methods.shared.conditions import Conditions, FewRows, Known, Source
-from flows.methods.shared.gradient_round import gradient_round
-from flows.methods.shared.network_checks import fitting
-from flows.round import Problem, Round
+from flows.experiment.comparison.search_space import axes
+from flows.methods.base import Method, Report
+from flows.methods.common.conditioning import Conditions, FewRows, Known, Source
+from flows.methods.common.gradient_round import gradient_round
+from flows.methods.common.network_checks import fitting
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.registry import Network, kind_of
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
@@ -38,7 +38,7 @@ class Conditional(Method):
     """How statistics enter, which they are, what stands in their place, and how the model is trained.
 
     `form`: joined (to the rows of an mlp, to the features of a cnn), planes (pictures beside the image of a cnn), bilinear
-    and ensemble (of `experts`) are the paper's; `source` other than local is a control (flows/methods/shared/conditions.py);
+    and ensemble (of `experts`) are the paper's; `source` other than local is a control (flows/methods/common/conditioning.py);
     `arm`: pooled mixes the rows of all clients, as the paper did, fedsgd sends one gradient a round. `few_rows`: a client
     with too few rows for a statistic reads zeros, or is refused.
     """

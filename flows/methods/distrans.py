@@ -8,11 +8,11 @@ repeat: every client k trains w_k from w, and t_k from its last, for E local epo
 
 from pydantic import Field
 
-from flows.experiment.many_runs.settings_grid import Axis, axes
-from flows.method import Report
+from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods import fedavg
-from flows.methods.shared.network_checks import apart, ending_in_a_layer
-from flows.round import Problem, Round
+from flows.methods.base import Report
+from flows.methods.common.network_checks import apart, ending_in_a_layer
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.wrappers.distrans_network import Transformed
 from models.prng import server_stream

@@ -6,10 +6,10 @@ minimise  F_k(v_k) + lambda/2 ||v_k - w||^2  from its last v_k, with w as it was
 
 from pydantic import Field
 
-from flows.experiment.many_runs.settings_grid import axes
-from flows.method import Report
+from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.round import Problem, Round
+from flows.methods.base import Report
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.prng import server_stream
 from models.state import Private, State

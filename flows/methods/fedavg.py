@@ -5,8 +5,8 @@ repeat: every client k trains w_k from w for E local epochs
         w <- sum_k n_k w_k / sum_k n_k
 """
 
-from flows.method import Method, Report
-from flows.round import Problem, Round
+from flows.methods.base import Method, Report
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.prng import server_stream
 from models.state import State

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.method import Method, Report
-from flows.methods.shared import own_norms
-from flows.round import Problem, Round
+from flows.methods.base import Method, Report
+from flows.methods.common import local_batchnorm
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.state import State
 from models.training.batchnorm_statistics import statistics_of
@@ -34,22 +34,22 @@ class FedBN(Method):
 
     def init(self, problem: Problem) -> State:
         """FedAvg's draw; nobody has stored normalising layers yet."""
-        return own_norms.start(problem, self._own(problem))
+        return local_batchnorm.start(problem, self._own(problem))
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average what is shared, keep the rest."""
         updates = round.train(local_train, self.model(state, round.problem))
-        state = own_norms.with_kept(state, updates, self._own(round.problem))
+        state = local_batchnorm.with_kept(state, updates, self._own(round.problem))
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), Report.of(updates)
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same weights for everybody, but for what each client keeps."""
-        return own_norms.model(state, problem, self._own(problem))
+        return local_batchnorm.model(state, problem, self._own(problem))
 
     def scored_model(self, state: State, round: Round) -> Model:
         """A client that never trained has the start's scales, and measures the statistics of its own training rows."""
-        return own_norms.measured_where_missing(self.model(state, round.problem), round)
+        return local_batchnorm.measured_where_missing(self.model(state, round.problem), round)
 
     def _own(self, problem: Problem) -> Sequence[str]:
         """The names of what clients keep."""

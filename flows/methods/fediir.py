@@ -10,11 +10,11 @@ repeat: every client k sends G_k, the gradient at w of its mean loss in the last
 import torch
 from pydantic import Field
 
-from flows.experiment.many_runs.settings_grid import axes
-from flows.method import Report
+from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.methods.shared.network_checks import ending_in_a_layer
-from flows.round import Problem, Round
+from flows.methods.base import Report
+from flows.methods.common.network_checks import ending_in_a_layer
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.wrappers.fediir_network import Matched
 from models.state import State

@@ -5,10 +5,10 @@ every client k minimises F_k(w_k) + mu/2 ||w_k - w||^2 in its local epochs; mu =
 
 from pydantic import Field
 
-from flows.experiment.many_runs.settings_grid import axes
-from flows.method import Report
+from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.round import Round
+from flows.methods.base import Report
+from flows.methods.context import Round
 from models.state import State
 from silos import limits
 from tasks.aggregate import aggregate

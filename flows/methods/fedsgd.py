@@ -5,10 +5,10 @@ repeat: every client k computes g_k = gradient of its mean training loss at w
         w <- a step of `training.optimiser` along sum_k n_k g_k / sum_k n_k
 """
 
-from flows.method import Report
 from flows.methods import fedavg
-from flows.methods.shared.gradient_round import gradient_round
-from flows.round import Round
+from flows.methods.base import Report
+from flows.methods.common.gradient_round import gradient_round
+from flows.methods.context import Round
 from models.state import State
 
 

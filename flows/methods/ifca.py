@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 
-from flows.experiment.many_runs.settings_grid import Axis, axes
-from flows.method import Method, Report
-from flows.methods.shared.groups import members, model_of_groups, of_group, together, train_groups
-from flows.methods.shared.network_checks import fitting
-from flows.round import Problem, Round
+from flows.experiment.comparison.search_space import Axis, axes
+from flows.methods.base import Method, Report
+from flows.methods.common.clusters import members, model_of_groups, of_group, together, train_groups
+from flows.methods.common.network_checks import fitting
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.registry import learned
 from models.prng import server_stream

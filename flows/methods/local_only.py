@@ -3,8 +3,8 @@
 w_k <- init, the same for all; every client k trains w_k on its own rows for E local epochs a round
 """
 
-from flows.method import Method, Report
-from flows.round import Problem, Round
+from flows.methods.base import Method, Report
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.prng import server_stream
 from models.state import Private, State

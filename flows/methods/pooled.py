@@ -3,9 +3,9 @@
 w <- E local epochs on the union of the rows, a round; with one client this is local_only
 """
 
-from flows.method import Report
 from flows.methods import fedavg
-from flows.round import Round
+from flows.methods.base import Report
+from flows.methods.context import Round
 from models.state import State
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train

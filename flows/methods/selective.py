@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flows.experiment.scene import Picture
-from flows.method import Method, Report
-from flows.methods.shared import selection
-from flows.methods.shared.groups import model_of_groups, of_group, together, train_groups
-from flows.methods.shared.pictures import group_history
-from flows.methods.shared.trial import best_threshold
-from flows.round import Problem, Round
+from flows.experiment.figure_context import Picture
+from flows.methods.base import Method, Report
+from flows.methods.common import correctness_overlap
+from flows.methods.common.clusters import model_of_groups, of_group, together, train_groups
+from flows.methods.common.correctness_overlap import best_threshold
+from flows.methods.common.round_figures import group_history
+from flows.methods.context import Problem, Round
 from models.clustering import Assign, Overlap
 from models.model import Model
 from models.prng import server_stream
@@ -62,8 +62,8 @@ class Selective(Method):
 
     def init(self, problem: Problem) -> State:
         """Nobody has trained, and there are no groups; UserError without rows on which every client can be tried."""
-        selection.check_common_rows("selective", problem)
-        return State(numbers={**selection.nobody_yet(), "since": 0}, private={LOCAL: {}, TRAINED: {}})
+        correctness_overlap.check_common_rows("selective", problem)
+        return State(numbers={**correctness_overlap.nobody_yet(), "since": 0}, private={LOCAL: {}, TRAINED: {}})
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Alone in phase 1, at whose end groups are made; with one's group in phase 2. Who comes later catches up."""
@@ -72,7 +72,9 @@ class Selective(Method):
             state, updates = _alone(state, round, round.clients)
             if round.number >= self.local_rounds:
                 state, made = self._grouped(state, round)
-            return state, _report(updates, state, round, made, selection.unasked(round.problem) if made else ())
+            return state, _report(
+                updates, state, round, made, correctness_overlap.unasked(round.problem) if made else ()
+            )
         late = [client for client in round.clients if client not in state.numbers["group"]]
         if self.regroup_every and (round.number - self.local_rounds) % self.regroup_every == 0:
             state, updates, made = self._regrouped(state, round)
@@ -114,7 +116,7 @@ class Selective(Method):
             round.optimisers.forget(round.clients)
             state, starts = state.with_numbers(since=round.number), [drawn] * len(made.groups)
         else:
-            groups = selection.groups_of(state)
+            groups = correctness_overlap.groups_of(state)
             starts = [_mean(_local(state, round.problem, names), round, drawn) for names in groups]
         return state.with_tensors(weights=together(starts)), made
 
@@ -132,17 +134,21 @@ class Selective(Method):
             return Model(problem.network, {}, Private(TRAINED, refs), clients=tuple(c for c in names if c in refs))
 
         state, made = self._groups(state, round, trained(round.clients))
-        after = selection.groups_of(state)
+        after = correctness_overlap.groups_of(state)
         means = [_mean(trained(names), round, of_group(before, group[names[0]])) for names in after]
         return state.with_tensors(weights=together(means)), updates, made
 
     def _groups(self, state: State, round: Round, model: Model) -> tuple[State, Overlapping]:
         """Everybody who told their bits once in groups, after the model's clients have told theirs."""
-        answers = selection.latest(state, selection.asked(model, round))
-        seed = None if isinstance(self.threshold, float) else selection.halving(round, self.threshold == "gap")
+        answers = correctness_overlap.latest(state, correctness_overlap.asked(model, round))
+        seed = (
+            None if isinstance(self.threshold, float) else correctness_overlap.halving(round, self.threshold == "gap")
+        )
         threshold = self._threshold(state, round, answers, seed)
-        made = round.once(overlap, answers, selection.rows_of(round), self.overlap, threshold, self.assign, seed)
-        return selection.grouped_as(state, answers, made.groups, made.threshold), made
+        made = round.once(
+            overlap, answers, correctness_overlap.rows_of(round), self.overlap, threshold, self.assign, seed
+        )
+        return correctness_overlap.grouped_as(state, answers, made.groups, made.threshold), made
 
     def _threshold(self, state: State, round: Round, answers: Sequence[RightRows], seed: int | None) -> float | None:
         """The number that params give, or that was found worth most when groups were first made; None for the gap."""
@@ -170,13 +176,16 @@ class Selective(Method):
             round.optimisers.next_round(late)
         if self.start == "common":
             round.optimisers.forget(late)
-        told, (known,) = selection.asked(_local(state, round.problem, late), round), selection.kept(state)
-        before, threshold = selection.groups_of(state), state.numbers["threshold"]
-        after = round.once(admit, told, before, known, selection.rows_of(round), self.overlap, threshold)
+        told, (known,) = (
+            correctness_overlap.asked(_local(state, round.problem, late), round),
+            correctness_overlap.kept(state),
+        )
+        before, threshold = correctness_overlap.groups_of(state), state.numbers["threshold"]
+        after = round.once(admit, told, before, known, correctness_overlap.rows_of(round), self.overlap, threshold)
         drawn, new = _drawn(round.problem), after[len(before) :]
         fresh = [_mean(_local(state, round.problem, names), round, drawn) for names in new]
         weights = [of_group(state.tensors["weights"], number) for number in range(len(before))]
-        state = selection.grouped_as(state, [known, *told], after, threshold)
+        state = correctness_overlap.grouped_as(state, [known, *told], after, threshold)
         return state.with_tensors(weights=together([*weights, *fresh])), updates
 
 
@@ -207,7 +216,7 @@ def _mean(model: Model, round: Round, otherwise: Weights) -> Weights:
 
 def _present(state: State, round: Round) -> list[list[str]]:
     """Those of each group that take part."""
-    return [[client for client in names if client in round.clients] for names in selection.groups_of(state)]
+    return [[client for client in names if client in round.clients] for names in correctness_overlap.groups_of(state)]
 
 
 def _report(
@@ -215,10 +224,10 @@ def _report(
 ) -> Report:
     """Which group everybody is in; if groups were just made, how far apart they are; and what was not asked for them."""
     report, group = Report.of(updates), state.numbers["group"]
-    numbers = {**report.numbers, "groups": float(len(selection.groups_of(state)))}
+    numbers = {**report.numbers, "groups": float(len(correctness_overlap.groups_of(state)))}
     if made is not None:
         margins = {"overlap/within": made.within, "overlap/across": made.across, "overlap/threshold": made.threshold}
         numbers |= {name: value for name, value in margins.items() if value is not None}
     rows = {"group": {client: float(group[client]) for client in round.clients if client in group}} if group else {}
-    said = (selection.sentence(made), *unasked) if made else ()
+    said = (correctness_overlap.sentence(made), *unasked) if made else ()
     return Report(numbers, {**report.rows, **rows}, said)

@@ -3,9 +3,9 @@
 repeat: a round of FedAvg;  running statistics of w <- those of the common validation rows under w
 """
 
-from flows.method import Report
 from flows.methods import fedavg
-from flows.round import Problem, Round
+from flows.methods.base import Report
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.state import State, Weights
 from models.training.batchnorm_statistics import statistics_of

@@ -13,15 +13,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.experiment.scene import Picture
-from flows.method import Method, Report
-from flows.methods.shared import staged
-from flows.methods.shared.borrowed_codewords import Unseen, lend
-from flows.methods.shared.codewords import common_books, doubts, with_classes, with_words
-from flows.methods.shared.network_checks import fitting
-from flows.methods.shared.pictures import codewords, stages
-from flows.methods.shared.staged import SECTION, Check, Until
-from flows.round import Problem, Round, tickets
+from flows.experiment.figure_context import Picture
+from flows.methods.base import Method, Report
+from flows.methods.common import codebook_stages
+from flows.methods.common.codebook_stages import SECTION, Check, Until
+from flows.methods.common.codebook_transfer import Unseen, lend
+from flows.methods.common.codewords import common_books, doubts, with_classes, with_words
+from flows.methods.common.network_checks import fitting
+from flows.methods.common.round_figures import codewords, stages
+from flows.methods.context import Problem, Round, tickets
 from models.model import Model
 from models.networks.registry import Network
 from models.prng import server_stream
@@ -106,21 +106,21 @@ class UEFL(Method):
         problem = with_classes("uefl", problem)
         network = self._network(problem, words=0 if self.start == "centres" else self.words)
         fitting(self._network(problem, self.words), "method.uefl.words")
-        return staged.begin(network.init(server_stream(problem.seed, 0, "init")))
+        return codebook_stages.begin(network.init(server_stream(problem.seed, 0, "init")))
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
         state, news = self._started(state, round)
-        state, report = staged.train(state, round, self._model(state, round.problem, round.clients), news)
-        begun = round.number > self.warm_up and staged.common(state) > 0
+        state, report = codebook_stages.train(state, round, self._model(state, round.problem, round.clients), news)
+        begun = round.number > self.warm_up and codebook_stages.common(state) > 0
         state = state.with_numbers(since=state.numbers["since"] + begun)
-        if not staged.is_over(state, self.first_rounds, self.more_rounds):
-            return state, staged.also(report, {"stage": state.numbers["stage"]})
+        if not codebook_stages.is_over(state, self.first_rounds, self.more_rounds):
+            return state, codebook_stages.also(report, {"stage": state.numbers["stage"]})
         check = self._check(state, round)
         extended = self._chosen(check.uncertain, round) if state.numbers["stage"] < self.stages else []
         if extended:
             state = self._common_book(state, round) if self.extend == "shared" else self._more(state, round, extended)
-        return staged.conclude(state, round, report, check, extended, self.words, self.until)
+        return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same network for everybody, each client with its own words beside the shared ones."""
@@ -134,7 +134,7 @@ class UEFL(Method):
         """A client that never took part reads the words that `unseen` says, once there are any."""
         model = self.model(state, round.problem)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
-        if not fresh or self.unseen == "shared" or not staged.common(state):
+        if not fresh or self.unseen == "shared" or not codebook_stages.common(state):
             return model
         if self.unseen == "own":
             return self.model(self._more(state, round, fresh), round.problem)
@@ -142,15 +142,15 @@ class UEFL(Method):
 
     def _started(self, state: State, round: Round) -> tuple[State, tuple[str, ...]]:
         """With shared words once the warm-up is over, and words of their own for those who come late; what to say of it."""
-        if round.number > self.warm_up and not staged.common(state):
+        if round.number > self.warm_up and not codebook_stages.common(state):
             state = self._common_book(state, round)
-            if not staged.common(state):
+            if not codebook_stages.common(state):
                 return state, (_WAITS,)
         never = self.tolerance is None or self.stages == 1 or self.joining == "shared" or self.extend == "shared"
-        late = [] if never else staged.newcomers(state, round)
+        late = [] if never else codebook_stages.newcomers(state, round)
         if not late:
             return state, ()
-        return self._more(state, round, late), staged.greeting(late)
+        return self._more(state, round, late), codebook_stages.greeting(late)
 
     def _check(self, state: State, round: Round) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the least entropy of the first stage (equation 7)."""
@@ -173,8 +173,8 @@ class UEFL(Method):
         held = state.numbers["words"]
         most = max(held.get(one.prefix + c, 0) for one in round.problem.network.singles for c in extended)
         room = max(state.numbers["room"], most + self.words)
-        model = self._model(state, round.problem, staged.storing(state, round, extended))
-        return staged.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)
+        model = self._model(state, round.problem, codebook_stages.storing(state, round, extended))
+        return codebook_stages.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)
 
     def _common_book(self, state: State, round: Round) -> State:
         """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own.
@@ -189,8 +189,8 @@ class UEFL(Method):
         )
 
     def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
-        network = self._network(problem, staged.common(state), state.numbers["room"])
-        return staged.worded(state, network, clients)
+        network = self._network(problem, codebook_stages.common(state), state.numbers["room"])
+        return codebook_stages.worded(state, network, clients)
 
     def _network(self, problem: Problem, words: int, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})

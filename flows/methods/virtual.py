@@ -11,12 +11,12 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from flows.experiment.many_runs.settings_grid import axes
-from flows.method import Method, Report
-from flows.methods.shared import sites
-from flows.methods.shared.network_checks import dense_only, not_normalising
-from flows.methods.shared.sites import KNOWN, POSTERIOR
-from flows.round import Problem, Round
+from flows.experiment.comparison.search_space import axes
+from flows.methods.base import Method, Report
+from flows.methods.common import ep_sites
+from flows.methods.common.ep_sites import KNOWN, POSTERIOR
+from flows.methods.common.network_checks import dense_only, not_normalising
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.gaussian_weights import Noise
 from models.networks.network import Network
@@ -59,7 +59,7 @@ class Virtual(Method):
         "parallel", description="clients of a round at once, or one after another"
     )
     refinements: int = Field(1, ge=1, le=limits.TIMES, description="visits of each client in a round")
-    share: sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or whole")
+    share: ep_sites.Share = Field("rows", description="a_k: by rows or equal among clients of a visit, or whole")
     damping: float = Field(1.0, ge=0, le=1, description="factor of share")
     upload: float = Field(1.0, gt=0, le=1, description="share of the weights whose steps are sent, the largest first")
     columns: Lateral | None = Field(None, description="layers of every client's own, and how they read the shared ones")
@@ -91,7 +91,7 @@ class Virtual(Method):
         not_normalising(problem)
         if self.columns:
             dense_only(problem, "method.virtual.columns")
-        return sites.begin(problem, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
+        return ep_sites.begin(problem, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Everybody at once, or one client after another; so often as `refinements` says."""
@@ -102,14 +102,14 @@ class Virtual(Method):
             told = []
             for clients in turns:
                 messages = self._visit(state, round, clients, again)
-                state, damping = sites.absorbed(state, round, messages, self._least, self._kept)
+                state, damping = ep_sites.absorbed(state, round, messages, self._least, self._kept)
                 told += messages
                 taken.append(damping)
-        return state.with_numbers(called=list(round.clients)), sites.report(state, told, taken)
+        return state.with_numbers(called=list(round.clients)), ep_sites.report(state, told, taken)
 
     def leave(self, state: State, round: Round) -> tuple[State, Report]:
         """Their sites are divided out; what they believed themselves is what they are still scored with."""
-        state, taken = sites.departed(state, round, self._least)
+        state, taken = ep_sites.departed(state, round, self._least)
         if taken == 1:
             return state, Report()
         said = (
@@ -120,7 +120,7 @@ class Virtual(Method):
 
     def model(self, state: State, problem: Problem) -> Model:
         """The server's posterior for everybody."""
-        law = sites.law(state.tensors[KNOWN])
+        law = ep_sites.law(state.tensors[KNOWN])
         return Model(self._answering(problem.network), shared=law, clients=problem.silos.clients)
 
     def scored_model(self, state: State, round: Round) -> Model:
@@ -140,22 +140,22 @@ class Virtual(Method):
         clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
         network = self._network(round.problem)
         never = {
-            **sites.law(state.tensors[KNOWN]),
-            **sites.fresh_law(self._column(round.problem), self.bias, self.deviation),
+            **ep_sites.law(state.tensors[KNOWN]),
+            **ep_sites.fresh_law(self._column(round.problem), self.bias, self.deviation),
         }
         own = Private(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
         return Model(self._answering(network), {}, own, clients=tuple(clients))
 
     def _visit(self, state: State, round: Round, clients: Sequence[str], again: int) -> list[SiteSteps]:
         network = Tilted(self._network(round.problem), self.noise, self.bias, self.site, self.draws)
-        column = sites.fresh(self._column(round.problem), self.bias, self.deviation)
+        column = ep_sites.fresh(self._column(round.problem), self.bias, self.deviation)
         told = round.train(
             visit,
-            sites.known_to(network, state, round.problem, clients, column),
+            ep_sites.known_to(network, state, round.problem, clients, column),
             round.problem.silos.select(clients),
             how=Visiting(self.kl_weight, self.deviation, self.prior_precision, self.upload),
-            shares=sites.shares(round.problem, clients, self.share, self.damping),
-            start=sites.start(state, round.problem, self.bias),
+            shares=ep_sites.shares(round.problem, clients, self.share, self.damping),
+            start=ep_sites.start(state, round.problem, self.bias),
             again=again,
         )
         return cast(list[SiteSteps], told)

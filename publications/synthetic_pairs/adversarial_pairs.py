@@ -1,6 +1,6 @@
 """Pairs of clients that the printed rule of Fomichev, Kholod and Kocheshkov falls for, most of them; two classes.
 
-flows/papers/pages/shift-types.yaml says what each is about, and what was published of it.
+publications/pages/shift-types.yaml says what each is about, and what was published of it.
 """
 
 from collections.abc import Mapping

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 import pytest
 
-from flows.console.prefect_server import PrefectServer
+from flows.servers.prefect_server import PrefectServer
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "siloflow"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli import main
-from flows.console.quiet import quiet_prefect
+from flows.servers.prefect_settings import quiet_prefect
 
 LONGEST = 1 << 17  # bytes of what is asked
 LATE = (  # what verbs import when they come to it: each command would pay for it anew

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prefect.utilities.schema_tools.validation import validate
 
-from flows.new_project import params_template
+from flows.scaffold import params_template
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.papers.writing.listing import listing
+from publications.render.catalogue import listing
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.console import screen
-from flows.console.prefect_server import PrefectServer
+from flows.console import progress
 from flows.run import run
+from flows.servers.prefect_server import PrefectServer
 from tasks.execution.workers import open_workers
 
 OWN = """
@@ -20,7 +20,7 @@ import signal
 import torch
 from pathlib import Path
 
-from flows.method import Report
+from flows.methods.base import Report
 from flows.methods import fedavg
 from flows.plugins import register_method
 from silos.cohort import Cohort
@@ -63,7 +63,7 @@ class Own(fedavg.FedAvg):
 """
 
 
-class Told(screen.Screen):
+class Told(progress.Screen):
     """Keeps what a person would read, and does something after a round."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def pools(prefect: PrefectServer) -> Iterator[Callable[[str], None]]:
 
         def keep(kind: str) -> None:
             if kind not in started:
-                stack.enter_context(open_workers(kind, 2, say=lambda line: screen.current().say(line)))
+                stack.enter_context(open_workers(kind, 2, say=lambda line: progress.current().say(line)))
                 started.add(kind)
 
         yield keep
@@ -96,11 +96,11 @@ def pools(prefect: PrefectServer) -> Iterator[Callable[[str], None]]:
 @pytest.fixture
 def told() -> Iterator[Told]:
     """The screen of the flows of a test."""
-    before = screen.current()
+    before = progress.current()
     told = Told()
-    screen.use(told)
+    progress.use(told)
     yield told
-    screen.use(before)
+    progress.use(before)
 
 
 @pytest.fixture(scope="module")

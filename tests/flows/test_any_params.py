@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from flows.cli import app
-from flows.console.session import Session
+from flows.cli.session import Session
 from flows.experiment.project import Project
-from flows.method import names
+from flows.methods.base import names
 from flows.partition import make
 from silos.partitioners.partition_params import Assignment, Change
 from silos.partitioners.perturbation_params import Subsample

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiment.one_run.finished_run import find_run
 from flows.experiment.project import Project
-from flows.papers.published_tables import table_of
+from flows.experiment.run.load_run import find_run
+from publications.published_tables import table_of
 from silos.errors import UserError
 from silos.storage.partition_store import read_manifest
 from silos.versioning.dvc_files import record_text, verify

@@ -7,9 +7,9 @@ import mlflow
 import numpy as np
 import pytest
 
-from flows.answers.export import export
+from flows.cli.export_model import export
+from flows.config.load_config import read
 from flows.experiment.project import Project
-from flows.params_file import read
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 

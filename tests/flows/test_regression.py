@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.experiment.project import Project
-from flows.method import find, names
+from flows.methods.base import find, names
 from models.metrics.task_metrics import QUANTITIES
 from models.networks.mlp import MLP
 from models.training.objectives import SquaredError

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from flows.methods.shared.codewords import common_books
+from flows.methods.common.codewords import common_books
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import tasks
+from flows.methods.context import on_cohorts
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from flows.round import on_cohorts
 from models.gaussians import natural
 from models.model import Model
 from models.networks.mlp import MLP

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from flows.method import Report
 from flows.methods import fedavg
+from flows.methods.base import Report
+from flows.methods.context import Round
 from flows.plugins import register_method
-from flows.round import Round
 from models.state import State
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.one_run.run_context import RunContext
+from flows.experiment.run.run_context import RunContext
 from flows.plugins import register_callback
 
 

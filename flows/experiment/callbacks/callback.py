@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.console.ctrl_c import interruption
-from flows.console.run_news import say_warnings
-from flows.experiment.one_run.run_context import RunContext
-from flows.experiment.user_method import MethodError, line_of
-from flows.method import Report
-from flows.round import Round
+from flows.console.interruption import interruption
+from flows.console.run_logging import say_warnings
+from flows.experiment.plugin_loader import MethodError, line_of
+from flows.experiment.run.run_context import RunContext
+from flows.methods.base import Report
+from flows.methods.context import Round
 from silos.errors import UserError, shown
 from silos.registry import options_of
 from tasks.tracking.json_io import unwritable

@@ -4,18 +4,23 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.console import screen
-from flows.console.ctrl_c import interruption
-from flows.console.run_news import say_notes, say_result, say_round, say_warnings
+from flows.console import progress
+from flows.console.interruption import interruption
+from flows.console.run_logging import say_notes, say_result, say_round, say_warnings
 from flows.experiment.baseline import baseline
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.calls.sampling import Called
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of_others
-from flows.experiment.one_run.mlflow_run import finish, ticket
-from flows.experiment.one_run.records import means_of, seconds_of, totals_of
-from flows.experiment.one_run.run_context import RunContext
-from flows.experiment.scaling.run_notes import notes_of_best, notes_of_rows, notes_of_scores, notes_of_training
-from flows.experiment.scene import Scene, drawn
+from flows.experiment.figure_context import Scene, drawn
+from flows.experiment.run.mlflow_run import finish, ticket
+from flows.experiment.run.round_record import means_of, seconds_of, totals_of
+from flows.experiment.run.run_context import RunContext
+from flows.experiment.standardization.run_warnings import (
+    notes_of_best,
+    notes_of_rows,
+    notes_of_scores,
+    notes_of_training,
+)
+from flows.methods.samplers.client_sampler import Called
 from models.networks.registry import to_learn
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
@@ -94,7 +99,7 @@ class MLflowTracking(Callback):
         run.result["mlflow_run_id"] = delivery.finish(run.artifacts)
         run.undelivered = delivery.problem
         if delivery.notice:
-            screen.current().say_once(f"{delivery.notice}.")
+            progress.current().say_once(f"{delivery.notice}.")
 
     def on_error(self, run: RunContext, error: BaseException) -> None:
         """See Callback."""
@@ -121,7 +126,7 @@ class Progress(Callback):
 
     def before_training(self, run: RunContext) -> None:
         """See Callback."""
-        screen.current().begin(run.folder.name, run.number, run.project.params.training.rounds)
+        progress.current().begin(run.folder.name, run.number, run.project.params.training.rounds)
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""

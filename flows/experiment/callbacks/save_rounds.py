@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.one_run.commits import Commits
-from flows.experiment.one_run.run_context import RunContext
-from flows.experiment.one_run.run_folder import Kept
+from flows.experiment.run.checkpoint_writer import Commits
+from flows.experiment.run.run_context import RunContext
+from flows.experiment.run.run_folder import Kept
 from tasks.execution.task_types import resident, tidy
 
 

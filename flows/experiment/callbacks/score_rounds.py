@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from flows.experiment.callbacks.callback import Callback, PlayedRound
 from flows.experiment.evaluation import for_scored, scored_model, scores_of, scores_of_others
-from flows.experiment.one_run.records import round_record
-from flows.experiment.one_run.run_context import RunContext
-from flows.experiment.one_run.run_folder import NO_RANK
+from flows.experiment.run.round_record import round_record
+from flows.experiment.run.run_context import RunContext
+from flows.experiment.run.run_folder import NO_RANK
 from tasks.messages import Scores
 
 

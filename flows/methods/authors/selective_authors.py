@@ -14,12 +14,12 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from flows.experiment.scene import Picture
-from flows.method import Method, Report
-from flows.methods.shared import selection
-from flows.methods.shared.groups import members, model_of_groups, of_group, together
-from flows.methods.shared.pictures import group_history
-from flows.round import Problem, Round
+from flows.experiment.figure_context import Picture
+from flows.methods.base import Method, Report
+from flows.methods.common import correctness_overlap
+from flows.methods.common.clusters import members, model_of_groups, of_group, together
+from flows.methods.common.round_figures import group_history
+from flows.methods.context import Problem, Round
 from models.clustering import Assign, Overlap
 from models.model import Model
 from models.prng import server_stream
@@ -61,7 +61,7 @@ class SelectiveAuthors(Method):
     def init(self, problem: Problem) -> State:
         """Nobody has trained; UserError where groups are to be made without rows on which every client can be tried."""
         if self.local_rounds:
-            selection.check_common_rows("selective_authors", problem)
+            correctness_overlap.check_common_rows("selective_authors", problem)
         return State(numbers={"groups": [], "group": {}}, private={LOCAL: {}, TRAINED: {}})
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
@@ -77,8 +77,8 @@ class SelectiveAuthors(Method):
             means = [self._mean(model, round) for model in local]
             state = state.with_tensors(weights=together(means))
         elif round.number >= self.local_rounds:
-            answers = selection.asked(_local(state, round.problem, round.clients), round)
-            rows = selection.rows_of(round)
+            answers = correctness_overlap.asked(_local(state, round.problem, round.clients), round)
+            rows = correctness_overlap.rows_of(round)
             made = round.once(overlap, answers, rows, self.overlap, self.threshold, self.assign)
             state = _grouped(state, made.groups)
         return state, _report(updates, state, made)
@@ -188,4 +188,4 @@ def _report(updates: Sequence[Update], state: State, made: Overlapping | None = 
     report, group = Report.of(updates), state.numbers["group"]
     numbers = {**report.numbers, "groups": float(len(state.numbers["groups"]))}
     rows = {"group": {client: float(number) for client, number in group.items()}} if group else {}
-    return Report(numbers, {**report.rows, **rows}, (selection.sentence(made),) if made else ())
+    return Report(numbers, {**report.rows, **rows}, (correctness_overlap.sentence(made),) if made else ())

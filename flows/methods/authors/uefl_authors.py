@@ -13,14 +13,14 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.experiment.scene import Picture
-from flows.method import Method, Report
-from flows.methods.shared import staged
-from flows.methods.shared.codewords import doubts, with_classes, with_words
-from flows.methods.shared.network_checks import fitting
-from flows.methods.shared.pictures import stages
-from flows.methods.shared.staged import SECTION, Check, Until
-from flows.round import Problem, Round
+from flows.experiment.figure_context import Picture
+from flows.methods.base import Method, Report
+from flows.methods.common import codebook_stages
+from flows.methods.common.codebook_stages import SECTION, Check, Until
+from flows.methods.common.codewords import doubts, with_classes, with_words
+from flows.methods.common.network_checks import fitting
+from flows.methods.common.round_figures import stages
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
@@ -54,20 +54,20 @@ class UEFLAuthors(Method):
         """FedAvg's start, and the same words from N(0, start_scale^2) for everybody to have a copy of."""
         network = fitting(self._network(with_classes("uefl_authors", problem)), "method.uefl_authors.words")
         weights = network.init(server_stream(problem.seed, 0, "init"))
-        return staged.begin(weights, copies=[name for name in weights if plain(name) == SHARED])
+        return codebook_stages.begin(weights, copies=[name for name in weights if plain(name) == SHARED])
 
     def one_round(self, state: State, round: Round) -> tuple[State, Report]:
         """Train everywhere, average all but words; at a stage's end, if somebody doubts, give words to all."""
         state, news = self._joined(state, round)
-        state, report = staged.train(state, round, self._model(state, round.problem, round.clients), news)
+        state, report = codebook_stages.train(state, round, self._model(state, round.problem, round.clients), news)
         state = state.with_numbers(since=state.numbers["since"] + 1)
-        if not staged.is_over(state, self.first_rounds, self.more_rounds):
-            return state, staged.also(report, {"stage": state.numbers["stage"]})
+        if not codebook_stages.is_over(state, self.first_rounds, self.more_rounds):
+            return state, codebook_stages.also(report, {"stage": state.numbers["stage"]})
         check = self._check(state, round)
         extended = check.uncertain if state.numbers["stage"] < self.stages else []
         if extended:
             state = self._replaced(state, round, extended)
-        return staged.conclude(state, round, report, check, extended, self.words, self.until)
+        return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
     def model(self, state: State, problem: Problem) -> Model:
         """The same network for everybody, each client with its own words; one that never took part reads the first ones."""
@@ -85,10 +85,10 @@ class UEFLAuthors(Method):
 
     def _joined(self, state: State, round: Round) -> tuple[State, tuple[str, ...]]:
         """With words for those who come late; what to say of it."""
-        late = staged.newcomers(state, round) if self.stages > 1 else []
+        late = codebook_stages.newcomers(state, round) if self.stages > 1 else []
         if not late:
             return state, ()
-        return self._extended(state, round, codebook_extend, late), staged.greeting(late)
+        return self._extended(state, round, codebook_extend, late), codebook_stages.greeting(late)
 
     def _replaced(self, state: State, round: Round, uncertain: Sequence[str]) -> State:
         """Everybody has the last client's words, and then others in their place."""
@@ -97,12 +97,12 @@ class UEFLAuthors(Method):
         return self._extended(state, round, codebook_replace, uncertain)
 
     def _extended(self, state: State, round: Round, task: ClientStep, clients: Sequence[str]) -> State:
-        model = self._model(state, round.problem, staged.storing(state, round, clients))
+        model = self._model(state, round.problem, codebook_stages.storing(state, round, clients))
         room = max(state.numbers["room"], self.words)
-        return staged.extend(state, round, task, model, clients, self.words, room)
+        return codebook_stages.extend(state, round, task, model, clients, self.words, room)
 
     def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
-        return staged.worded(state, self._network(problem, state.numbers["room"]), clients)
+        return codebook_stages.worded(state, self._network(problem, state.numbers["room"]), clients)
 
     def _network(self, problem: Problem, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(

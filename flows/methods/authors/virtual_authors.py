@@ -14,9 +14,9 @@ import torch
 from pydantic import Field, model_validator
 
 from flows.methods import virtual
-from flows.methods.shared import sites
-from flows.methods.shared.sites import KNOWN, SITES
-from flows.round import Problem
+from flows.methods.common import ep_sites
+from flows.methods.common.ep_sites import KNOWN, SITES
+from flows.methods.context import Problem
 from models.gaussians import DEVIATION, gaussian_names, natural
 from models.model import Model
 from models.prng import client_streams
@@ -82,7 +82,7 @@ class VirtualAuthors(virtual.Virtual):
             return state
         held = {**state.tensors[SITES]}
         clients = problem.silos.federated().clients
-        share = sites.shares(problem, clients, "rows", 1.0)
+        share = ep_sites.shares(problem, clients, "rows", 1.0)
         for at, stream in enumerate(client_streams(problem.seed, clients, 0, "init")):
             drawn = problem.network.init(stream)
             for name in gaussian_names(held, ".pull"):

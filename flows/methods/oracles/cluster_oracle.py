@@ -3,9 +3,9 @@
 the groups are the domains that the partition wrote down; every group g:  w_g <- a round of FedAvg among its clients
 """
 
-from flows.method import Method, Report
-from flows.methods.shared.groups import members, model_of_groups, together, train_groups
-from flows.round import Problem, Round
+from flows.methods.base import Method, Report
+from flows.methods.common.clusters import members, model_of_groups, together, train_groups
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.prng import server_stream
 from models.state import State

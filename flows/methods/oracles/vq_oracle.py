@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from flows.method import Method, Report
-from flows.methods.shared.codewords import common_books, with_words
-from flows.methods.shared.groups import members
-from flows.methods.shared.network_checks import apart, fitting
-from flows.round import Problem, Round
+from flows.methods.base import Method, Report
+from flows.methods.common.clusters import members
+from flows.methods.common.codewords import common_books, with_words
+from flows.methods.common.network_checks import apart, fitting
+from flows.methods.context import Problem, Round
 from models.model import Model
 from models.networks.registry import Network
 from models.networks.wrappers.codebook_network import SHARED

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.console import screen
-from flows.console.prefect_server import PrefectServer
+from flows.console import progress
 from flows.run import run
+from flows.servers.prefect_server import PrefectServer
 from silos.errors import UserError
 
 PASSWORD = "hunter2-and-more"
@@ -16,7 +16,7 @@ PASSWORD = "hunter2-and-more"
 def test_nothing_that_a_run_leaves_or_says_holds_the_password_of_its_tracker(
     project, prefect, monkeypatch, capfd, caplog
 ):
-    class Heard(screen.Screen):
+    class Heard(progress.Screen):
         def __init__(self) -> None:
             self.said: list[str] = []
 
@@ -27,7 +27,7 @@ def test_nothing_that_a_run_leaves_or_says_holds_the_password_of_its_tracker(
     monkeypatch.chdir(project)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{PASSWORD}@127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(screen, "_current", heard)
+    monkeypatch.setattr(progress, "_current", heard)
     result = run("fedavg", 0, ["training.rounds=1"], derived=True)
     (said,) = [line for line in heard.said if "MLflow" in line]
     assert "MLflow at http://me:***@127.0.0.1:9" in said

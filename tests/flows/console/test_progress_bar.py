@@ -4,10 +4,8 @@ import io
 
 import pytest
 
-from flows.console.printing.durations import short_duration
-from flows.console.printing.literal_text import PlainConsole
-from flows.console.printing.shortened import shortened
 from flows.console.progress_bar import Terminal
+from flows.console.safe_text import PlainConsole, short_duration, shortened
 
 
 class Clock:

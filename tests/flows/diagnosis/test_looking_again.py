@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import diagnose, examined
-from flows.diagnosis.against import examined_against
+from flows.diagnosis.version_comparison import examined_against
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

@@ -8,8 +8,8 @@ import httpx
 import numpy as np
 import pytest
 
-from flows.console.printing import diagnosis_printing
-from flows.console.printing.literal_text import PlainConsole
+from flows.cli.renderers import render_model
+from flows.console.safe_text import PlainConsole
 from flows.diagnose import diagnose
 from tasks.tracking.json_io import finite
 from tasks.tracking.mlflow_logging.connection import connect
@@ -51,7 +51,7 @@ def test_a_silo_that_moved_is_in_the_table_the_pictures_the_run_the_page_and_has
 
 def _is_printed(answer):
     out = io.StringIO()
-    diagnosis_printing.diagnose(answer, PlainConsole(file=out, width=200))
+    render_model.diagnose(answer, PlainConsole(file=out, width=200))
     lines = out.getvalue().splitlines()
     assert lines[: len(answer["sentences"])] == answer["sentences"]
     assert ["north", answer["against"], "inputs"] in [line.split()[:3] for line in lines]

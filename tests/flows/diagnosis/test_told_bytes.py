@@ -3,7 +3,7 @@
 import numpy as np
 
 from flows.diagnose import examined
-from flows.diagnosis.against import examined_against
+from flows.diagnosis.version_comparison import examined_against
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from tasks.execution.runner import PlainRunner
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import diagnose, examined
-from flows.diagnosis.against import examined_against
+from flows.diagnosis.version_comparison import examined_against
 from tasks.execution.runner import PlainRunner
 
 pytestmark = pytest.mark.slow

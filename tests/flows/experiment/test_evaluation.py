@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.experiment.one_run.records import metrics_of
+from flows.experiment.run.round_record import metrics_of
 from models.metrics.task_metrics import QUANTITIES
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
@@ -37,7 +37,7 @@ def score(make_round, play, make_problem):
     def run(silos, name, clients=None):
         from dataclasses import replace
 
-        from flows.method import find
+        from flows.methods.base import find
         from models.networks.mlp import MLP
 
         problem = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)

@@ -14,13 +14,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 
 from flows.cli import app
+from flows.cli.renderers.dispatch import PRINTERS
 from flows.compare import compare
-from flows.console.printing.by_verb import PRINTERS
-from flows.console.printing.literal_text import PlainConsole
-from flows.experiment.one_run.identity import check_resume
-from flows.experiment.one_run.run_folder import RunFolder
+from flows.console.safe_text import PlainConsole
+from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
-from flows.experiment.user_method import MethodError
+from flows.experiment.run.fingerprint import check_resume
+from flows.experiment.run.run_folder import RunFolder
 from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore
 from silos.errors import UserError

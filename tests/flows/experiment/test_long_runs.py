@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.experiment.one_run.run_folder import RunFolder
+from flows.experiment.run.run_folder import RunFolder
 from models.metrics.task_metrics import QUANTITIES
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.result_tables import write_client_table

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from flows import params_file
 from flows.compare import compare, plan
+from flows.config import load_config
+from flows.config.load_config import ParamsFile
 from flows.experiment.project import Project
-from flows.params_file import ParamsFile
 from flows.partition import make
 from flows.run import run
 from silos import strict_yaml
@@ -59,7 +59,7 @@ def opened(project: Path, prefect: Any, monkeypatch: pytest.MonkeyPatch) -> Path
 def counts(opened: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often params.yaml was read, data were checked, and each override was parsed."""
     found: Counter[str] = Counter()
-    read, verify, parse = ParamsFile.read, dvc_files.verify, params_file._apply
+    read, verify, parse = ParamsFile.read, dvc_files.verify, load_config._apply
 
     def count_read(root: Path) -> ParamsFile:
         found["read"] += 1
@@ -75,7 +75,7 @@ def counts(opened: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(ParamsFile, "read", count_read)
     monkeypatch.setattr(dvc_files, "verify", count_verify)
-    monkeypatch.setattr(params_file, "_apply", count_parsed)
+    monkeypatch.setattr(load_config, "_apply", count_parsed)
     return found
 
 

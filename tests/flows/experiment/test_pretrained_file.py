@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from flows.experiment.method_settings import method_of
-from flows.experiment.one_run.identity import check_resume, identity_of
-from flows.experiment.one_run.run_folder import RunFolder, run_name
+from flows.config.method_settings import method_of
 from flows.experiment.project import Project
+from flows.experiment.run.fingerprint import check_resume, identity_of
+from flows.experiment.run.run_folder import RunFolder, run_name
 from models.networks.vision.pretrained import ours
 from models.prng import server_stream
 from silos.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.experiment.free_name import free_name
+from flows.experiment.experiment_name import free_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from silos.errors import UserError
 from silos.io import locks
@@ -17,7 +17,7 @@ from tasks.tracking.mlflow_logging.connection import connect
 
 OPEN = """
 from flows.console import screen
-from flows.experiment.free_name import free_name
+from flows.experiment.experiment_name import free_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 class Told(screen.Screen):
     def say(self, line):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.experiment.one_run.run_folder import RunFolder
-from flows.methods.shared.sites import SITES
+from flows.experiment.run.run_folder import RunFolder
+from flows.methods.common.ep_sites import SITES
 from flows.methods.virtual import Virtual
 from tasks.tracking.checkpoint import Journal, load_state, save_state
 

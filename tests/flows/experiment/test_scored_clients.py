@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from flows.experiment.method_settings import method_of
-from flows.experiment.one_run.run_folder import RunFolder
+from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.experiment.scaling.run_notes import notes_of_scores
+from flows.experiment.run.run_folder import RunFolder
+from flows.experiment.standardization.run_warnings import notes_of_scores
 
 pytestmark = pytest.mark.slow
 

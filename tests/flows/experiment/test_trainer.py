@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from flows.config.params_schema import EvaluationParams
 from flows.experiment.callbacks.callback import Callback, CallbackError, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import MLflowTracking, Progress, ResultFile
 from flows.experiment.callbacks.save_rounds import ClientStateCleanup, RoundSaver
 from flows.experiment.callbacks.score_rounds import BestModel, Evaluation
-from flows.experiment.one_run.identity import identity_of
-from flows.experiment.one_run.run_context import RunContext, open_run
-from flows.experiment.one_run.run_folder import RunFolder
 from flows.experiment.project import Project
+from flows.experiment.run.fingerprint import identity_of
+from flows.experiment.run.run_context import RunContext, open_run
+from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.trainer import Trainer, default_callbacks
-from flows.method import Report
+from flows.methods.base import Report
+from flows.methods.context import Round
 from flows.methods.fedavg import FedAvg
-from flows.params import EvaluationParams
-from flows.round import Round
 from models.state import State, Weights
 from silos.errors import UserError
 from tasks.execution.runner import PlainRunner
@@ -193,7 +193,7 @@ def test_a_round_whose_files_are_still_being_written_is_not_committed(open_toy, 
                 gate.set()
 
     monkeypatch.setattr(Path, "replace", slow)
-    monkeypatch.setattr("flows.experiment.one_run.commits.SHARE", -1.0)  # every commit is long for its round
+    monkeypatch.setattr("flows.experiment.run.checkpoint_writer.SHARE", -1.0)  # every commit is long for its round
     callbacks = default_callbacks(run.project.params.evaluation, [UserCallback("recorder", extra)])
     (saver,) = [one for one in callbacks if isinstance(one, RoundSaver)]
     Trainer(run, [*callbacks, SlowDisk()]).fit()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.experiment.scene import Scene, drawn
+from flows.experiment.figure_context import Scene, drawn
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.model import Model

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from flows.methods.cfl import CFL
+from flows.methods.common.clusters import Tree
 from flows.methods.fedavg import FedAvg
-from flows.methods.shared.groups import Tree
 from models.model import Model
 from models.networks.vision.resnet import Residual
 from models.training.optimizers import SGD

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.user_method import load
-from flows.method import Method, find, names
+from flows.experiment.plugin_loader import load
+from flows.methods.base import Method, find, names
 from models import prng
 from models.state import Private
 from models.training.engine import outcomes

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from flows.methods.common.local_batchnorm import SECTION
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedbn import FedBN
 from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, measured_in_common
-from flows.methods.shared.own_norms import SECTION
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.vision.cnn_bn import NormalisedCNN

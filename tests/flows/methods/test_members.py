@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flows.method import find, names, start
+from flows.methods.base import find, names, start
 from flows.methods.fediir import FedIIR
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP

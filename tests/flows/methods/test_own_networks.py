@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.experiment.user_method import load
-from flows.method import find
+from flows.experiment.plugin_loader import load
+from flows.methods.base import find
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, dense_weights, drop
 from models.networks.network import Network

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from flows.methods.common import correctness_overlap
+from flows.methods.common.clusters import of_group
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.selective import LOCAL, TRAINED, Selective
-from flows.methods.shared import selection, trial
-from flows.methods.shared.groups import of_group
 from models.networks.mlp import MLP
 from models.prng import server_stream
 from models.training.optimizers import SGD, Adam
@@ -248,7 +248,7 @@ def test_of_several_groups_only_the_last_counts_in_their_means(problem, play, mo
     first = np.arange(rows) < rows // 2
     right = np.stack([first, ~first, np.ones(rows, bool), first, ~first])
     told = RightRows(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)))
-    monkeypatch.setattr(selection, "asked", lambda *_: [told])
+    monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [told])
     page = Selective(local_rounds=1, start="mean", assign="first_member", threshold=0.4)
     played = play(page, problem, [1])
     assert groups(played.state) == [{"a", "d"}, {"b", "c", "e"}]
@@ -296,7 +296,7 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
 def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, make_problem, play, monkeypatch):
     problem = make_problem(train, silos=COMMON)
     nothing = torch.zeros(len(train), -(-problem.silos.common("validation") // 8), dtype=torch.uint8)
-    monkeypatch.setattr(selection, "asked", lambda *_: [RightRows(tuple(train), nothing)])
+    monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [RightRows(tuple(train), nothing)])
     played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), problem, [1, 2, 3])
     assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
     assert played.reports[0].said[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
@@ -385,7 +385,7 @@ def test_a_trial_leaves_kept_optimisers_as_they_were(kept, play):
 def test_groups_of_a_trial_have_the_weights_that_phase_2_gives_them(problem, play):
     played = play(Selective(local_rounds=2, threshold=0.0), problem, [1, 2, 3, 4])
     names, drawn = tuple(SIZES), problem.network.init(server_stream(problem.seed, 0, "init"))
-    (tried, _) = trial._trained([names, ("a",)], played.rounds[1], 2, lambda _: drawn)
+    (tried, _) = correctness_overlap._trained([names, ("a",)], played.rounds[1], 2, lambda _: drawn)
     for name, w in tried.items():
         assert torch.equal(w, played.state.tensors["weights"][name][0])
 
@@ -393,14 +393,19 @@ def test_groups_of_a_trial_have_the_weights_that_phase_2_gives_them(problem, pla
 @pytest.mark.parametrize("alone", [True, False])
 def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play, monkeypatch):
     played = play(Selective(local_rounds=2), problem, [1, 2])
-    answers, drawn = selection.kept(played.state), problem.network.init(server_stream(problem.seed, 0, "init"))
+    answers, drawn = (
+        correctness_overlap.kept(played.state),
+        problem.network.init(server_stream(problem.seed, 0, "init")),
+    )
 
     def worth(groups, *_):
         return {names: dict.fromkeys(names, float((len(names) == 1) == alone)) for names in groups}
 
-    monkeypatch.setattr(trial, "_fits", worth)
-    seed = selection.halving(played.rounds[1], False)
-    threshold = trial.best_threshold(answers, played.rounds[1], seed, "jaccard", "complete", 1, lambda _: drawn)
+    monkeypatch.setattr(correctness_overlap, "_fits", worth)
+    seed = correctness_overlap.halving(played.rounds[1], False)
+    threshold = correctness_overlap.best_threshold(
+        answers, played.rounds[1], seed, "jaccard", "complete", 1, lambda _: drawn
+    )
     made = dict(candidates.fn(answers, problem.silos.common("validation"), "jaccard", "complete", seed))
     assert all((len(names) == 1) == alone for names in made[threshold])
 
@@ -417,6 +422,6 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play,
 def test_it_says_how_far_groups_are_apart(within, across, said):
     made = Overlapping((("a", "b"), ("c",)), 0.5, ("c",), within, across)
     assert (
-        selection.sentence(made)
+        correctness_overlap.sentence(made)
         == f"2 groups at an overlap of 0.500: a b; c{said}; right on no common row, so alone: c"
     )

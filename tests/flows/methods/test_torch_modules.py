@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from flows.method import find, names
+from flows.methods.base import find, names
 from flows.methods.fedavg import FedAvg
 from models.networks.torch_module import wrapped
 from models.state import State

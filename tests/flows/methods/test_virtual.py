@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flows.method import Report
-from flows.methods.shared.sites import KNOWN, SITES
+from flows.methods.base import Report
+from flows.methods.common.ep_sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.networks.deep_ensemble import DeepEnsemble

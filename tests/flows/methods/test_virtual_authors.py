@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flows.methods.authors.virtual_authors import VirtualAuthors
-from flows.methods.shared.sites import KNOWN, SITES
+from flows.methods.common.ep_sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.prng import client_streams

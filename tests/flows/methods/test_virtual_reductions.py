@@ -9,9 +9,9 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from flows.experiment.evaluation import scored_model
-from flows.method import start
+from flows.methods.base import start
+from flows.methods.common.ep_sites import KNOWN, SITES, law
 from flows.methods.fedavg import FedAvg
-from flows.methods.shared.sites import KNOWN, SITES, law
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL, natural
 from models.networks.deep_ensemble import DeepEnsemble

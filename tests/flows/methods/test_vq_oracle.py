@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flows.method import start
+from flows.methods.base import start
 from flows.methods.oracles.vq_oracle import VQOracle
 from flows.methods.uefl import UEFL
 from models.networks.deep_ensemble import DeepEnsemble

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.console import screen
-from flows.experiment.one_run.mlflow_run import git_commit
+from flows.console import progress
+from flows.experiment.run.mlflow_run import git_commit
 from silos.errors import UserError
 from silos.versioning import history
 from silos.versioning.dvc_files import record, recorded, versioned
@@ -118,7 +118,7 @@ def test_a_repository_of_another_user_is_a_sentence_with_the_fix_and_no_silent_n
         assert "\t" not in str(refused.value)
     assert history.find(own, digest[:8]) == digest
     said: list[str] = []
-    monkeypatch.setattr(screen.current(), "say_once", said.append)
+    monkeypatch.setattr(progress.current(), "say_once", said.append)
     assert git_commit(own) == "none"
     assert [fix in line for line in said] == [True]
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
@@ -130,6 +130,6 @@ def test_a_repository_of_another_user_is_a_sentence_with_the_fix_and_no_silent_n
 def test_a_damaged_repository_is_not_a_silent_none(own, monkeypatch):
     (own.parent / ".git" / "HEAD").write_text("nonsense")
     said: list[str] = []
-    monkeypatch.setattr(screen.current(), "say_once", said.append)
+    monkeypatch.setattr(progress.current(), "say_once", said.append)
     assert git_commit(own) == "none"
     assert [line.startswith("git_commit is none in MLflow: fatal: ") for line in said] == [True]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.diagnosis.asked import first_question, question
-from flows.diagnosis.asking import Answers, ask
-from flows.diagnosis.diagnose_params import DiagnoseParams
+from flows.config.diagnose_params import DiagnoseParams
+from flows.diagnosis.build_query import first_question, question
+from flows.diagnosis.query_clients import Answers, ask
 from silos.client_store import PrivateStore
 from silos.cohort import Silos
 from silos.data_params import DataParams

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flows.diagnosis.second_look import second_look
+from flows.diagnosis.refine import second_look
 from models.shift.fomichev.distances import Readings
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.client_store import PrivateStore

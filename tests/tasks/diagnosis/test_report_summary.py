@@ -8,9 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.diagnosis.asked import first_question
-from flows.diagnosis.asking import ask, bytes_told
-from flows.diagnosis.diagnose_params import DiagnoseParams
+from flows.config.diagnose_params import DiagnoseParams
+from flows.diagnosis.build_query import first_question
+from flows.diagnosis.query_clients import ask, bytes_told
 from models.shift.client_summaries import client_summary
 from silos.client_store import PrivateStore
 from silos.privacy import differencing

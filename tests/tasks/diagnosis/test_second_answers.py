@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from flows.diagnosis.asking import answered
+from flows.diagnosis.query_clients import answered
 from models.shift.client_summaries.model_predictions import JOINED, Design
 from silos.client_store import PrivateStore
 from silos.cohort import Stack

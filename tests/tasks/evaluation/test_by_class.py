@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.many_runs.paired_runs import counted
+from flows.experiment.comparison.paired_runs import counted
 from silos.client_store import PrivateStore
 from silos.cohort import open_common
 from tasks.evaluation.evaluate import OUTCOMES

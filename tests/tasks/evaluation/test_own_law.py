@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.experiment.many_runs.paired_runs import by_own_law
+from flows.experiment.comparison.paired_runs import by_own_law
 from silos.client_store import PrivateStore
 from tasks.evaluation.evaluate import OUTCOMES
 from tasks.execution.runner import PlainRunner

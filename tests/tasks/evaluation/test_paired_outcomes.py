@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.many_runs.difference_records import difference_record
-from flows.experiment.many_runs.paired_runs import compared
+from flows.experiment.comparison.paired_runs import compared, difference_record
 from models.metrics.paired_difference import ACCURACY, Stratum, difference
 from models.metrics.task_metrics import QUANTITIES
 from silos.client_store import PrivateStore

@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 import tasks
-from flows.round import Problem
+from flows.methods.context import Problem
 from silos.client_store import PrivateStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flows.methods.shared import sites
+from flows.methods.common import ep_sites
 from flows.methods.virtual import Virtual
 from models.gaussians import PRECISION
 from models.model import Model
@@ -26,9 +26,9 @@ def ask(make_problem, make_round):
     def run(site="nonneg", upload=1.0, **options):
         page = Virtual(site=site)
         network = Tilted(problem.network, site=site)
-        model = sites.known_to(network, page.init(problem), problem, problem.silos.clients, {})
+        model = ep_sites.known_to(network, page.init(problem), problem, problem.silos.clients, {})
         round = make_round(problem, **{"stack": 3, **options})
-        begin = sites.start(page.init(problem), problem, "point")
+        begin = ep_sites.start(page.init(problem), problem, "point")
         how = Visiting(1e-3, 0.01, upload=upload)
         return round.train(visit, model, how=how, shares=SHARES, start=begin), round
 
@@ -143,7 +143,7 @@ def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_traine
 def test_a_share_that_is_no_number_is_refused(make_problem, make_round):
     problem = make_problem(SIZES)
     page = Virtual()
-    model: Model = sites.known_to(Tilted(problem.network), page.init(problem), problem, problem.silos.clients, {})
+    model: Model = ep_sites.known_to(Tilted(problem.network), page.init(problem), problem, problem.silos.clients, {})
     shares = {**SHARES, "c": float("nan")}
     with pytest.raises(ValueError, match="the share of client c is nan; give every client a number from 0 on"):
         make_round(problem).train(visit, model, how=Visiting(1e-3, 0.01), shares=shares)

@@ -1,0 +1,75 @@
+"""The same rounds as a standalone simulation in FedLab: `SGDSerialClientTrainer`, `SyncServerHandler` and its pipeline.
+
+One model is trained for one client after another, in one process. A `DataLoader` puts rows together one by one, in the order
+that they are stored in, as those of FedLab's own data sets do; means count clients, not rows. Written for FedLab 1.3.
+"""
+
+import json
+import sys
+import time
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.baselines.peer_common import Opened, answer, opened
+from benchmarks.baselines.reference_loop import loss, optimiser
+from silos.sources.torchvision_datasets import torchvision
+
+torchvision()  # FedLab imports it, which fails beside a CPU build of torch
+from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer  # noqa: E402
+from fedlab.contrib.algorithm.basic_server import SyncServerHandler  # noqa: E402
+from fedlab.contrib.dataset.basic_dataset import FedDataset  # noqa: E402
+from fedlab.core.standalone import StandalonePipeline  # noqa: E402
+
+
+class Rows(FedDataset):
+    """Every client's, in memory."""
+
+    def __init__(self, clients: list[tuple[Tensor, Tensor]]) -> None:
+        self.num = len(clients)
+        self.of = [TensorDataset(x, y) for x, y in clients]
+
+    def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> DataLoader:
+        return DataLoader(self.of[id], batch_size=batch_size)
+
+
+class Trainer(SGDSerialClientTrainer):
+    """With the workload's loss, and its optimiser, of which each client has its own."""
+
+    def __init__(self, work: Opened) -> None:
+        super().__init__(work.network, len(work.clients))
+        self.options = work.training["optimiser"]
+        self.setup_dataset(Rows(work.clients))
+        self.setup_optim(1, work.training["batch"], self.options["learning_rate"])
+        self.criterion = loss
+
+    def train(self, model_parameters: Tensor, train_loader: DataLoader) -> list[Tensor]:
+        self.optimizer = optimiser(self._model.parameters(), self.options)
+        return super().train(model_parameters, train_loader)
+
+
+class Pipeline(StandalonePipeline):
+    """That looks at the clock where others evaluate: after each round."""
+
+    def __init__(self, handler: SyncServerHandler, trainer: Trainer) -> None:
+        super().__init__(handler, trainer)
+        self.marks = [time.perf_counter()]
+
+    def evaluate(self) -> None:
+        self.marks.append(time.perf_counter())
+
+
+def main() -> None:
+    """Prints what `answer` says."""
+    folder, described = sys.argv[1:3]
+    torch.set_num_threads(json.loads(described)["threads"])
+    work = opened(folder, described)
+    handler = SyncServerHandler(work.network, work.training["rounds"], sample_ratio=1.0)
+    pipeline = Pipeline(handler, Trainer(work))
+    pipeline.main()
+    answer(pipeline.marks, handler.model, work.clients)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A round of UEFL as its authors' repository runs it: a copy of everything per silo, whole passes, k-means for everybody.
+
+After the local epoch of all silos each one's rows are passed 20 times through the whole network, one silo after another;
+then every silo clusters all of its tokens. Written for this comparison; what the repository does is in
+docs/methods/uefl_authors.md.
+"""
+
+import copy
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from benchmarks.baselines.reference_loop import network, open_rows
+
+
+class VectorQuantised(nn.Module):
+    """Encoder, codebook and classifier of the workload."""
+
+    def __init__(self, whole: nn.Sequential, words: int, channels: int) -> None:
+        super().__init__()
+        flat = next(i for i, layer in enumerate(whole) if isinstance(layer, nn.Flatten))
+        self.encoder, self.classifier = whole[:flat], whole[flat:]
+        self.words = nn.Parameter(torch.randn(words, channels))
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """(rows, height, width, channels)."""
+        features: Tensor = self.encoder(x).permute(0, 2, 3, 1)
+        return features.contiguous()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and the distance between words and tokens."""
+        z = self.tokens(x)
+        flat = z.view(-1, z.shape[-1])
+        far = (flat**2).sum(1, keepdim=True) + (self.words**2).sum(1) - 2 * flat @ self.words.T
+        chosen = torch.zeros(len(flat), len(self.words)).scatter_(1, far.argmin(1, keepdim=True), 1)
+        c = (chosen @ self.words).view_as(z)
+        distance = nn.functional.mse_loss(c, z.detach()) + 0.25 * nn.functional.mse_loss(z, c.detach())
+        straight = z + (c - z).detach()
+        return self.classifier(straight.permute(0, 3, 1, 2)), distance
+
+
+def main() -> None:
+    """Prints {"rounds": [seconds, ...]}; the first round warms up and is left out."""
+    folder, asked = sys.argv[1], json.loads(sys.argv[2])
+    torch.manual_seed(0)
+    torch.set_num_threads(asked["threads"])
+    clients, checks = (open_rows(folder, split) for split in ("train", "validation"))
+    options = asked["method"]["uefl"]
+    whole = network(asked["model"], clients[0][0].shape[1:], asked)
+    server = VectorQuantised(whole, options["words"], asked["model"]["channels"][-1])
+    seconds = []
+    with threadpool_limits(asked["threads"]):
+        for _ in range(asked["training"]["rounds"]):
+            start = time.perf_counter()
+            _round(server, clients, checks, asked["training"], options)
+            seconds.append(time.perf_counter() - start)
+    print(json.dumps({"rounds": seconds[1:]}))
+
+
+def _round(
+    server: VectorQuantised,
+    clients: list[tuple[Tensor, Tensor]],
+    checks: list[tuple[Tensor, Tensor]],
+    training: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    copies = [copy.deepcopy(server) for _ in clients]
+    for model, (x, y) in zip(copies, clients, strict=True):
+        _local_epoch(model, x, y, training)
+    states = [model.state_dict() for model in copies]
+    server.load_state_dict({k: torch.stack([s[k] for s in states]).mean(0) for k in states[0]})
+    with torch.no_grad():
+        for model, (x, _) in zip(copies, checks, strict=True):
+            passes = [torch.softmax(model(x)[0], 1) for _ in range(options["passes"])]
+            torch.special.entr(torch.stack(passes).mean(0)).sum(1).mean()
+        for model, (x, _) in zip(copies, clients, strict=True):
+            tokens = model.tokens(x).flatten(0, 2).numpy()
+            clusters = KMeans(options["words"], n_init=1, random_state=0).fit(tokens)
+            model.words.data = torch.from_numpy(clusters.cluster_centers_)
+
+
+def _local_epoch(model: VectorQuantised, x: Tensor, y: Tensor, training: dict[str, Any]) -> None:
+    optimiser = torch.optim.Adam(model.parameters(), training["optimiser"]["learning_rate"])
+    order = torch.randperm(len(y))
+    for at in range(0, len(y), training["batch"]):
+        index = order[at : at + training["batch"]]
+        optimiser.zero_grad()
+        logits, distance = model(x[index])
+        (nn.functional.cross_entropy(logits, y[index]) + distance).backward()
+        optimiser.step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""`siloflow bench --tune`: which form of the engine and which stack size is fastest for this project on this machine."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from flows.experiment.project import Project
+from flows.methods.context import Problem
+from models.prng import client_streams, server_stream
+from models.training.autotune import even
+from models.training.engine import stacked, train
+from models.training.execution_plan import Kind, forms
+from silos.cohort import make_stacks
+from tasks.execution.materialize import open_rows
+
+_SIZES = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
+_TURNS = 3
+_HOPELESS = 3.0  # times the best of its form: larger stacks are not tried
+_AS_GOOD = 1.05
+
+
+def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
+    """Milliseconds of one local epoch for each client, by form and stack size, and the `engine:` block to choose.
+
+    Of stacks that are within 5 % of the fastest the smallest is proposed: it leaves work for more workers.
+    """
+    problem = project.problem(0)
+    torch.set_num_threads(1)
+    measured: list[dict[str, Any]] = []
+    for kind in forms(problem.network):
+        say(f"{kind}: stacks of 1 to {len(problem.silos.clients)} clients")
+        measured += _sizes(problem, kind, project.device)
+    best = min(m["milliseconds"] for m in measured)
+    good = [m for m in measured if m["milliseconds"] <= _AS_GOOD * best]
+    chosen = min(good, key=lambda m: m["stack"])
+    now = {"kind": problem.training.engine, "stack": even(len(problem.silos.clients), problem.stack)}
+    return {"measured": measured, "now": now, "engine": {"kind": chosen["kind"], "stack": chosen["stack"]}}
+
+
+def _sizes(problem: Problem, kind: Kind, device: str) -> list[dict[str, Any]]:
+    clients = len(problem.silos.clients)
+    timings: list[dict[str, Any]] = []
+    for size in dict.fromkeys(even(clients, most) for most in _SIZES):
+        seconds = median(_seconds(problem, kind, size, device) for _ in range(_TURNS))
+        timings.append({"kind": kind, "stack": size, "milliseconds": 1000 * seconds})
+        if seconds * 1000 > _HOPELESS * min(m["milliseconds"] for m in timings) or kind == "sequential":
+            break
+    return timings
+
+
+def _seconds(problem: Problem, kind: Kind, size: int, device: str) -> float:
+    """One local epoch of the stack of the largest clients, for each client in it."""
+    stack = make_stacks(problem.silos, size)[0]
+    rows = open_rows(problem.silos, stack, "train", device)
+    weights = stacked(problem.network.init(server_stream(0, 0, "init")), size)
+    weights = {name: w.to(device) for name, w in weights.items()}
+    streams = client_streams(0, [str(i) for i in range(size)], 1, "local_train").to(device)
+    training = replace(problem.training, engine=kind, epochs=1)
+    start = time.perf_counter()
+    trained = train(problem.network, weights, {}, rows, training, streams)
+    float(next(iter(trained.weights.values())).sum())  # a GPU answers before it has finished
+    return (time.perf_counter() - start) / len(stack.clients)

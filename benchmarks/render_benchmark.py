@@ -1,0 +1,162 @@
+"""What is printed of measured times."""
+
+from statistics import median
+from typing import Any
+
+from flows.console.safe_text import PlainConsole, text_table
+
+
+def bench(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a workload: seconds a round, and how often the plain loop's round is as long; below it what others take."""
+    by_hand = {f"{kind} {threads}" for kind in ("plain", "authors", "bayes") for threads in (1, 2)}
+    table = text_table("", "plain", "siloflow", "ratio", "each turn", "training", "around it", "peak")
+    for line in answer["workloads"]:
+        seconds = line["seconds_per_round"]
+        table.add_row(
+            line["workload"],
+            f"{seconds[line['better_plain']]:.3f} s",
+            f"{seconds['siloflow']:.3f} s",
+            f"{line['ratio']:.2f}",
+            " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
+            f"{line['local_train_ratio']:.1f}",
+            f"{line['orchestration_share']:.1%}",
+            f"{line['peak_bytes']['siloflow'] / 2**20:.0f} MiB",
+        )
+    console.print(table)
+    for line in answer["workloads"]:
+        console.print(f"  {line['workload']}: {line['about']}")
+        limits = line["limits"]
+        billions, most, copies = (limits[n] / 1e9 for n in ("flop_of_a_round", "flop_per_second", "bytes_per_second"))
+        console.print(
+            f"    {billions:.1f} GFLOP a round, {limits['share_of_products']:.0%} of what large products reach here "
+            f"({most:.0f} GFLOP/s; copies {copies:.0f} GB/s)"
+        )
+        console.print(
+            f"    its products and convolutions alone, a batch at a time: {limits['kernel_seconds']:.3f} s a round"
+        )
+        seconds = line["seconds_per_round"]
+        for name in [n for n in seconds if n not in by_hand and n != "siloflow"]:
+            times = seconds[name] / seconds["siloflow"]
+            console.print(f"    {name} takes {seconds[name]:.3f} s a round, {times:.2f} times as long as siloflow")
+        for name, ratios in line["times"].items():
+            each = " ".join(f"{r:.2f}" for r in ratios)
+            console.print(f"    siloflow's round is {median(ratios):.2f} times that of {name}; each turn {each}")
+        if line["accuracy"]:
+            right = ", ".join(f"{name} {share:.3f}" for name, share in line["accuracy"].items())
+            console.print(f"    accuracy at the end: {right}")
+    console.print(
+        f"Seconds of a whole round over {answer['repeats']} turns on {answer['cores']} cores. ratio: the better plain "
+        "loop's round over ours; training: over our clients' training alone; around it: orchestration's share of our round."
+    )
+
+
+def overhead(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row an encoder: parameters and milliseconds without and with a codebook."""
+    table = text_table("encoder", "parameters", "with words", "", "ms", "with words", "ratio", "each turn")
+    for line in answer["encoders"]:
+        numbers, milliseconds = line["parameters"], line["milliseconds"]
+        table.add_row(
+            line["encoder"],
+            f"{numbers['fedavg']:,}",
+            f"{numbers['uefl']:,}",
+            f"{numbers['uefl'] / numbers['fedavg'] - 1:+.2%}",
+            f"{milliseconds['fedavg']:.0f}",
+            f"{milliseconds['uefl']:.0f}",
+            f"{line['ratio']:.3f}",
+            " ".join(f"{r:.2f}" for r in line["ratio_by_turn"]),
+        )
+    console.print(table)
+    console.print(
+        f"Forward and backward of {answer['rows']} rows on one thread, with {answer['words']} words; medians over "
+        f"{answer['repeats']} turns. ratio: with words over without, turn by turn."
+    )
+
+
+def regroup(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a number of clients for the server's part; then rounds without and with regrouping."""
+    table = text_table("clients", "groups", "least", "median", "peak memory")
+    for line in answer["server"]:
+        seconds = (f"{line['seconds'][name]:.3f} s" for name in ("least", "median"))
+        table.add_row(str(line["clients"]), str(line["groups"]), *seconds, f"{line['peak_bytes'] / 2**20:.0f} MiB")
+    console.print(table)
+    console.print(f"Overlaps of all pairs on {answer['rows']} rows, the gap between them, and complete linkage.")
+    console.print()
+    line = answer["round"]
+    table = text_table("clients", "fedavg", "selective", "more", "each turn", *line["task_seconds"])
+    table.add_row(
+        str(line["clients"]),
+        *(f"{line['seconds'][name]:.3f} s" for name in ("fedavg", "selective")),
+        f"{line['share']:+.0%}",
+        " ".join(f"{share:+.0%}" for share in line["share_by_turn"]),
+        *(f"{seconds:.3f} s" for seconds in line["task_seconds"].values()),
+    )
+    console.print(table)
+    console.print(
+        f"A round of 784-30-10 on {line['trained_rows']} rows each, and one that makes groups of all besides; medians over "
+        f"{answer['repeats']} turns."
+    )
+
+
+def population(answer: dict[str, Any], console: PlainConsole) -> None:
+    """A row a number of clients: making them; then a round of a hundred of them."""
+    made = text_table("clients", "partition", "its peak", "on disk", "opened")
+    rounds = text_table("clients", "a round", "times", "each turn", "first", "peak", "journal")
+    lines = list(answer["sizes"].values())
+    for line in lines:
+        made.add_row(
+            f"{line['clients']:,}",
+            f"{line['partition_seconds']:.1f} s",
+            f"{line['partition_peak_bytes'] / 2**20:.0f} MiB",
+            f"{line['data_bytes'] / 2**20:.0f} MiB",
+            f"{line['opened']:.2f} s",
+        )
+        rounds.add_row(
+            f"{line['clients']:,}",
+            f"{line['round'] * 1000:.0f} ms",
+            f"{line['times']:.2f}",
+            " ".join(f"{times:.2f}" for times in line["times_by_turn"]),
+            f"{line['first']:.2f} s",
+            f"{line['peak_bytes'] / 2**20:.0f} MiB",
+            f"{line['journal_bytes'] / 2**10:.1f} KiB",
+        )
+    console.print(made)
+    console.print()
+    console.print(rounds)
+    console.print(
+        f"{answer['called']} clients of {answer['rows']} rows are called a round; medians over {answer['repeats']} turns. "
+        f"times: a round over that of {lines[0]['clients']:,} clients, turn by turn; first: the first round."
+    )
+
+
+def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Seconds, memory and bytes, a line each."""
+    told, printed, fedwad = (answer[part] for part in ("bytes_of_a_client", "printed_rule", "fedwad"))
+    lines = {
+        "asked": f"{answer['clients']:,} silos of {answer['rows']} rows, {answer['features']} features, "
+        f"{answer['classes']} classes",
+        "a silo": f"{answer['client_seconds'] * 1000:.1f} ms; tells {told['told']:,} bytes, its rows are {told['rows']:,}",
+        "the server": f"{answer['server_seconds']:.0f} s for {answer['pairs']:,} pairs, "
+        f"{answer['server_peak_bytes'] / 2**20:,.0f} MiB",
+        "groups": f"{len(answer['groups'])}, " + ("the laws'" if answer["laws_found"] else "not the laws'"),
+        "printed rule": f"{printed['seconds']:.1f} s on {printed['features']} features; all: "
+        f"{printed['all_extrapolated']:,.0f} s (extrapolated)",
+    }
+    if fedwad is not None:
+        lines["FedWaD"] = (
+            f"{fedwad['seconds']:.0f} s for {fedwad['pairs']} pairs, {fedwad['bytes_of_a_pair']:,} bytes a pair; all: "
+            f"{fedwad['all_extrapolated'] / 3600:,.0f} hours (extrapolated)"
+        )
+    for name, text in lines.items():
+        console.print(f"{name:<14}{text}")
+
+
+def tune(answer: dict[str, Any], console: PlainConsole) -> None:
+    """What was measured, and the block for params.yaml."""
+    table = text_table("kind", "stack", "ms a client and epoch")
+    for line in answer["measured"]:
+        table.add_row(line["kind"], str(line["stack"]), f"{line['milliseconds']:.3f}")
+    console.print(table)
+    now, engine = answer["now"], answer["engine"]
+    console.print(f"now: {now['kind']}, stacks of {now['stack']}. Fastest here, for params.yaml:")
+    for line in ("engine:", f"  kind: {engine['kind']}", f"  stack: {engine['stack']}"):
+        console.print(line)

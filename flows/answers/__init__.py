@@ -1,1 +1,0 @@
-"""Verbs that answer at once and are no Prefect flows: they train nothing and leave no run."""

@@ -1,0 +1,112 @@
+"""What is in data/, as figures and a picture.
+
+`siloflow data`: the versions of data/, what changed between two, and the way back to one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flows.config.load_config import read
+from flows.config.recipe_settings import as_overrides, settings_between
+from flows.experiment.project import Project, changing
+from silos import heterogeneity
+from silos.errors import UserError
+from silos.storage.partition_store import ClientEntry, Manifest, open_client, read_manifest
+from silos.versioning import diff as changes
+from silos.versioning import dvc_files, history
+from tasks.tracking.plots.silo_figure import Examples, draw_silos
+
+CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
+
+
+def show(project: Project) -> dict[str, Any]:
+    """The silos' overview with their version, and the picture's path; UserError if the data are not as recorded.
+
+    Of very many clients some are opened, which `opened` counts, and of these a few listed.
+    """
+    silos, folder = project.silos, Path(project.silos.folder)
+    entries = heterogeneity.looked_at(silos.manifest)
+    names = [entry.name for entry in entries]
+    silos.check(names)
+    overview = {**heterogeneity.overview(silos.manifest, folder), "data_version": silos.version}
+    few = (
+        slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
+    )
+    figure = project.runs / f"show-{silos.manifest.name}.png"
+    pictures = examples(silos.manifest, folder, entries[few])
+    silos.check(names)  # nothing came between
+    draw_silos(figure, overview, pictures)
+    if len(entries) < len(silos.clients):
+        overview["clients"] = overview["clients"][few]
+    return {**overview, "opened": len(entries), "figure": str(figure.relative_to(project.root))}
+
+
+def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -> Examples:
+    """Find the first training row of each of the first classes, of these clients.
+
+    Returns an empty mapping if rows are no images, or if no client has such a row.
+    """
+    if len(manifest.shape) not in (2, 3) or not manifest.classes:
+        return {}
+    rows = {}
+    for client in clients:
+        x, y = open_client(folder, client, "train")
+        first = [np.flatnonzero(y == label)[:1] for label in range(min(len(manifest.classes), CLASSES_SHOWN))]
+        rows[client.name] = [x[at[0]] if len(at) else None for at in first]
+    return rows if any(image is not None for images in rows.values() for image in images) else {}
+
+
+def log(root: Path) -> dict[str, Any]:
+    """Every version that git knows, newest first, and the one that data.dvc records now."""
+    versions = [
+        {
+            "revision": v.revision,
+            "date": v.date,
+            "subject": v.subject,
+            "digest": v.digest,
+            "partitions": [*v.partitions],
+        }
+        for v in history.log(root)
+    ]
+    return {"now": dvc_files.recorded(root), "versions": versions}
+
+
+def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
+    """What changed from `revision` to `to`, or to what data.dvc records now."""
+    before = history.find(root, revision)
+    after = history.find(root, to) if to else dvc_files.recorded(root)
+    if after is None:
+        raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
+    return {"before": before, "after": after, **changes.diff(root, before, after)}
+
+
+def use(root: Path, revision: str) -> dict[str, Any]:
+    """Brings a version back; `settings` are what `--set` must give for a run on it, and `params_differ` says why not.
+
+    UserError while a run works on data/.
+    """
+    with changing(root, f"`siloflow data use {revision}`"):
+        digest = history.use(root, revision)
+    partitions = list(history.partitions(root, digest))
+    settings, differ = _params_for(root, partitions)
+    return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
+
+
+def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:
+    """What must be set over params.yaml for a run on the data that are there now; or the reason why that is not known."""
+    data = read(root).data
+    name = data.name if data.name in partitions or len(partitions) != 1 else partitions[0]
+    if name not in partitions:
+        return [], f"params.yaml: data.name is {name}, and this version has {', '.join(partitions) or 'no data'}."
+    manifest = read_manifest(root / "data" / name)
+    settings = settings_between(data, manifest.params)
+    if settings is not None:
+        return as_overrides(settings), None
+    try:
+        dvc_files.matches(manifest, data)
+    except UserError as error:
+        return [], str(error)
+    return [], None

@@ -1,0 +1,64 @@
+"""The `clients` section of params.yaml: who takes part in a round."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from silos import limits
+from silos.identifiers import Name
+from silos.registry import Entry, Registered, Registry
+from silos.sources.source_params import Section
+
+
+class UniformParams(Section):
+    """Every client with the same chance."""
+
+    kind: Literal["uniform"]
+
+
+class BySizeParams(Section):
+    """In proportion to training rows, one after another."""
+
+    kind: Literal["by_size"]
+
+
+class ImprovingParams(Section):
+    """Up to `focus` of a round's clients from those whose validation loss went down in the round before."""
+
+    kind: Literal["improving"]
+    focus: float = Field(default=0.8, ge=0, le=1)
+    improvement: Literal["last_seen", "within_round"] = "last_seen"
+
+
+class OwnSampler(Section, Registered):
+    """A sampler of a plugin file: a function that draws, or a class that extends Sampler."""
+
+
+SAMPLERS = Registry(
+    "sampler",
+    {
+        "uniform": "flows.methods.samplers.client_sampler:Uniform",
+        "by_size": "flows.methods.samplers.client_sampler:BySize",
+        "improving": "flows.methods.samplers.loss_based_sampler:Improving",
+    },
+)
+
+_OF_CLIENTS = ("fraction", "dropout", "join", "leave")
+
+
+def options_given(entry: Entry) -> tuple[str, ...]:
+    """The parameters of a plugin's sampler that are no options of its own."""
+    return _OF_CLIENTS if isinstance(entry.target, type) else ("problem", "clients", "wanted", "number", "memory")
+
+
+Sampling = UniformParams | BySizeParams | ImprovingParams
+
+
+class ClientsParams(Section):
+    """Who takes part in a round."""
+
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    sampling: Annotated[Sampling, Field(discriminator="kind")] = UniformParams(kind="uniform")
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    join: dict[Name, Annotated[int, Field(ge=1, le=limits.TIMES)]] = Field(default={})
+    leave: dict[Name, Annotated[int, Field(ge=1, le=limits.TIMES)]] = Field(default={})

@@ -1,0 +1,186 @@
+"""params.yaml, read and checked once, with the overrides of `--set` applied to it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.config.params_schema import Params
+from flows.config.plugin_params import params_type
+from flows.config.validation_errors import explained
+from flows.experiment import plugin_loader
+from silos import strict_yaml
+from silos.errors import UserError, shown
+from tasks.tracking.uri import has_password
+
+
+@dataclass(frozen=True)
+class ParamsFile:
+    """The content of params.yaml, with the overrides that have been applied to it.
+
+    Attributes:
+        raw: Plain values, of which nothing is checked.
+        root: The project's folder, in which plugin files are named.
+        overrides: As `section.key=value`, in the order in which they were applied.
+    """
+
+    raw: dict[str, Any] = field(repr=False)
+    root: Path
+    overrides: tuple[str, ...] = ()
+    _as_read: "ParamsFile | None" = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, root: Path) -> "ParamsFile":
+        """Read params.yaml of this folder; UserError if there is none, or if it is not YAML with sections."""
+        try:
+            raw = strict_yaml.load(file_of(root).read_bytes())
+        except strict_yaml.NotYamlError as error:
+            raise UserError(f"params.yaml is not valid YAML: {error}.") from None
+        if not isinstance(raw, dict):
+            raise UserError("params.yaml holds no sections; the one that `siloflow init DIR` makes shows them.")
+        return cls(_without_empty(raw), root)
+
+    def with_overrides(self, overrides: Sequence[str]) -> "ParamsFile":
+        """Apply more overrides to a copy; each is parsed here, and never again. UserError for one that cannot be applied."""
+        if not overrides:
+            return self
+        raw = deepcopy(self.raw)
+        for override in overrides:
+            _apply(raw, override)
+        return ParamsFile(raw, self.root, (*self.overrides, *overrides), self.as_read)
+
+    @property
+    def as_read(self) -> "ParamsFile":
+        """The file without overrides."""
+        return self._as_read or self
+
+    @cached_property
+    def params(self) -> Params:
+        """The typed params, checked at the first use; UserError says what to change.
+
+        The plugin files that it names are run. The sections of methods are checked by `method_of`.
+        """
+        return validate(self.raw, self.root)
+
+
+def read(root: Path, overrides: Sequence[str] = ()) -> Params:
+    """Read params.yaml of this folder and apply `section.key=value` overrides; UserError says what to change."""
+    return ParamsFile.read(root).with_overrides(overrides).params
+
+
+def plugins_of(raw: Mapping[str, Any]) -> list[str]:
+    """The plugin files that plain params name; what is no list of text is refused with the rest of the params."""
+    files = raw.get("plugins")
+    return [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
+
+
+def file_of(root: Path) -> Path:
+    """Return the params.yaml of this folder; UserError if there is none."""
+    path = root / "params.yaml"
+    if not path.is_file():
+        raise UserError(
+            f"there is no params.yaml in {root.resolve()}; go to your project's folder; `siloflow init DIR` makes one."
+        )
+    return path
+
+
+def validate(raw: dict[str, Any], root: Path) -> Params:
+    """Params from plain JSON; UserError names the key, the value and the nearest right one.
+
+    The plugin files that it names, relative to `root`, are run.
+    """
+    raw = _without_empty(raw)
+    for key, value in _leaves(raw):
+        if any(has_password(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
+            raise UserError(f"params.yaml: {key} holds a password, and would be printed and stored; {_NO_PASSWORD}.")
+    plugins = plugin_loader.load(root, plugins_of(raw))
+    kind = params_type(plugins)
+    try:
+        params = kind.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(explained(error, kind)) from None
+    stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
+    if stop_at is not None and stop_at > 1 and objective != "squared_error":
+        raise UserError(
+            f"params.yaml: evaluation.stop_at is {stop_at:g}; it must be at most 1, since it is an accuracy."
+        )
+    return params
+
+
+_NO_PASSWORD = (
+    "take it out (MLflow finds it in MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD)"
+)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """`key: old → new` for every leaf that differs between two JSON trees."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
+    return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]
+
+
+def flat(tree: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys to leaves, as MLflow shows parameters."""
+    return dict(_leaves(tree))
+
+
+def _without_empty(raw: dict[str, Any]) -> dict[str, Any]:
+    """A section whose lines are all commented out is none: YAML reads it as null."""
+    raw = {section: value for section, value in raw.items() if value is not None}
+    if isinstance(raw.get("method"), dict):
+        raw["method"] = {name: {} if options is None else options for name, options in raw["method"].items()}
+    return raw
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    said = f"--set {shown(override)}"
+    *sections, last = [part.strip() for part in key.split(".")]
+    if not equals or not all([*sections, last]):
+        raise UserError(f"{said}: write it as section.key=value, for example training.rounds=20.")
+    try:
+        value = strict_yaml.load(text)
+    except strict_yaml.NotYamlError as error:
+        raise UserError(f"{said}: {shown(repr(text))} is not a YAML value ({error}).") from None
+    place: Any = raw
+    try:
+        for section in sections:
+            place = place.setdefault(section, {}) if isinstance(place, dict) else place[_place(section)]
+        place[last if isinstance(place, dict) else _place(last)] = value
+    except (TypeError, LookupError, AttributeError):
+        whole = f"; write it whole: --set {shown(_whole(raw, [*sections, last], text))}" if place is None else ""
+        raise UserError(f"{said}: params.yaml has no section {shown(key.rpartition('.')[0])}{whole}.") from None
+
+
+def _whole(raw: dict[str, Any], keys: list[str], text: str) -> str:
+    """The override that gives all of a section that is null."""
+    there, place = 0, raw
+    while place is not None:
+        place, there = place[keys[there]] if isinstance(place, dict) else place[_place(keys[there])], there + 1
+    inner = f"{keys[-1]}: {text.strip()}"
+    for key in reversed(keys[there:-1]):
+        inner = f"{key}: {{{inner}}}"
+    return f"{'.'.join(keys[:there])}={{{inner}}}"
+
+
+def _place(part: str) -> int:
+    """A place in a list, counted from 0; LookupError for what is none."""
+    if re.fullmatch("[0-9]{1,9}", part) is None:
+        raise LookupError
+    return int(part)
+
+
+def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list) and any(isinstance(v, dict | list) for v in tree):
+        for i, value in enumerate(tree):
+            yield from _leaves(value, f"{path}.{i}")
+    else:
+        yield path, tree

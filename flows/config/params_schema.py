@@ -1,0 +1,295 @@
+"""What params.yaml may hold: its sections, typed; inside, nobody looks a key up."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from flows.config.clients_params import ClientsParams
+from flows.config.diagnose_params import DiagnoseParams
+from silos import limits
+from silos.data_params import DataParams
+from silos.errors import shown
+from silos.identifiers import PlainText
+from silos.registry import Registered
+from silos.strict_yaml import true_is_no_number
+from tasks.tracking.uri import has_wrong_port
+
+
+class Section(BaseModel):
+    """A part of params.yaml: no unknown keys, no changes after reading."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _numbers = model_validator(mode="before")(true_is_no_number)
+
+
+Widths = Annotated[list[Annotated[int, Field(ge=1, le=limits.WIDTH)]], Field(max_length=limits.LAYERS)]
+Channels = Annotated[list[Annotated[int, Field(ge=1, le=limits.CHANNELS)]], Field(max_length=limits.LAYERS)]
+
+
+def _nothing(chosen: Any) -> Any:
+    if isinstance(chosen, list) and chosen:
+        raise ValueError(
+            f"got {shown(repr(chosen))}, expected []. Name a file that registers such a kind under plugins"
+        )
+    return chosen
+
+
+Choices = Annotated[list[Registered], BeforeValidator(_nothing)]
+"""Sections whose kinds are a plugin's (see flows.config.plugin_params); none without a plugin."""
+
+
+class NetworkParams(Section):
+    """What every kind has: of how many networks a deep ensemble is, 1 being no ensemble, and how rows are scaled for it."""
+
+    members: int = Field(default=1, ge=1, le=limits.COPIES)
+    inputs: Literal["none", "standardise"] = "none"
+    targets: Literal["none", "standardise"] = "none"
+
+
+def layers_of(network: NetworkParams) -> dict[str, Any]:
+    """Return what a single built-in network of the kind is built with."""
+    return network.model_dump(exclude={"kind", *NetworkParams.model_fields})
+
+
+class MLPParams(NetworkParams):
+    """Dense layers; no hidden one is logistic or linear regression."""
+
+    kind: Literal["mlp"]
+    hidden: Widths = [64]
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    statistics: int = Field(default=0, ge=0, le=limits.WIDTH)
+
+
+class CNNParams(NetworkParams):
+    """Convolutions with pooling, then dense layers."""
+
+    kind: Literal["cnn"]
+    channels: Channels = Field(default=[10, 20], min_length=1)
+    kernel: int = Field(default=5, ge=1, le=limits.COPIES)
+    padding: bool = False
+    hidden: Widths = [50]
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    channel_dropout: float = Field(default=0.0, ge=0, lt=1)
+    statistics: int = Field(default=0, ge=0, le=limits.WIDTH)
+
+
+class NormalisedCNNParams(NetworkParams):
+    """3 x 3 convolutions, `pooled` or not, and dense layers, all but the last with batch normalisation."""
+
+    kind: Literal["cnn_bn"]
+    channels: Channels = Field(default=[32, 64, 128], min_length=1)
+    pooled: list[bool] = Field(default=[False, True, True], min_length=1, max_length=limits.LAYERS)
+    hidden: Widths = [128, 64]
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+
+
+class ResidualParams(NetworkParams):
+    """Residual stages with pooling, then dense layers with GELU; dropout also on the logits, as in the codebook paper."""
+
+    kind: Literal["residual"]
+    widths: Channels = Field(default=[16, 32, 64], min_length=1)
+    hidden: Widths = [512]
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    logit_dropout: bool = True
+
+
+class VGGParams(NetworkParams):
+    """VGG16 with batch normalisation up to its last pooling, then the head of `residual`."""
+
+    kind: Literal["vgg16_bn"]
+    hidden: Widths = [512]
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    logit_dropout: bool = True
+    pretrained: str | None = Field(default=None, min_length=1)
+
+
+class ResNetParams(NetworkParams):
+    """ResNet18 up to the mean over places, then the head of `residual`."""
+
+    kind: Literal["resnet18"]
+    hidden: Widths = [512]
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    logit_dropout: bool = True
+    pretrained: str | None = Field(default=None, min_length=1)
+
+
+Networks = MLPParams | CNNParams | NormalisedCNNParams | ResidualParams | VGGParams | ResNetParams
+
+
+class CrossEntropyParams(Section):
+    """-log p."""
+
+    kind: Literal["cross_entropy"]
+
+
+Weight = Annotated[float, Field(ge=0, le=limits.REAL)]
+
+
+class FocalParams(Section):
+    """-alpha (1 - p)^gamma log p; alpha is one number, or one for each class in the order of the data's classes."""
+
+    kind: Literal["focal"]
+    gamma: float = Field(default=2.0, ge=0, le=limits.REAL)
+    alpha: Annotated[
+        Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("list")],
+        Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
+    ] = 1.0
+
+    @field_validator("alpha")
+    @classmethod
+    def _teaches(cls, alpha: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        if not any(alpha if isinstance(alpha, tuple) else (alpha,)):
+            raise ValueError("every row would weigh nothing; let one class at least have a weight above 0")
+        return alpha
+
+
+class SquaredErrorParams(Section):
+    """(prediction - y)^2, of a regression."""
+
+    kind: Literal["squared_error"]
+
+
+class SGDParams(Section):
+    """Stochastic gradient descent. `state` is what an optimiser remembers: made anew in every round, or kept by clients."""
+
+    kind: Literal["sgd"]
+    learning_rate: float = Field(gt=0, le=limits.REAL)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=limits.REAL)
+    state: Literal["reset", "kept"] = "reset"
+
+
+class AdamParams(Section):
+    """Adam; `adamw` decouples the weight decay. `state` as of SGD."""
+
+    kind: Literal["adam", "adamw"]
+    learning_rate: float = Field(gt=0, le=limits.REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=limits.REAL)
+    state: Literal["reset", "kept"] = "reset"
+
+
+class TrainingParams(Section):
+    """One budget for every method of a comparison.
+
+    `rows`: an epoch takes every row once, shuffled; or draws as many, a client's classes having the same chance.
+    """
+
+    rounds: int = Field(ge=1, le=limits.TIMES)
+    epochs: int = Field(ge=1, le=limits.TIMES)
+    batch: int = Field(ge=1, le=limits.TIMES)
+    rows: Literal["shuffled", "balanced"] = "shuffled"
+    optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
+    objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _balanced_classes(self) -> "TrainingParams":
+        if self.rows == "balanced" and self.objective.kind == "squared_error":
+            raise ValueError("rows are balanced by their classes, and a regression has none; use shuffled")
+        return self
+
+
+class EvaluationParams(Section):
+    """When models are scored, on whose rows, by what besides accuracy or rmse, and which round is reported."""
+
+    every: int = Field(default=1, ge=1, le=limits.TIMES)
+    clients: Literal["all"] | Annotated[int, Field(ge=1, le=limits.CLIENTS)] = "all"
+    report: Literal["last", "best"] = "last"
+    stop_at: float | None = Field(default=None, gt=0, le=limits.REAL)
+    passes: int = Field(default=20, ge=0, le=limits.PASSES)
+    metrics: Choices = []
+
+
+class ComparisonParams(Section):
+    """What `siloflow compare` does when the command line names nothing."""
+
+    methods: list[Annotated[str, PlainText()]] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, le=limits.SEED)]] = Field(min_length=1)
+    reference: Annotated[str, PlainText()] = "fedavg"
+    tune: int = Field(default=0, ge=0, le=limits.COPIES)
+
+    @field_validator("methods", "seeds")
+    @classmethod
+    def _no_repeats(cls, values: list) -> list:
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"{value} is named twice")
+        return values
+
+
+class EngineParams(Section):
+    """How clients are computed; results are the same for any number of workers."""
+
+    kind: Literal["auto", "batched", "vmap", "sequential"] = "auto"
+    stack: Literal["auto"] | Annotated[int, Field(ge=1, le=limits.CLIENTS)] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class RunnerParams(Section):
+    """Where tasks run; results are the same anywhere."""
+
+    kind: Literal["threads", "processes", "dask"] = "threads"
+    workers: int = Field(default=1, ge=1, le=256)
+    address: str | None = Field(default=None, min_length=1)
+
+    @field_validator("address")
+    @classmethod
+    def _port(cls, address: str | None) -> str | None:
+        if address is not None and has_wrong_port(address):
+            raise ValueError(f"the port of {address} must be a number from 1 to 65535")
+        return address
+
+    @model_validator(mode="after")
+    def _address_of_dask(self) -> "RunnerParams":
+        if self.address is not None and self.kind != "dask":
+            raise ValueError(
+                f"address is a Dask scheduler's, and kind is {self.kind}; set kind to dask or address to null"
+            )
+        return self
+
+
+class TrackingParams(Section):
+    """What MLflow is given."""
+
+    uri: str | None = None
+    personal_models: bool = False
+
+    @field_validator("uri")
+    @classmethod
+    def _port(cls, uri: str | None) -> str | None:
+        if uri is not None and uri.startswith(("http:", "https:")) and has_wrong_port(uri):
+            raise ValueError(f"the port of {uri} must be a number from 1 to 65535")
+        return uri
+
+
+class FigureParams(Section):
+    """A figure that is drawn at the end of every run, where the run has what it shows."""
+
+    kind: Literal["stages", "groups", "codebook"]
+
+
+class Params(Section):
+    """The whole file."""
+
+    data: DataParams
+    model: Annotated[Networks, Field(discriminator="kind")]
+    training: TrainingParams
+    clients: ClientsParams = ClientsParams()
+    evaluation: EvaluationParams = EvaluationParams()
+    comparison: ComparisonParams
+    method: dict[str, dict[str, Any]] = {}
+    plugins: list[str] = []
+    figures: list[FigureParams] = []
+    callbacks: Choices = []
+    engine: EngineParams = EngineParams()
+    runner: RunnerParams = RunnerParams()
+    tracking: TrackingParams = TrackingParams()
+    diagnose: DiagnoseParams = DiagnoseParams()

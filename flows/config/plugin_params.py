@@ -1,0 +1,99 @@
+"""The type of params.yaml in a project with plugins: each kind that a plugin registers may be named where it belongs.
+
+The keys of a plugin's section are the options of its function or class, so the usual messages hold for them.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, Field, create_model
+
+from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler, Sampling, options_given
+from flows.config.params_schema import (
+    EvaluationParams,
+    FigureParams,
+    NetworkParams,
+    Networks,
+    Params,
+    Section,
+)
+from flows.experiment import plugin_loader
+from flows.experiment.plugin_loader import Plugins
+from flows.plugins import CALLBACKS, FIGURES, METRICS, NETWORKS
+from silos.data_params import DataParams
+from silos.partitioners.partition_params import PARTITIONERS, Assignment, Change, OwnPartitioner
+from silos.registry import Entry, Registered, Registry, section_of
+from silos.sources.source_params import SOURCES, OwnSource
+
+
+class OwnNetwork(NetworkParams, Registered):
+    """A network of a plugin file."""
+
+
+class Chosen(Section, Registered):
+    """A metric, figure or callback of a plugin file."""
+
+
+@lru_cache(maxsize=64)
+def params_type(plugins: Plugins) -> type[Params]:
+    """Params whose unions have the plugins' sections besides the built-in ones; Params itself if there are none."""
+    data: dict[str, Any] = {}
+    sources = _sections(plugins, SOURCES, ("root", "seed"), OwnSource)
+    steps = _sections(plugins, PARTITIONERS, ("rows", "at"), OwnPartitioner)
+    if sources:
+        data["source"] = (_one_of(DataParams.model_fields["source"].annotation, *sources), ...)
+    if steps:
+        step = _one_of(Assignment | Change, *steps)
+        data["scheme"] = (cast(Any, tuple)[step, ...], ...)
+    fields: dict[str, Any] = {}
+    if data:
+        fields["data"] = (_extended(DataParams, data), ...)
+    networks = _sections(plugins, NETWORKS, ("shape", "outputs"), OwnNetwork)
+    if networks:
+        fields["model"] = (_one_of(Networks, *networks), ...)
+    samplers = [_section(entry, options_given(entry), OwnSampler) for entry in plugins.of(SAMPLERS).values()]
+    if samplers:
+        clients = _extended(ClientsParams, {"sampling": (_one_of(Sampling, *samplers), Field(default=_UNIFORM))})
+        fields["clients"] = (clients, clients())
+    metrics = _sections(plugins, METRICS, ("logits", "y"), Chosen)
+    if metrics:
+        evaluation = _extended(EvaluationParams, {"metrics": (_several(metrics), [])})
+        fields["evaluation"] = (evaluation, evaluation())
+    figures = _sections(plugins, FIGURES, ("scene",), Chosen)
+    if figures:
+        fields["figures"] = (_several([FigureParams, *figures]), [])
+    callbacks = _sections(plugins, CALLBACKS, (), Chosen)
+    if callbacks:
+        fields["callbacks"] = (_several(callbacks), [])
+    return cast(type[Params], _extended(Params, fields)) if fields else Params
+
+
+_UNIFORM = ClientsParams().sampling
+
+
+def _sections(
+    plugins: Plugins, registry: Registry, given: tuple[str, ...], base: type[BaseModel]
+) -> list[type[Registered]]:
+    return [_section(entry, given, base) for entry in plugins.of(registry).values()]
+
+
+def _section(entry: Entry, given: tuple[str, ...], base: type[BaseModel]) -> type[Registered]:
+    """See `section_of`; an option that pydantic cannot check is a user's mistake."""
+    with plugin_loader.refused(entry.module):
+        return section_of(entry, base, given=given)
+
+
+def _extended(base: type[BaseModel], fields: dict[str, Any]) -> Any:
+    return create_model(base.__name__, __base__=base, **fields)
+
+
+def _one_of(built_in: Any, *own: Any) -> Any:
+    return Annotated[reduce(or_, own, built_in), Field(discriminator="kind")]
+
+
+def _several(own: Iterable[Any]) -> Any:
+    first, *others = own
+    one = _one_of(first, *others) if others else first
+    return cast(Any, list)[one]

@@ -1,0 +1,72 @@
+"""The runs of a method with several seeds as one deep ensemble: how unsure they are together, and how rightly."""
+
+import math
+from collections.abc import Sequence
+
+from flows.experiment.evaluation import scored_model
+from flows.experiment.project import Project
+from flows.experiment.run.run_folder import RunFolder
+from flows.experiment.standardization.fit_standardizer import scaled_as
+from flows.methods.base import Method
+from flows.methods.context import Round
+from models.model import Model
+from silos.client_store import PrivateStore
+from tasks.evaluation.evaluate import ensemble_check
+from tasks.execution.runner import PrefectRunner, Runner
+from tasks.tracking.checkpoint import load_state
+
+
+def ensemble(
+    page: Method, members: Sequence[tuple[Project, int, RunFolder]], called: str = ""
+) -> dict[str, float] | None:
+    """Means over the federated clients of what ensemble_check says of their test rows; page: the method of all members.
+
+    `called`: what the names of its task runs begin with.
+
+    None of a regression, of fewer than two members, where a run's files are not here, and where no client has test rows.
+    """
+    project = members[0][0]
+    if len(members) < 2 or project.quantity.outcome != "correct":
+        return None
+    with project.workers() as workers:
+        return _together(page, members, PrefectRunner(workers, called))
+
+
+def _together(
+    page: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
+) -> dict[str, float] | None:
+    pairs = [_model(page, runner, *member) for member in members]
+    if None in pairs:
+        return None
+    models = [(model, round.private) for model, round in pairs if model is not None]  # type: ignore[misc]
+    project, seed, folder = members[0]
+    project = scaled_as(project, folder)
+    round = _round(project, seed, folder, runner)
+    silos = project.scored.federated()
+    messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
+    by_name: dict[str, list[float]] = {}
+    for message in messages:
+        for name, values in message.numbers.items():
+            by_name.setdefault(name, []).extend(v for v in values.tolist() if math.isfinite(v))
+    return {name: math.fsum(values) / len(values) for name, values in by_name.items() if values} or None
+
+
+def _model(page: Method, runner: Runner, project: Project, seed: int, folder: RunFolder) -> tuple[Model, Round] | None:
+    """What a finished run's clients would use, and a round in which they can be asked."""
+    result = folder.finished()
+    if result is None:
+        return None
+    best = project.params.evaluation.report == "best"
+    loaded = folder.load_best(result["rounds"], project.quantity) if best else None
+    loaded = loaded or load_state(folder.checkpoint)  # nobody could tell the best round, which the run has said
+    if loaded is None or loaded.round != result["reported_round"]:
+        return None
+    project = scaled_as(project, folder)
+    round = _round(project, seed, folder, runner, result["reported_round"])
+    return scored_model(page, project.silos, loaded[0], round), round
+
+
+def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> Round:
+    problem = project.problem(seed)
+    private: PrivateStore = project.private(folder.path)
+    return Round(number, problem, problem.silos.clients, (), runner, private, project.device)

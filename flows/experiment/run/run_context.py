@@ -1,0 +1,123 @@
+"""The context of a run: its settings, its folder, and how far it is. The trainer changes it, callbacks read it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from flows.experiment.plugin_loader import MethodError, error_of_plugin
+from flows.experiment.project import Project
+from flows.experiment.run.run_folder import RunFolder
+from flows.experiment.standardization.fit_standardizer import Agreed, agreed
+from flows.experiment.standardization.run_warnings import Note
+from flows.methods.base import Method, start
+from flows.methods.context import Problem, Round
+from flows.methods.samplers.client_sampler import Called, Sampler
+from flows.plugins import METHODS
+from models.state import State
+from silos.client_store import PrivateStore
+from tasks.execution.runner import PrefectRunner
+from tasks.tracking.checkpoint import Checkpoint, load_state
+from tasks.tracking.mlflow_logging.run_spec import Finish
+
+
+@dataclass
+class RunContext:
+    """One run of a method.
+
+    Attributes:
+        identity: What decides the numbers of the run, and the tag that MLflow's run is found by.
+        agreement: The standardization that the clients agreed on.
+        private: The clients' own store of this run.
+        state: The server's state after the last round.
+        number: The last round that was played, 0 before the first.
+        memory: What the sampler keeps from round to round.
+        resumed_from: The round that this process goes on after.
+        best_round: The best round so far, 0 if the state of the best round is not kept.
+        stop_reason: Set by a callback to end training after this round; it is not kept in the checkpoint.
+        notes: Sentences on the run's rows and settings, which its result repeats.
+        result: The content of result.json; empty before the end of the run.
+        artifacts: Files, model and metrics that MLflow receives once, at the end.
+        undelivered: Why MLflow did not receive everything; None if it did.
+    """
+
+    project: Project
+    method: Method
+    method_name: str
+    problem: Problem
+    identity: dict[str, Any]
+    folder: RunFolder
+    runner: PrefectRunner
+    private: PrivateStore
+    agreement: Agreed
+    state: State
+    number: int
+    memory: Mapping[str, Any]
+    resumed_from: int
+    began: float = field(default_factory=time.perf_counter)
+    best_round: int = 0
+    stop_reason: str = ""
+    notes: list[Note] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    artifacts: Finish = field(default_factory=Finish)
+    undelivered: str | None = None
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The sampler of the clients of a round: the method's own, or that of params.yaml."""
+        return self.method.sampler(self.project.sampler)
+
+    @property
+    def ended_by(self) -> str:
+        """The reason why no further round is played; empty while training goes on."""
+        spent = self.number >= self.project.params.training.rounds
+        return self.state.finished or self.stop_reason or ("training.rounds" if spent else "")
+
+    def round(self, number: int, sampled: Called, when: str) -> Round:
+        """Build the context of a round; `when` starts the names of its task runs."""
+        there, device, runner = (sampled.clients, sampled.dropped), self.project.device, replace(self.runner, when=when)
+        return Round(number, self.problem, *there, runner, self.private, device, leaving=sampled.leaving)
+
+    def error_of_method(self, error: BaseException) -> MethodError | None:
+        """Explain an error that a plugin file raised; None for any other error."""
+        files = {str(self.project.root / file): file for file in self.project.params.plugins}
+        own = self.project.plugins.of(METHODS).get(self.method_name)
+        return error_of_plugin(error, self.method_name, files, own.file if own else "")
+
+
+def open_run(
+    project: Project,
+    method: Method,
+    method_name: str,
+    problem: Problem,
+    identity: dict[str, Any],
+    folder: RunFolder,
+    runner: PrefectRunner,
+    began: float,
+) -> RunContext:
+    """Open a run at its start, or after the last round that its checkpoint counts.
+
+    Args:
+        project: With the params of the run.
+        method: The method, with its own section of params.yaml.
+        method_name: Its name there.
+        problem: What stays the same over all rounds, before clients agreed on a standardization.
+        identity: As `RunFolder.identify` wrote it.
+        folder: The run's folder.
+        runner: Where tasks run.
+        began: When this process began with the run, by `time.perf_counter`.
+
+    Raises:
+        UserError: If a file that the run goes on from is damaged or missing.
+    """
+    private = project.private(folder.path)
+    agreement = agreed(project, problem, folder, runner)
+    if agreement.scaling != project.scaling:
+        project = replace(project, scaling=agreement.scaling)
+        problem = project.problem(problem.seed)
+    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start(method, problem), 0, {})
+    for _ in folder.journal.each(number):
+        pass  # a damaged record is reported now, not after the rounds that are left
+    place = (folder, runner, private, agreement)
+    return RunContext(project, method, method_name, problem, identity, *place, state, number, memory, number, began)

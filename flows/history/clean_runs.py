@@ -1,0 +1,170 @@
+"""Throws away what piles up, kind by kind, as far as it is agreed to and nobody works with it.
+
+Whether somebody has a file open: a server that still runs.
+
+What piles up in a project's folder and may go: each kind with its places and with what is lost without it.
+
+Finished runs and their private/, ledgers of what silos told, and what a process works with are none of it.
+
+What runs that somebody deleted on MLflow's page still hold on disk.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flows.history.find_runs import Found, found
+from flows.history.list_runs import unfinished
+from silos.errors import UserError
+from silos.io.locks import alone, is_held, workers
+from tasks.tracking.mlflow_logging.connection import connect, own_store
+
+
+def open_elsewhere(places: Sequence[Path]) -> bool:
+    """Whether a process of this user has one of these files open."""
+    wanted = {str(place.resolve()) for place in places}
+    for process in psutil.process_iter():
+        try:
+            if any(file.path in wanted for file in process.open_files()):
+                return True
+        except (psutil.Error, OSError):
+            continue  # it ended, or is another's
+    return False
+
+
+_DELETED, _ALL = 2, 3  # MLflow's ViewType
+
+
+def artifacts_of_deleted_runs(root: Path) -> list[Path]:
+    """Their folders under runs/artifacts/, of this folder's own store."""
+    folders = {place.name: place for place in sorted((root / "runs" / "artifacts").glob("*/*")) if place.is_dir()}
+    if not folders or not (root / "runs" / "mlflow.db").is_file():
+        return []
+    client = connect(own_store(root))
+    experiments = [one.experiment_id for one in client.search_experiments(view_type=_ALL)]
+    found, token = [], None
+    while experiments:
+        page = client.search_runs(experiments, run_view_type=_DELETED, max_results=1000, page_token=token)
+        found += [folders[run.info.run_id] for run in page if run.info.run_id in folders]
+        token = page.token
+        if not token:
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One kind. `of`: the run whose lock guards a place, if there is one."""
+
+    kind: str
+    lost: str
+    places: tuple[Path, ...]
+    of: dict[Path, Path] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(file.lstat().st_size for place in self.places for file in _files(place))
+
+
+def leftovers(root: Path) -> list[Leftover]:
+    """Every kind that has something, in a fixed order."""
+    sets = found(root / "runs")
+    kinds = (_unfinished, _private_of_gone_runs, _artifacts, _cache, _prefect, _logs)
+    return [one for kind in kinds if (one := kind(root, sets)).places]
+
+
+def _unfinished(root: Path, sets: list[Found]) -> Leftover:
+    """Of a comparison its unfinished runs alone: it goes on, and trains these anew."""
+    busy = workers(root / "runs" / "locks")
+    places: list[Path] = []
+    of: dict[Path, Path] = {}
+    for one in sets:
+        if not unfinished(one) or any(name.startswith(one.name) for name in busy):
+            continue
+        runs = [run for run in one.runs if not (run / "result.json").is_file() and not is_held(run)]
+        for run in runs:
+            private = [place for place in (root / "private").glob(f"*/{one.name}/{run.name}") if place.is_dir()]
+            mine = [*private, one.folder if one.kind == "run" and len(one.runs) == 1 else run]  # the lock's folder last
+            places += mine
+            of |= dict.fromkeys(mine, run)
+    return Leftover("unfinished runs", "the rounds that they made; --resume begins them anew", tuple(places), of)
+
+
+def _private_of_gone_runs(root: Path, sets: list[Found]) -> Leftover:
+    """A run's folder was deleted; nobody can open what its clients kept."""
+    there = [place for place in (root / "private").glob("*/[!.]*/[!.]*") if place.is_dir()]
+    gone = [place for place in there if not (root / "runs" / place.parent.name / place.name).is_dir()]
+    return Leftover("private/ of runs that are gone", "nothing that can be opened", tuple(gone))
+
+
+def _artifacts(root: Path, sets: list[Found]) -> Leftover:
+    """Only of the store of this folder: what another keeps is not ours."""
+    pass  # which takes seconds, where there are any
+
+    lost = "their models and pictures in MLflow, if somebody restores them"
+    return Leftover("artifacts of runs deleted in MLflow", lost, tuple(artifacts_of_deleted_runs(root)))
+
+
+def _cache(root: Path, sets: list[Found]) -> Leftover:
+    at_work = any(one.kind == "reproduce" and unfinished(one) for one in sets) or is_held(root / "cache" / "estimate")
+    places = () if at_work else _there(root, "cache/*")
+    return Leftover("cache/", "time: the next `siloflow reproduce` makes its partitions anew", places)
+
+
+def _prefect(root: Path, sets: list[Found]) -> Leftover:
+    places = _there(root, ".prefect/prefect.db*")
+    lost = "flow and task runs on Prefect's page"
+    return Leftover("Prefect's database", lost, () if open_elsewhere(places) else places)
+
+
+def _logs(root: Path, sets: list[Found]) -> Leftover:
+    places = tuple(place for log in (".prefect/*.log", "runs/*.log") for place in _there(root, log))
+    return Leftover("logs", "what servers said", () if open_elsewhere(places) else places)
+
+
+def _there(root: Path, pattern: str) -> tuple[Path, ...]:
+    return tuple(sorted(root.glob(pattern)))
+
+
+def _files(place: Path) -> Iterator[Path]:
+    return (file for file in place.rglob("*") if not file.is_dir()) if place.is_dir() else iter([place])
+
+
+def clean(root: Path, agreed: Callable[[Leftover], bool]) -> dict[str, Any]:
+    """What there is, and what of it is gone, as plain JSON; `agreed` is asked for each kind."""
+    lines = []
+    for one in leftovers(root):
+        line = {"kind": one.kind, "lost": one.lost, "bytes": one.size, "deleted": agreed(one), "kept": []}
+        line["places"] = [str(place.relative_to(root)) for place in one.places]
+        if line["deleted"]:
+            line["kept"] = [str(place.relative_to(root)) for place in one.places if not _thrown(one, place)]
+        lines.append(line)
+    return {"kinds": lines}
+
+
+def _thrown(one: Leftover, place: Path) -> bool:
+    """Whether it is gone; it stays where a process has begun to work on it meanwhile: a person is asked in between."""
+    run = one.of.get(place)
+    if place.is_file() and open_elsewhere([place]):
+        return False
+    try:
+        with alone(run) if run is not None and run.is_dir() else nullcontext():
+            if run is not None and (run / "result.json").is_file():
+                return False
+            shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+    except UserError:
+        return False
+    _drop_empty(place.parent)
+    return True
+
+
+def _drop_empty(folder: Path) -> None:
+    """Of private/ and of artifacts no empty folder stays."""
+    if {"private", "artifacts"} & {*folder.parts} and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,105 @@
+"""Which words a client reads that never took part in UEFL's training."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from flows.methods.common.codewords import Held, counted, own_words
+from flows.methods.context import Round
+from models.model import Model
+from models.networks.deep_ensemble import each_made, plain
+from models.networks.wrappers.codebook_network import COUNT, OWN
+from models.state import Private
+from tasks.codebook_extend import borrow_words, codebook_extend
+from tasks.execution.scheduling import ForAll
+from tasks.uncertainty_check import uncertainty_check
+
+Unseen = Literal["shared", "own", "union", "nearest"]
+"""The shared words alone; words of its own besides, k-means centres of its training features, without any training; all
+clients' words; or those of the client whose words are nearest to its training features.
+
+The last two show a client's own words to another, which training never does.
+"""
+
+
+def lend(unseen: Literal["union", "nearest"], model: Model, round: Round, fresh: Sequence[str]) -> Model:
+    """The model in which these clients read others' words.
+
+    Where nobody has words of its own, there are none to lend.
+    """
+    personal = model.personal
+    assert isinstance(personal, Private)
+    sources = list(own_words(model.network, model.clients, _held(model)))
+    if not sources:
+        return model
+    if unseen == "union":
+        return _union(model, round, fresh, sources)
+    refs, held = dict(personal.refs), _held(model)
+    for client in fresh:
+        source = _nearest(model, round, client, sources)
+        refs |= {client: personal.refs[source]} if source else {}
+        held |= _as_of(model, client, source)
+    return _with(model, refs, held)
+
+
+def _held(model: Model) -> dict[str, int]:
+    """What the model's context says, zeros included."""
+    assert not isinstance(model.context, Private)
+    held: dict[str, int] = {}
+    for one in model.network.singles:
+        counts = model.context.get(one.prefix + COUNT, torch.zeros(len(model.clients), dtype=torch.int64))
+        held |= {one.prefix + client: n for client, n in zip(model.clients, counts.tolist(), strict=True)}
+    return held
+
+
+def _as_of(model: Model, client: str, source: str | None) -> dict[str, int]:
+    """The counts of a client that has the words of this one, or of nobody."""
+    held = _held(model)
+    return {one.prefix + client: 0 if source is None else held[one.prefix + source] for one in model.network.singles}
+
+
+def _with(model: Model, refs: dict[str, str], held: Held, room: int | None = None) -> Model:
+    personal = model.personal
+    assert isinstance(personal, Private)
+    network, start = model.network, dict(personal.start)
+    if room is not None:
+        network = each_made(network, lambda inner: replace(inner, room=room))
+        start |= {name: w.new_zeros(room, w.shape[1]) for name, w in start.items() if plain(name) == OWN}
+    context = counted(network, model.clients, held)
+    return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)
+
+
+def _nearest(model: Model, round: Round, client: str, sources: Sequence[str]) -> str | None:
+    """The source whose words are least far from the client's training tokens; None if the shared ones are as near."""
+    personal = model.personal
+    assert isinstance(personal, Private)
+    silos = round.problem.silos.select([client])
+    options: dict[str, Any] = {"training": round.problem.training, "seed": round.problem.seed, "round": round.number}
+    far = {}
+    for source in (None, *sources):
+        refs = {} if source is None else {client: personal.refs[source]}
+        tried = _with(model, {**personal.refs, **refs}, _held(model) | _as_of(model, client, source))
+        (message,) = round.each(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
+        far[source] = float(message.numbers["code_loss"][0])
+    return min(far, key=lambda source: (far[source] != far[source], far[source]))
+
+
+def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[str]) -> Model:
+    """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
+    personal, held, problem = model.personal, _held(model), round.problem
+    assert isinstance(personal, Private)
+    union = max(sum(held[one.prefix + source] for source in sources) for one in model.network.singles)
+    stored = model.network.singles[0].network.room  # more than words, where a silo had fewer different tokens
+    room = max(union, stored)
+    options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
+    there = problem.silos.select([client for client in model.clients if client in personal.refs])
+    padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
+    refs = {client: ref for message in padded for client, ref in message.refs.items()}
+    lent = Private(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
+    asked: dict[str, Any] = {"lent": ForAll(lent), "words": ForAll(held), "room": room}
+    for message in round.each(borrow_words, model, silos=problem.silos.select(fresh), **asked):
+        refs |= message.refs
+        held |= message.held
+    return _with(model, refs, held, room)

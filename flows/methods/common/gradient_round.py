@@ -1,0 +1,32 @@
+"""One gradient of every client over all of its rows, one step of the server: FedSGD's round (McMahan et al. 2017)."""
+
+import torch
+
+from flows.methods.base import Report
+from flows.methods.context import Round
+from models.model import Model
+from models.networks.registry import learned
+from models.state import State, Weights
+from tasks.aggregate import aggregate
+from tasks.gradients import full_gradient
+
+
+def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Report]:
+    """The mean gradient by rows goes into `training.optimiser`, whose state the server keeps in the section `server`.
+
+    What no gradient moves, such as running statistics, is averaged as in FedAvg.
+    """
+    problem, now = round.problem, state.tensors["weights"]
+    sent = round.each(full_gradient, model, training=problem.training, seed=problem.seed, round=round.number)
+    for client in round.clients:
+        round.tally.stepped(client, 1)
+    learns = {name: w[None] for name, w in learned(model.network, now).items()}
+    nothing = {name: torch.zeros_like(w) if name in learns else w for name, w in now.items()}
+    mean = round.once(aggregate, sent, nothing)
+    optimiser = problem.training.optimiser
+    kept: Weights = state.tensors.get("server") or optimiser.init(learns, 1)
+    after, server = optimiser.step(learns, {name: mean[name][None] for name in learns}, kept)
+    sections: dict[str, Weights] = {"weights": {**mean, **{name: w[0] for name, w in after.items()}}}
+    if server:
+        sections["server"] = server
+    return state.with_tensors(**sections), Report.of(sent)

@@ -1,0 +1,47 @@
+"""Pictures that several methods ask for at the end of their runs."""
+
+from pathlib import Path
+from typing import Any
+
+from flows.experiment.figure_context import Scene
+from models.networks.wrappers.codebook_network import SHARED
+from tasks.codebook.projection import plane, projection
+from tasks.tracking.plots.run_figures import draw_codebook, draw_groups, draw_stages
+
+
+def stages(scene: Scene) -> Path:
+    """The quantity and the clients' doubts over rounds, with the end of each stage."""
+    path = scene.folder / "stages.png"
+    draw_stages(path, scene.records, scene.quantity)
+    return path
+
+
+def group_history(scene: Scene) -> Path | None:
+    """Which group each client was in after every round; None where there were no groups yet."""
+    history = {
+        record["round"]: {client: int(row["group"]) for client, row in record["clients"].items() if "group" in row}
+        for record in scene.journal()
+    }
+    if not any(history.values()):
+        return None
+    path = scene.folder / "groups.png"
+    draw_groups(path, history)
+    return path
+
+
+def codewords(scene: Scene) -> Path | None:
+    """Features of each client and its own words in the plane of the shared words; only where params let them be seen."""
+    one = scene.model.network.singles[0]
+    shared = scene.model.shared.get(one.prefix + SHARED)
+    if shared is None or len(shared) < 2 or not scene.personal:
+        return None
+    silos, axes, problem = scene.silos.select(scene.model.clients), plane(shared), scene.round.problem
+    options: dict[str, Any] = {"training": problem.training, "axes": axes, "seed": problem.seed}
+    points = {
+        client: (tokens.tolist(), words.tolist())
+        for message in scene.round.each(projection, scene.model, silos=silos, **options)
+        for client, tokens, words in zip(message.clients, message.tokens, message.words, strict=True)
+    }
+    path = scene.folder / "codebook.png"
+    draw_codebook(path, (shared @ axes).tolist(), points, {c: silos.domain(c) or "" for c in points})
+    return path

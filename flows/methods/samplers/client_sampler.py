@@ -1,0 +1,152 @@
+"""Who is called in a round."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flows.config.clients_params import OwnSampler
+from flows.methods.context import Problem, Round, tickets
+from flows.methods.round_report import Report
+from flows.methods.samplers.sampling_keys import least, luck
+from silos.registry import run_entry
+
+Memory = Mapping[str, Any]
+"""What a sampler keeps from one round to the next: plain JSON. It is in the checkpoint, so a resumed run calls the same."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """The clients of a round that answer, those that were called but dropped out, and those that leave for good before it.
+
+    All in listing order.
+    """
+
+    clients: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+
+
+class Sampler(ABC):
+    """Who is called: by the seed, the round and what it keeps in memory, and by nothing else."""
+
+    asks_validation: ClassVar[bool] = False
+    """Whether clients that train tell their losses on validation rows, which are then in `Round.validation`."""
+
+    @abstractmethod
+    def call(self, problem: Problem, number: int, memory: Memory) -> Called:
+        """The clients of this round."""
+
+    def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
+        """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise.
+
+        It is not asked after a round in which nobody answered.
+        """
+        return memory
+
+    def warnings(self, problem: Problem) -> Sequence[str]:
+        """Sentences for a person, before the first round."""
+        return ()
+
+
+def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> Called:
+    """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
+    answer = sampler.call(problem, number, memory)
+    if not isinstance(answer, Called):
+        raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
+    given = (answer.clients, answer.dropped, answer.leaving)
+    clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
+    seen = set()
+    for client in (*clients, *dropped, *leaving):
+        if client not in problem.silos:
+            raise ValueError(f"a sampler calls {client!r}, and there is no such client")
+        if client in seen:
+            raise ValueError(f"a sampler calls {client!r} twice in a round")
+        seen.add(client)
+    return Called(clients, dropped, leaving)
+
+
+@dataclass(frozen=True)
+class Drawing(Sampler):
+    """K = max(1, fraction * clients) are drawn without replacement, of those that are there.
+
+    Each drops out with chance `dropout`, from a stream of its own, so that the same seed loses the same clients in every
+    method. `join`: clients to the round before which they are not there to be drawn; `leave`: to the one from which they
+    are there no more.
+    """
+
+    fraction: float = 1.0
+    dropout: float = 0.0
+    join: Mapping[str, int] = field(default_factory=dict)
+    leave: Mapping[str, int] = field(default_factory=dict)
+
+    @abstractmethod
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """So many of these clients, which are more."""
+
+    def call(self, problem: Problem, number: int, memory: Memory) -> Called:
+        """See Sampler."""
+        missing, there = self._missing(number), problem.silos.clients
+        if missing:
+            there = tuple(c for c in there if c not in missing)
+        drawn: Sequence[str] = there
+        wanted = max(1, round(self.fraction * len(there)))
+        if wanted < len(there):
+            chosen = {*self.draw(problem, there, wanted, number, memory)} - missing
+            drawn = sorted((c for c in chosen if c in problem.silos), key=problem.silos.index)
+        ticket = tickets(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
+        stay, lost = ([c for c in drawn if (ticket[c] >= self.dropout) == kept] for kept in (True, False))
+        leaving = sorted((c for c, when in self.leave.items() if when == number), key=problem.silos.index)
+        return Called(tuple(stay), tuple(lost), tuple(leaving))
+
+    def _missing(self, number: int) -> set[str]:
+        """Who has not come yet, or has left."""
+        late = {c for c, first in self.join.items() if number < first}
+        return late | {c for c, last in self.leave.items() if number >= last}
+
+
+@dataclass(frozen=True)
+class OwnDrawing(Drawing):
+    """The clients that a plugin's function draws."""
+
+    own: OwnSampler | None = None
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        assert self.own is not None
+        given = {"problem": problem, "clients": clients, "wanted": wanted, "number": number, "memory": memory}
+        drawn: Collection[str] = run_entry(self.own, **given)
+        return drawn
+
+
+class Uniform(Drawing):
+    """Every client is drawn with the same chance (McMahan et al. 2017); it remembers nothing."""
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        return least(luck(problem, clients, number, "draw"), clients, wanted)
+
+
+class BySize(Drawing):
+    """One after another, each with chance in proportion to training rows among those not yet drawn.
+
+    A client of n rows and ticket u waits -log(1 - u) / n, and who waits least is drawn (Efraimidis and Spirakis 2006). So
+    only the first draw's chances are in proportion to rows; the more are drawn, the more alike are clients' chances. Of
+    clients of one size it draws those that `Uniform` draws.
+    """
+
+    def draw(
+        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+    ) -> Collection[str]:
+        """See Drawing."""
+        rows = problem.silos.select(clients).rows_array("train")
+        waits = -np.log1p(-luck(problem, clients, number, "draw")) / rows
+        return least(waits, clients, wanted)

@@ -1,0 +1,242 @@
+"""Prefect's own API server, embedded: started by the command that needs it, gone with it.
+
+It runs as a child that watches a pipe from its parent and ends when the pipe closes, so that even a kill -9 of the parent
+leaves no orphan. Its output goes to a file. A server that the user names (PREFECT_API_URL), or that runs in this project
+already, is used instead.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+from flows.console import progress
+from flows.servers import server_discovery, server_process
+from flows.servers.prefect_settings import quiet_prefect
+from flows.servers.server_discovery import ADDRESS, USERS
+from flows.servers.ui_ports import PORT
+from silos.errors import UserError
+from silos.io.proxies import must_be_reachable
+from tasks.tracking.full_disk import full_disk
+from tasks.tracking.json_io import plain_path
+from tasks.tracking.uri import has_password
+
+_RESTARTS = 3  # of a server that ended by itself
+
+
+class PrefectServer:
+    """A server on a loopback port, with its database in `.prefect/` of the project.
+
+    `port` is the first that it tries, then any; with `own` it is no other, and none that runs already. With `ui` it has
+    Prefect's pages, and is offered to whoever comes while it runs.
+    """
+
+    def __init__(self, root: Path, ui: bool = False, port: int | None = None, own: bool = False) -> None:
+        self.root, self.home = root, (root / ".prefect").resolve()
+        quiet_prefect()
+        os.environ.setdefault("PREFECT_HOME", str(self.home))
+        self._child: subprocess.Popen | None = None
+        self._since = datetime.now(UTC).isoformat()
+        self._kept: IO[str] | None = None
+        self._offered = False
+        self._joined: server_discovery.Running | None = None
+        self._keeper: threading.Thread | None = None
+        self._changing = threading.Lock()  # of the child
+        if os.environ.get("PREFECT_API_URL"):
+            self.url = os.environ["PREFECT_API_URL"]
+            if has_password(self.url):
+                raise UserError(
+                    "PREFECT_API_URL holds a password; take it out, and set PREFECT_API_AUTH_STRING=user:password."
+                )
+            must_be_reachable(self.url)
+            return
+        self._joined = None if own else server_discovery.join(self.home)
+        if self._joined is None:
+            self._start(ui, _bound(port, own))
+        else:
+            self.url = self._joined.url
+        os.environ["PREFECT_API_URL"] = self.url
+        # what links to Prefect's page lead to: a server without one is gone when somebody follows them
+        page = self.url.removesuffix("/api") if ui or self._joined else f"http://127.0.0.1:{PORT}"
+        os.environ.setdefault("PREFECT_UI_URL", page)
+
+    def _start(self, ui: bool, listener: socket.socket) -> None:
+        self.log = self.home / "server.log"
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.log.write_bytes(b"")
+        self._ui, self._listener = ui, listener
+        # a flow called from Python takes some variables back, and the server may be started again
+        self._variables = dict(os.environ)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        self._spawn()
+
+    def _spawn(self) -> None:
+        ui, listener = self._ui, self._listener
+        environment = {
+            **self._variables,
+            "PREFECT_UI_ENABLED": str(ui).lower(),
+            "PREFECT_SERVER_UI_ENABLED": str(ui).lower(),
+            "PREFECT_UI_API_URL": self.url,
+            "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",  # that is done before
+            **_database(Path(self._variables["PREFECT_HOME"])),
+        }
+        self._kept = server_discovery.keep(self.home) if ui else None
+        offered = [self.home / name for name in (ADDRESS, USERS)] if self._kept else []
+        command = [sys.executable, "-P", "-m", server_process.__name__, listener.fileno(), self.home / "tables.lock"]
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [*map(str, [*command, *offered])],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                pass_fds=[listener.fileno(), *([self._kept.fileno()] if self._kept else [])],
+            )
+
+    def alive(self) -> bool:
+        """Whether a server that was started here has not ended by itself, or is started again if it has."""
+        if self._keeper is not None:
+            return self._keeper.is_alive()
+        return self._child is None or self._child.poll() is None
+
+    def _keep(self) -> None:
+        """Start the server again if it ends by itself: at its port, where clients wait, and with its database."""
+        for left in reversed(range(_RESTARTS + 1)):
+            child = self._child
+            assert child is not None
+            child.wait()
+            with self._changing:
+                if self._child is not child:
+                    return  # stopped
+                if left == 0:
+                    break
+                self._spawn()
+            progress.current().say("Prefect's server ended by itself, and is started again.")
+            if not self._answers(120.0):
+                break
+            self._offer()
+        self._listener.close()  # else clients would wait for an answer that never comes
+
+    def wait(self, patience: float = 120.0) -> float:
+        """Seconds waited until the server answers; UserError with the last line of its log if it does not."""
+        start = time.perf_counter()
+        if self._answers(patience):
+            self._offer()
+            if self._child is not None and self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep, name="keeper of Prefect's server", daemon=True)
+                self._keeper.start()
+            return time.perf_counter() - start
+        if self._child is None:
+            raise UserError(f"Prefect's API at {self.url} does not answer; start it, or unset PREFECT_API_URL.")
+        full = full_disk(self.log.parent)
+        if full:  # then the log ends anywhere
+            raise UserError(f"Prefect's server in {self.log.parent} does not answer: {full}.")
+        last = self.log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
+        said = f"; the last line of its log is: {last}" if last else ""
+        raise UserError(f"Prefect's server in {self.log.parent} does not answer{said}; see {self.log.name} there.")
+
+    def _answers(self, patience: float) -> bool:
+        """Wait until the server answers; False if it ends by itself, or does not answer for `patience` seconds."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end and (self._child is None or self._child.poll() is None):
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=2).close()
+                return True
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.03)
+        return False
+
+    def _offer(self) -> None:
+        """Others may use a server that stays; from here on it holds what says so by itself."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+            self._offered = True
+            server_discovery.offer(self.home, self.url)
+
+    def settle(self, tasks: int, patience: float = 15.0) -> None:
+        """Waits until the server has written down this many task runs of this process.
+
+        They reach it as events behind the work itself; a server that is stopped at once loses the last ones.
+        """
+        from prefect.client.orchestration import get_client
+        from prefect.events.worker import EventsWorker
+        from prefect.logging.handlers import APILogWorker
+
+        if self._child is None or not self.alive() or not tasks:
+            return
+        EventsWorker.drain_all(timeout=patience)
+        APILogWorker.drain_all(timeout=patience)
+        ended = {
+            "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}},
+            "start_time": {"after_": self._since},
+            "subflow_runs": {"exists_": False},  # a subflow has a task run of its own, which the runner does not count
+        }
+        end = time.monotonic() + patience
+        with get_client(sync_client=True) as client:
+            while time.monotonic() < end:
+                if client.request("POST", "/task_runs/count", json={"task_runs": ended}).json() >= tasks:
+                    return
+                time.sleep(0.05)
+
+    def is_gone(self) -> bool:
+        """Return whether the server takes no more from this process: `stop` is about to end it, or it does not answer."""
+        return self._child is not None or not self._answers(2.0)
+
+    def stop(self) -> bool:
+        """Ends the server that was started here, but for one that others use still; whether none of it is left.
+
+        Another's is left alone.
+        """
+        if self._joined is not None:
+            self._joined.share.close()
+        if self._child is None:
+            return True
+        os.environ.pop("PREFECT_API_URL", None)
+        with self._changing:
+            child, self._child = self._child, None
+        self._listener.close()
+        assert child.stdin is not None
+        used = self._in_use()  # asked before its end, when it asks itself
+        child.stdin.close()
+        if used:
+            return False
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            if self._in_use():
+                return False
+            child.kill()
+            child.wait()
+        return True
+
+    def _in_use(self) -> bool:
+        return self._offered and server_discovery.in_use(self.home)
+
+
+def _database(home: Path) -> dict[str, str]:
+    """Prefect's own setting for its database, where the one that it makes of its folder would name another file."""
+    file = home / "prefect.db"
+    named = plain_path(file)
+    return {} if named == str(file) else {"PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{named}"}
+
+
+def _bound(port: int | None, own: bool) -> socket.socket:
+    """A socket at this loopback port, or at one that the system chooses."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port or 0))
+    except OSError:
+        if own:
+            raise
+        listener.bind(("127.0.0.1", 0))
+    return listener

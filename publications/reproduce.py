@@ -1,0 +1,51 @@
+"""The flow `reproduce`: a published table beside ours, cell by cell.
+
+publications/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json, publications/run_missing.py
+runs those that are missing, publications/fill_table.py makes the table of what is recorded.
+"""
+
+from typing import Any
+
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.config.parameter_policy import open_project, outside
+from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.parameter_schemas import Overrides, PaperName, Scale, Seeds
+from publications.fill_table import table_of_records
+from publications.published_tables import is_own
+from publications.run_missing import estimate as seconds_of
+from publications.run_missing import fill
+from publications.sweep import Sweep
+from silos.errors import UserError
+
+
+@verb(run_name="reproduce {paper} {table} at scale {scale}")
+def reproduce(
+    paper: PaperName,
+    table: str,
+    scale: Scale = "cpu",
+    seeds: Seeds = (),
+    overrides: Overrides = (),
+    estimate: bool = False,
+) -> dict[str, Any]:
+    """Published beside ours for every cell of a table; a sweep that was interrupted goes on where it stopped.
+
+    Args:
+        paper: The page of the paper whose table it is.
+        table: One of the paper's tables, as `siloflow reproduce` lists them; of figure 3 it is figure-3.
+        scale: What the processors of one machine manage (cpu), or the published size (paper).
+        seeds: Of training; those of the scale if none is given.
+        overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
+        estimate: Only say how long it would take.
+    """
+    project = open_project(overrides)
+    if outside() and is_own(paper):
+        raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of publications/pages.")
+    with project.shared():
+        sweep = Sweep(paper, table, scale, seeds, project.overrides)
+        if estimate or not sweep.finished:
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
+                if estimate:
+                    return seconds_of(sweep)
+                fill(sweep)
+        return table_of_records(sweep)

@@ -1,0 +1,149 @@
+"""What benchmarks measured is kept with what it takes to read it, and tables are filled in from there."""
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import bench_codebook, run_benchmark
+from benchmarks.bench_results import BenchQuotes, BenchRecords, busy_cores, machine
+from benchmarks.workloads import Workload
+from flows import cli
+from publications.render.doc_tables import renewed
+from silos.errors import UserError
+
+MEASURED = {
+    "ratio": 2.5,
+    "ratio_by_turn": [2.25, 2.75],
+    "seconds": {"plain 1": 0.125, "ours": 0.0675},
+    "share": 0.72,
+    "peak": {"ours": 3 * 2**20},
+    "pairs": 499500,
+    "better": "plain 1",
+    "server": [{"clients": 100}, {"clients": 1000}],
+}
+RECORDS = {"W2": {"command": "siloflow bench W2", "machine": "2 cores, X, 8 GiB; others used it", "measured": MEASURED}}
+
+
+def test_what_is_measured_again_takes_the_place_of_what_was_and_no_others(tmp_path):
+    records = BenchRecords(tmp_path)
+    records.keep("W1", "siloflow bench W1", {"ratio": 1.0})
+    records.keep("W2", "siloflow bench W2", {"ratio": 2.0})
+    records.keep("W1", "siloflow bench W1 --repeats 5", {"ratio": 3.0})
+    kept = json.loads((tmp_path / "docs" / "results" / "bench.json").read_text())
+    assert {name: record["measured"]["ratio"] for name, record in kept.items()} == {"W1": 3.0, "W2": 2.0}
+    assert kept["W1"]["command"] == "siloflow bench W1 --repeats 5"
+    assert kept["W1"]["versions"].keys() == {"torch", "numpy", "python"}
+
+
+@pytest.mark.parametrize(("busy", "said"), [(0.0, "nobody else used it"), (1000.0, "others used it")])
+def test_a_machine_is_told_in_words_by_which_nobody_finds_it(busy, said):
+    told = machine(busy)
+    assert told.endswith(f" GiB; {said}")
+    assert " cores, " in told
+    assert platform.node() not in told
+    assert "/" not in told
+
+
+def test_a_core_that_somebody_uses_is_seen():
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    ) as other:
+        try:
+            other.stdout.readline()  # it has started
+            assert busy_cores() > 0.5  # of the one, however many there are
+        finally:
+            other.kill()
+
+
+def test_the_records_of_the_project_name_no_machine():
+    kept = (Path(__file__).parents[3] / "docs" / "results" / "bench.json").read_text()
+    assert platform.node() not in kept
+    assert "/home" not in kept
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{W2: ratio} ({W2: each ratio_by_turn .1})", "2.50 (2.2, 2.8)"),
+        ("{W2: seconds/plain 1} s, {W2: ms seconds/ours} ms", "0.125 s, 67.5 ms"),
+        ("{W2: percent share .0} %, {W2: MiB peak/ours .0} MiB", "72 %, 3 MiB"),
+        ("{W2: each percent ratio_by_turn .0} %", "225, 275 %"),
+        ("{W2: pairs} {W2: better} {W2: seconds/plain 2?}", "499,500 plain 1 "),
+        ("{W2: server/0/clients} {W2: server/1/clients} {W2: server/2/clients?}", "100 1,000 "),
+        ("{W2: command}: {W2: machine}", "siloflow bench W2: 2 cores, X, 8 GiB; others used it"),
+    ],
+)
+def test_a_quote_is_what_was_measured_in_the_unit_that_is_asked_for(text, said):
+    assert BenchQuotes(RECORDS).fill(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{W9: ratio}", "'W9' is not recorded; there are W2"),
+        ("{W2: ratios}", "bench: W2 has no 'ratios'"),
+        ("{W2: server/2/clients}", "bench: W2 has no 'server/2/clients'"),
+        ("{W2: ratio_by_turn/first}", "bench: W2 has no 'ratio_by_turn/first'"),
+        ("{W2: ratio_by_turn}", "bench: 'ratio_by_turn' of W2 is no single figure"),
+        ("{W2: server/0}", "bench: 'server/0' of W2 is no single figure"),
+        ("{W2: each ratio}", "bench: 'ratio' of W2 is no list"),
+    ],
+)
+def test_what_was_not_measured_is_refused(text, said):
+    with pytest.raises(UserError, match=said):
+        BenchQuotes(RECORDS).fill(text)
+
+
+def test_a_table_of_the_docs_may_be_of_benchmarks(tmp_path, monkeypatch):
+    BenchRecords(tmp_path).keep("W1", "siloflow bench W1", MEASURED)
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "speed.md"
+    page.write_text(
+        '<!-- table: bench\ncolumns:\n  - [ratio, "{*: ratio .1}"]\nrows:\n  - [W1, W1]\n-->\n<!-- end -->\n'
+    )
+    assert "| W1 | 2.5 |" in renewed(page)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_benchmark_is_recorded_where_that_is_asked_for(tmp_path, monkeypatch, kept):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench_codebook, "_ENCODERS", {"residual": ((8, 8), {"widths": (4, 8)})})
+    asked = ["bench", "--codebook", "--repeats", "1", "--json", *(["--record"] if kept else [])]
+    answer = json.loads(CliRunner().invoke(cli.app, asked).stdout)
+    assert BenchRecords(tmp_path).all().keys() == ({"codebook"} if kept else set())
+    if kept:
+        record = BenchRecords(tmp_path).all()["codebook"]
+        assert record["command"] == "siloflow bench --codebook --repeats 1"
+        assert record["measured"] == answer
+
+
+def test_records_that_are_damaged_are_told_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    BenchRecords(tmp_path).keep("W1", "siloflow bench W1", MEASURED)
+    file = tmp_path / "docs" / "results" / "bench.json"
+    file.write_text(file.read_text()[:-9])
+    monkeypatch.setattr(bench_codebook, "_ENCODERS", None)  # which a benchmark would stumble over
+    answer = CliRunner().invoke(cli.app, ["bench", "--codebook", "--record"])
+    assert answer.exit_code == 2
+    assert "bench.json is damaged" in " ".join(answer.stderr.split())
+
+
+def test_workloads_are_recorded_one_by_one_so_that_an_interrupt_loses_only_the_one_it_meets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_benchmark, "_contest", measured_or_stopped)
+    answer = CliRunner().invoke(cli.app, ["bench", "W1", "W2", "--repeats", "1", "--record"])
+    assert answer.exit_code == 130
+    assert {name: kept["command"] for name, kept in BenchRecords(tmp_path).all().items()} == {
+        "W1": "siloflow bench W1 --repeats 1"
+    }
+
+
+def measured_or_stopped(root: Path, workload: Workload, *_: object) -> dict[str, object]:
+    if workload.name == "W2":
+        raise KeyboardInterrupt
+    return {"workload": workload.name, **MEASURED}

@@ -1,0 +1,616 @@
+"""What is printed shows every name as it is written, on any terminal, and obeys none."""
+
+import ast
+import io
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.progress import Task
+
+from flows import cli
+from flows.cli.renderers.dispatch import PRINTERS
+from flows.cli.session import Session
+from flows.console.progress_bar import Terminal
+from flows.console.safe_text import PlainConsole, say, shortened
+from models.metrics.task_metrics import QUANTITIES
+from silos.errors import UserError
+
+EVIL = "[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+
+QUANTITY = QUANTITIES["classification"]
+ROWS = {"train": 1, "validation": 2, "test": 3}
+SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
+NOTHING = {"seeds": 1, **dict.fromkeys(QUANTITY.columns)}
+NUMBERS = {"published": 0.5, "ours": 0.25, "sd": 0.1}
+# what each function is given, with a name of the user's wherever one can stand, and how many of them it prints
+SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
+    "init": (
+        {
+            **{"folder": EVIL, "repositories": ["git"], "copied": EVIL, "guessed": [EVIL]},
+            **{"left_out": [EVIL], "read": None, "network": {"kind": "mlp"}, "committed": False},
+        },
+        6,
+    ),
+    "partition": (
+        {
+            **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},
+            **{"data_version": EVIL, "notes": [EVIL], "params_yaml": [EVIL]},
+        },
+        4,
+    ),
+    "run": (
+        {
+            "method": EVIL,
+            "task": "classification",
+            "seed": 0,
+            "reported_round": 1,
+            "rounds": 1,
+            "model": "global",
+            "metrics": {},
+            "baseline": {"name": EVIL, "kind": "commonest class", "metrics": {"accuracy/mean": 0.5}},
+            "data_version": EVIL,
+            "weights_sha256": "ab",
+            "folder": EVIL,
+        },
+        4,
+    ),
+    "compare": (
+        {
+            "task": "classification",
+            "table": [
+                {"method": EVIL, "model": "global", "seeds": 1, "seconds": 1.0, **dict.fromkeys(QUANTITY.columns)}
+            ],
+            "baseline": {"name": EVIL, "sentence": EVIL, "metrics": {"accuracy/mean": 0.5}},
+            "runs": [{"method": EVIL, "seed": 0}],
+            "paired": [{"sentence": EVIL, "seeds": [0]}],
+            "tuning": [{"method": EVIL, "settings": [EVIL], "at_edge": [EVIL], "tried": 8, "score": 1.0, "seed": 0}],
+            "failed": [{"method": EVIL, "seed": 1, "error": EVIL}],
+            "data_version": EVIL,
+            "figure": EVIL,
+            "experiment": EVIL,
+        },
+        13,
+    ),
+    "show": (
+        {
+            "classes": [EVIL],
+            "clients": [
+                {
+                    "name": EVIL,
+                    "domain": EVIL,
+                    "rows": ROWS,
+                    "target": None,
+                    "label_shares": {EVIL: 1.0},
+                    "mean": 0.0,
+                    "standard_deviation": 1.0,
+                }
+            ],
+            "count": 3,
+            "opened": 1,
+            "rows": ROWS,
+            "sizes": {split: {"least": 1, "median": 1.5, "most": 2} for split in ROWS},
+            "laws": [{"domain": EVIL, "clients": 2, "rows": ROWS, "label_shares": {EVIL: 1.0}, "target": None}],
+            "feature_spread": 0.0,
+            "label_spread": 0.0,
+            "target_spread": None,
+            "data_version": EVIL,
+            "figure": EVIL,
+        },
+        6,
+    ),
+    "diagnose": (
+        {
+            **{name: [EVIL] for name in ("sentences", "notes", "next", "pictures")},
+            "overview": {
+                "rows": [{"first": EVIL, "second": EVIL, "differ": [(EVIL, EVIL)], "features": [EVIL]}],
+                "more": EVIL,
+                "scale": EVIL,
+            },
+            "bytes": {"up_of_a_client": 1},
+            "data_version": EVIL,
+            "since": EVIL,
+            "folder": EVIL,
+        },
+        14,
+    ),
+    "diagnose_cost": (
+        {
+            **{"clients": 3, "rows": 20, "features": 2, "classes": 2, "pairs": 3, "groups": [[0]], "laws_found": True},
+            **{"client_seconds": 0.1, "server_seconds": 1.0, "server_peak_bytes": 1},
+            "bytes_of_a_client": {"told": 1, "rows": 1},
+            "printed_rule": {"seconds": 1.0, "features": 1, "all_extrapolated": 1.0},
+            "fedwad": {"seconds": 1.0, "pairs": 1, "bytes_of_a_pair": 1, "all_extrapolated": 3600.0},
+        },
+        0,
+    ),
+    "methods": (
+        {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
+        2,
+    ),
+    "method": (
+        {
+            **{"method": EVIL, "model": "global", "summary": EVIL, "page": EVIL},
+            "options": [{"name": EVIL, "takes": EVIL, "choices": [EVIL], "default": EVIL, "meaning": EVIL}],
+        },
+        8,
+    ),
+    "stats": (
+        {
+            "client": EVIL,
+            "rows": 1,
+            "kinds": [{"kind": EVIL, "length": 1, "ok": True, "gap": None, "agreement": 0.5}],
+            "statistics": [0.5],
+            "notes": [EVIL],
+            "written": EVIL,
+        },
+        4,
+    ),
+    "cost": (
+        {
+            "method": EVIL,
+            "network": EVIL,
+            "shape": [8, 8],
+            "outputs": 10,
+            "parameters": 1,
+            "buffers": 0,
+            "macs": {"forward": 1, "forward_and_backward": 2, "round": 3},
+            "largest_client": {"client": EVIL, "rows": 1, "epochs": 1},
+            "bytes": {"file": 1, "up": 1, "down": 1},
+            "latency": {"milliseconds": 1.0, "quartiles": [0.5, 1.5], "passes": 2},
+            "memory": {
+                "rows": [
+                    {
+                        "rows": 1,
+                        "what": EVIL,
+                        "largest_activation": 1,
+                        "training_floor": None,
+                        "evaluation": 1,
+                        "training": None,
+                    }
+                ],
+                "repeats_within": 0,
+                "note": EVIL,
+            },
+        },
+        5,
+    ),
+    "export": (
+        {
+            "method": EVIL,
+            "seed": 0,
+            "round": 1,
+            "client": EVIL,
+            "classes": [EVIL],
+            "shape": [8, 8],
+            "dtype": "uint8",
+            "file": EVIL,
+            "bytes": 1,
+            "personal": True,
+            "compared": {"rows": 1, "whose": "random", "largest_difference": 0.0},
+        },
+        4,
+    ),
+    "bench": (
+        {
+            "workloads": [
+                {
+                    "workload": EVIL,
+                    "about": EVIL,
+                    "seconds_per_round": {"plain 1": 1.0, "siloflow": 1.0, EVIL: 1.0},
+                    "better_plain": "plain 1",
+                    "ratio": 1.0,
+                    "ratio_by_turn": [1.0],
+                    "times": {EVIL: [1.0]},
+                    "accuracy": {EVIL: 1.0},
+                    "local_train_ratio": 1.0,
+                    "orchestration_share": 0.1,
+                    "peak_bytes": {"siloflow": 1},
+                    "limits": {
+                        "flop_of_a_round": 1e9,
+                        "flop_per_second": 1e11,
+                        "bytes_per_second": 1e10,
+                        "share_of_products": 0.5,
+                        "kernel_seconds": 0.5,
+                    },
+                }
+            ],
+            "repeats": 1,
+            "cores": 1,
+        },
+        6,
+    ),
+    "overhead": (
+        {
+            "encoders": [
+                {
+                    "encoder": EVIL,
+                    "parameters": {"fedavg": 1, "uefl": 2},
+                    "milliseconds": {"fedavg": 1.0, "uefl": 2.0},
+                    "ratio": 2.0,
+                    "ratio_by_turn": [2.0],
+                }
+            ],
+            "rows": 1,
+            "words": 1,
+            "repeats": 1,
+        },
+        1,
+    ),
+    "regroup": (
+        {
+            "server": [{"clients": 2, "groups": 1, "seconds": {"least": 1.0, "median": 1.0}, "peak_bytes": 1}],
+            "round": {
+                "clients": 2,
+                "trained_rows": 1,
+                "seconds": {"fedavg": 1.0, "selective": 2.0},
+                "share": 1.0,
+                "share_by_turn": [1.0],
+                "task_seconds": {EVIL: 1.0},
+            },
+            "rows": 1,
+            "repeats": 1,
+        },
+        1,
+    ),
+    "population": (
+        {
+            "called": 100,
+            "rows": 8,
+            "scored": 1000,
+            "repeats": 3,
+            "sizes": {
+                "1000000": {
+                    "clients": 1_000_000,
+                    "partition_seconds": 113.4,
+                    "partition_peak_bytes": 2**31,
+                    "data_bytes": 2**29,
+                    "opened": 1.4,
+                    "first": 1.07,
+                    "round": 0.093,
+                    "around": 17.9,
+                    "journal_bytes": 7009.0,
+                    "peak_bytes": 2**31,
+                    "times_by_turn": [2.08, 2.11, 2.05],
+                    "times": 2.08,
+                }
+            },
+        },
+        0,
+    ),
+    "tune": (
+        {
+            "measured": [{"kind": EVIL, "stack": 1, "milliseconds": 1.0}],
+            "now": {"kind": EVIL, "stack": 1},
+            "engine": {"kind": EVIL, "stack": 1},
+        },
+        3,
+    ),
+    "data_log": (
+        {
+            "now": "ab",
+            "versions": [{"revision": EVIL, "date": EVIL, "subject": EVIL, "digest": EVIL, "partitions": [EVIL]}],
+        },
+        4,
+    ),
+    "data_diff": (
+        {
+            "silos": [{"name": EVIL, "client": EVIL, "change": "changed", "before": SIDE, "after": SIDE}],
+            "partitions": [
+                {
+                    "name": EVIL,
+                    "added": 1,
+                    "removed": 0,
+                    "changed": 1,
+                    "before": {"clients": 1},
+                    "after": {"clients": 2},
+                }
+            ],
+        },
+        4,
+    ),
+    "data_use": ({"digest": EVIL, "partitions": [EVIL], "settings": [EVIL], "params_differ": EVIL}, 4),
+    "reproduce": (
+        {
+            "title": EVIL,
+            "source": EVIL,
+            "rows": [
+                {
+                    "cell": EVIL,
+                    "about": EVIL,
+                    "choice": EVIL,
+                    "at_edge": [EVIL],
+                    "tried": 8,
+                    "missed": 0,
+                    "values": [0.5],
+                    "seconds": 1.0,
+                    "seeds": [0],
+                    "floor": None,
+                    "fresh": None,
+                    "unseen": None,
+                    **NUMBERS,
+                }
+            ],
+            "seeds_are": "data",
+            "unit": EVIL,
+            "scale": EVIL,
+            "by_class": {EVIL: {EVIL: NUMBERS}},
+            "also": {EVIL: {EVIL: NUMBERS}},
+            "ensembles": {EVIL: {EVIL: 0.5}},
+            "paired": [{"sentence": EVIL}],
+            "known_errors": EVIL,
+            "results": EVIL,
+            "figures": [EVIL],
+            "experiment": EVIL,
+        },
+        20,
+    ),
+    "listing": (
+        {
+            "papers": [
+                {
+                    "paper": EVIL,
+                    "title": EVIL,
+                    "page": EVIL,
+                    "tables": [
+                        {
+                            "name": EVIL,
+                            "title": EVIL,
+                            "scales": [{"scale": EVIL, "state": "not run"}],
+                            "verdict": None,
+                            "not_run": EVIL,
+                        }
+                    ],
+                    "absent": [{"name": EVIL, "why": EVIL}],
+                    "not_at": {EVIL: EVIL},
+                }
+            ]
+        },
+        11,
+    ),
+    "results": (
+        {
+            "results": [
+                {
+                    **{"name": EVIL, "kind": "compare", "what": EVIL, "data_version": EVIL},
+                    **{"started": "2026-01-02T03:04:05+00:00", "headline": EVIL, "state": EVIL},
+                }
+            ]
+        },
+        5,
+    ),
+    "beside": (
+        {
+            **{"first": EVIL, "second": EVIL, "task": "classification", "data_versions": [EVIL, "new"]},
+            "table": [{"method": EVIL, "first": NOTHING, "second": NOTHING}],
+            "paired": [
+                {"method": EVIL, "seeds": [0], "sentence": EVIL},
+                {"method": EVIL, "seeds": [], "why_not": EVIL},
+            ],
+            "only": [[EVIL], []],
+            "params": [{"difference": EVIL, "methods": ["other"]}],
+        },
+        10,
+    ),
+    "clean": (
+        {"kinds": [{"kind": EVIL, "lost": EVIL, "bytes": 1, "deleted": True, "kept": [EVIL], "places": [EVIL] * 4}]},
+        5,
+    ),
+    "estimate": ({"seconds": {EVIL: 60.0}}, 1),
+}
+
+
+def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
+    """A console that writes to a stream of this encoding, as wide as anything."""
+    stream = io.BytesIO()
+    wrapped = io.TextIOWrapper(stream, encoding=encoding, write_through=True)
+    return stream, PlainConsole(file=wrapped, width=10_000, **options)
+
+
+def printed_by_commands() -> set[str]:
+    """The names of printers that flows/cli/ gives to `Session.answer`."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(cli.__file__).parent.glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    answers = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "answer"]
+    return {node.value for call in answers for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
+
+
+def test_what_any_command_answers_has_a_printer_and_a_sample_here() -> None:
+    assert printed_by_commands() == PRINTERS.keys() == SAMPLES.keys()
+
+
+LONG = "clustered_selective_averaging_by_accuracy"
+
+
+def with_long_names(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {with_long_names(key): with_long_names(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(map(with_long_names, content))
+    return content.replace(EVIL, LONG) if isinstance(content, str) else content
+
+
+@pytest.mark.parametrize("name", sorted(PRINTERS))
+def test_nothing_is_cut_at_eighty_columns(name: str) -> None:
+    """Each letter of what is printed without an end of lines is there, and no line is longer but one to be copied."""
+    shown = []
+    for width in (10_000, 80):
+        out = io.StringIO()
+        PRINTERS[name](with_long_names(SAMPLES[name][0]), PlainConsole(file=out, width=width))
+        shown.append(out.getvalue())
+    assert sorted("".join(shown[1].split())) == sorted("".join(shown[0].split()))
+    assert max(len(line) for line in shown[1].splitlines() if not line.startswith("next  ")) <= 80
+
+
+def test_the_baseline_is_the_last_row_and_what_it_has_not_is_left_empty() -> None:
+    out = io.StringIO()
+    baseline = {
+        "name": 'always "no"',
+        "kind": "commonest class",
+        "metrics": {"accuracy/mean": 0.8, "accuracy/worst": 0.7},
+    }
+    sample = {**SAMPLES["compare"][0], "failed": [], "baseline": {**baseline, "sentence": "No method is better."}}
+    PRINTERS["compare"](sample, PlainConsole(file=out, width=120))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert ["always", '"no"', "constant", "0.800", "0.700", "-", "-"] in lines
+    assert ["No", "method", "is", "better."] in lines
+    assert "complete" not in out.getvalue()
+    out.truncate(0)
+    PRINTERS["run"]({**SAMPLES["run"][0], "baseline": baseline}, PlainConsole(file=out, width=120))
+    assert 'always "no", the commonest class: accuracy 0.800, worst client 0.700\n' in out.getvalue()
+
+
+def test_results_of_earlier_versions_are_printed_without_a_baseline() -> None:
+    for name in ("run", "compare"):
+        sample = {key: value for key, value in SAMPLES[name][0].items() if key != "baseline"}
+        out = io.StringIO()
+        PRINTERS[name](sample, PlainConsole(file=out, width=120))
+        assert "constant" not in out.getvalue()
+
+
+def test_a_long_name_is_folded_before_a_number_is() -> None:
+    sample = with_long_names(SAMPLES["compare"][0])
+    sample["table"] = [{**sample["table"][0], "seeds": 2, "method": LONG}]
+    sample["table"][0] |= {key: 0.9 for name in QUANTITY.columns for key in (name, f"{name}/sd")}
+    out = io.StringIO()
+    PRINTERS["compare"](sample, PlainConsole(file=out, width=80))
+    assert out.getvalue().count("0.900") == 2 * len(QUANTITY.columns)
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", SHOWN), ("ascii", ASCII)])
+@pytest.mark.parametrize("name", sorted(PRINTERS))
+def test_every_name_that_is_printed_is_text_on_any_terminal(name: str, encoding: str, shown: str) -> None:
+    found, count = SAMPLES[name]
+    stream, console = terminal(encoding)
+    PRINTERS[name](found, console)
+    said = stream.getvalue().decode(encoding)
+    assert said.count(shown) == count
+    rest = said.replace(shown, "")
+    assert "\\" not in rest  # nor is a line of our own escaped
+    assert {c for c in rest if not c.isprintable()} <= {"\n"}
+
+
+def test_the_bar_of_a_run_and_what_is_said_beside_it_are_text() -> None:
+    stream, console = terminal("ascii", force_terminal=True, no_color=True, legacy_windows=False)
+    screen = Terminal(console)
+    screen.begin(EVIL, 1, 5)
+    screen.round(2, EVIL)
+    screen.end(EVIL, None, 1.0)
+    screen.fail(EVIL, EVIL)
+    (bar,) = screen._bar.tasks
+    assert isinstance(bar, Task)
+    console.print(screen._bar)
+    assert stream.getvalue().decode("ascii").count(ASCII) == 1 + 1 + 2 + 1
+    assert shortened(ASCII, 26).replace("…", "...") in stream.getvalue().decode("ascii")
+
+
+def test_an_error_shows_its_names_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = EVIL.replace("\n", "")  # a message may have several lines
+    with pytest.raises(SystemExit) as end, Session(json=False, timings=False):
+        raise UserError(f"there is no client {evil}.\nparams.yaml: {evil}")
+    shown = SHOWN.replace("\\n", "")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"error: there is no client {shown}.\nerror: params.yaml: {shown}\n"
+
+
+def test_a_schedule_says_names_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(stream, encoding="ascii", write_through=True))
+    say(f"compare: {EVIL}" + " done" * 50)
+    assert stream.getvalue().decode() == f"compare: {ASCII}" + " done" * 50 + "\n"
+
+
+DIFFER = [("inputs", "significant"), ("rule (3 of 9)", "critical")]
+FOUND = {
+    **{name: [] for name in ("sentences", "notes", "next", "pictures")},
+    "overview": {
+        "rows": [{"first": "c00, c01", "second": "c02", "differ": DIFFER, "features": ["xx", "edges across"]}],
+        "more": "",
+        "scale": "",
+    },
+    "bytes": {"up_of_a_client": 1},
+    "data_version": "ab",
+    "folder": "runs/d",
+}
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(120, True), (80, True), (40, False)])
+def test_what_differs_stands_in_a_table_where_one_fits_and_else_one_below_another(width, is_table):
+    out = io.StringIO()
+    PRINTERS["diagnose"](FOUND, PlainConsole(file=out, width=width))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    whole = [line.split() for line in lines]
+    if is_table:
+        assert ["c00,", "c01", "c02", "inputs", "significant", "xx,", "edges", "across"] in whole
+        assert ["rule", "(3", "of", "9)", "critical"] in whole
+    else:
+        assert whole[1:3] == [["c00,", "c01", "beside", "c02"], ["inputs:", "significant"]]
+        assert ["most", "in", "xx,", "edges", "across"] in whole
+
+
+def test_a_run_s_numbers_stand_on_lines_of_their_own():
+    sample = {**SAMPLES["run"][0], "metrics": {"accuracy/mean": 0.5}}
+    out = io.StringIO()
+    PRINTERS["run"](sample, PlainConsole(file=out, width=200))
+    assert "\\nloss" not in out.getvalue()
+    assert [line.split()[0] for line in out.getvalue().splitlines()[1:3]] == ["test", "loss"]
+
+
+def test_a_comparison_of_one_method_promises_no_intervals():
+    for paired, promised in ((SAMPLES["compare"][0]["paired"], True), ([], False)):
+        out = io.StringIO()
+        PRINTERS["compare"]({**SAMPLES["compare"][0], "paired": paired}, PlainConsole(file=out, width=200))
+        assert ("95 % intervals" in out.getvalue()) is promised
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ("ab", "data.dvc records a version that is not committed yet; `git add data.dvc` and `git commit` do that.\n"),
+        (None, "there is no data.dvc now; `siloflow partition` makes and records data.\n"),
+    ],
+)
+def test_where_git_knows_no_version_only_the_way_to_one_is_printed(now, said):
+    written = io.StringIO()
+    PRINTERS["data_log"]({"now": now, "versions": []}, PlainConsole(file=written, width=200))
+    assert written.getvalue() == said
+
+
+def test_a_partition_counts_rows_that_are_nobodys_beside_the_clients():
+    """They are not among the rows of any client, which may have none of that split."""
+    made = {"folder": "data/d", "clients": 3, "rows": {"train": 9, "validation": 0, "test": 0}, "notes": []}
+    made |= {"common": {"validation": 270, "test": 384}, "changed": False, "data_version": "v", "params_yaml": []}
+    stream, console = terminal("utf-8")
+    PRINTERS["partition"](made, console)
+    said = stream.getvalue().decode()
+    assert "0 validation and 0 test rows; common to all 384 test and 270 validation rows" in said
+
+
+def printed(name: str, content: dict[str, Any]) -> list[str]:
+    stream, console = terminal("utf-8")
+    PRINTERS[name](content, console)
+    return stream.getvalue().decode().splitlines()
+
+
+def test_only_what_belongs_to_a_heading_is_indented_in_a_comparison():
+    scored = {"about": "evaluation", "sentence": "scored on 4 of 9 clients.", "methods": [EVIL]}
+    lines = printed("compare", SAMPLES["compare"][0] | {"notes": [scored]})
+    tells = [line for line in lines if scored["sentence"] in line or " failed: " in line]
+    assert len(tells) == 2
+    assert not any(line.startswith(" ") for line in tells)
+    headed = [before for before, line in pairwise(lines) if line.startswith("  ") and not before.startswith("  ")]
+    assert headed
+    assert all(line.endswith(":") for line in headed)
+
+
+def test_how_many_silos_of_how_many_are_described_is_said_above_them():
+    sample = SAMPLES["data_diff"][0]
+    lines = printed("data_diff", sample)
+    assert lines[0] == "1 of 2 silos that differ:"
+    assert lines[-1].endswith(", in all: 1 → 2 silos; 1 added, 0 removed, 1 changed")
+    every = printed("data_diff", sample | {"partitions": [sample["partitions"][0] | {"added": 0}]})
+    assert every == lines[1:-1]

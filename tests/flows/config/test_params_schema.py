@@ -1,0 +1,447 @@
+"""What a user may write in params.yaml, and the sentence that answers a mistake."""
+
+import pytest
+import yaml
+
+from flows.config.load_config import differences, flat, read
+from flows.config.method_settings import method_of
+from flows.config.params_schema import Params
+from flows.experiment.project import Project
+from flows.methods.base import find, names
+from flows.methods.fedprox import FedProx
+from silos.errors import UserError
+
+NO_WEIGHT = "training.objective.alpha: every row would weigh nothing; let one class at least have a weight above 0."
+
+MISTAKES = {
+    "training.ruonds=3": "training.ruonds: there is no such key; did you mean rounds?",
+    "runner.wrokers=3": "runner.wrokers: there is no such key; did you mean workers?",
+    "trainig.rounds=3": "trainig: there is no such key; did you mean training?",
+    "training.rounds=0": "training.rounds is 0; it must be at least 1.",
+    "training.rounds=2.5": "training.rounds is 2.5; it must be a whole number.",
+    "training.rounds=many": "training.rounds is 'many'; it must be a whole number.",
+    "training.rounds=": "training.rounds is empty; it must be a whole number.",
+    "training.optimiser.learning_rate=0": "training.optimiser.learning_rate is 0; it must be greater than 0.",
+    "training.optimiser.learning_rate=.inf": "training.optimiser.learning_rate is inf; it must be a finite number.",
+    "training.optimiser.learning_rate=.nan": "training.optimiser.learning_rate is nan; it must be a finite number.",
+    "training.optimiser.momentum=1": "training.optimiser.momentum is 1; it must be less than 1.",
+    "training.optimiser={kind: adam, learning_rate: 1, momentum: 1}": (
+        "training.optimiser.momentum: there is no such key; there are kind, learning_rate, state, weight_decay."
+    ),
+    "training.optimiser.kind=sdg": "training.optimiser.kind: there is no 'sdg'; did you mean sgd?",
+    "training.optimiser={learning_rate: 1}": "training.optimiser needs a kind; there are sgd, adam, adamw.",
+    "training.optimiser={kind: sgd}": "training.optimiser.learning_rate is missing.",
+    "training.objective={kind: focal, gama: 1}": "training.objective.gama: there is no such key; did you mean gamma?",
+    "training.objective={kind: focal, gamma: -1}": "training.objective.gamma is -1; it must be at least 0.",
+    "training.objective={kind: focal, gamma: .nan}": "training.objective.gamma is nan; it must be a finite number.",
+    "training.objective={kind: focal, alpha: -1}": "training.objective.alpha is -1; it must be at least 0.",
+    "training.objective={kind: focal, alpha: .inf}": "training.objective.alpha is inf; it must be a finite number.",
+    "training.objective={kind: focal, alpha: x}": "training.objective.alpha is 'x'; it must be a number.",
+    "training.objective={kind: focal, alpha: true}": "training.objective.alpha is True; it must be a number.",
+    "training.objective={kind: focal, alpha: 0}": NO_WEIGHT,
+    "training.objective={kind: focal, alpha: [0, 0]}": NO_WEIGHT,
+    "training.objective={kind: focal, alpha: [1, -1]}": "training.objective.alpha is -1; it must be at least 0.",
+    "training.objective={kind: focal, alpha: [1, .nan]}": "training.objective.alpha is nan; it must be a finite number.",
+    "clients.fraction=1.5": "clients.fraction is 1.5; it must be at most 1.",
+    "clients.sampling.kind=best": "clients.sampling.kind: there is no 'best'; there are uniform, by_size, improving.",
+    "clients.sampling={}": "clients.sampling needs a kind; there are uniform, by_size, improving.",
+    "clients.sampling={kind: improving, focus: 1.1}": "clients.sampling.focus is 1.1; it must be at most 1.",
+    "clients.sampling={kind: improving, focus: -0.1}": "clients.sampling.focus is -0.1; it must be at least 0.",
+    "clients.sampling={kind: improving, focus: .nan}": "clients.sampling.focus is nan; it must be a finite number.",
+    "clients.sampling={kind: improving, improvement: ever}": (
+        "clients.sampling.improvement is 'ever'; it must be 'last_seen' or 'within_round'."
+    ),
+    "clients.sampling={kind: by_size, focus: 1}": "clients.sampling.focus: there is no such key; there are kind.",
+    "clients=5": "clients is 5; it must be a section with keys of its own.",
+    "evaluation.stop_at=0": "evaluation.stop_at is 0; it must be greater than 0.",
+    "evaluation.stop_at=1.5": "evaluation.stop_at is 1.5; it must be at most 1, since it is an accuracy.",
+    "evaluation.report=worst": "evaluation.report is 'worst'; it must be 'last' or 'best'.",
+    "engine.device=gpu": "engine.device is 'gpu'; it must be 'auto', 'cpu' or 'cuda'.",
+    "engine.stack=often": ("engine.stack is 'often'; it must be 'auto', or be a whole number."),
+    "tracking.personal_models=maybe": "tracking.personal_models is 'maybe'; it must be true or false.",
+    "model.hidden=64": "model.hidden is 64; it must be a list.",
+    "model.members=0": "model.members is 0; it must be at least 1.",
+    "model.hidden=[8, 0]": "model.hidden.1 is 0; it must be at least 1.",
+    "runner.kind=proceses": "runner.kind is 'proceses'; it must be 'threads', 'processes' or 'dask'.",
+    "runner.address=tcp://10.0.0.5:8786": (
+        "runner: address is a Dask scheduler's, and kind is threads; set kind to dask or address to null."
+    ),
+    "tracking.uri=http://10.0.0.5:70000": (
+        "tracking.uri: the port of http://10.0.0.5:70000 must be a number from 1 to 65535."
+    ),
+    "tracking.uri=postgresql://me:hunter2@db/runs": "tracking.uri holds a password, and would be printed and stored; "
+    "take it out (MLflow finds it in MLFLOW_TRACKING_URI, or in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD).",
+    "diagnose.noise={epsilon: 0.001}": "diagnose.noise.epsilon is 0.001; it must be at least 0.01.",
+    "comparison.methods=[]": "comparison.methods is []; it must have at least 1 in it.",
+    "comparison.methods=[fedavg, fedavg]": "comparison.methods: fedavg is named twice.",
+    "comparison.methods=[fedvag]": "comparison.methods: there is no method 'fedvag'; did you mean fedavg?",
+    "comparison.reference=fedvag": "comparison.reference: there is no method 'fedvag'; did you mean fedavg?",
+    "comparison.seeds=[-1]": "comparison.seeds.0 is -1; it must be at least 0.",
+    "method.fedporx.proximal=1": "method: there is no method 'fedporx'; did you mean fedprox?",
+    "data.scheme.1.angels=[0]": "data.scheme.1.angels: there is no such key; did you mean angles?",
+    "data.scheme.0={kind: column, column: town}": ("data.scheme.0.column is 'town'; it must be 'client' or 'domain'."),
+    "data.scheme.0.kind=eqaul": "data.scheme.0.kind: there is no 'eqaul'; did you mean equal?",
+    "data.source={kind: digits, path: x}": "data.source.path: there is no such key; there are kind.",
+    "data.split={validation: 0.5, test: 0.5}": (
+        "data.split: validation 0.5 and test 0.5 leave no rows to train on; their sum must be below 1."
+    ),
+    "data.scheme=[]": (
+        "data.scheme is empty, and must begin with a step that makes clients; put `equal`, `column`, "
+        "`dirichlet`, `shards`, `balanced`, `quantity` or `classes_per_cluster` first."
+    ),
+}
+
+MISTAKES_OF_METHODS = {
+    "method.fedprox.proximal=-1": "method.fedprox.proximal is -1; it must be at least 0.",
+    "method.fedprox={proxmal: 1}": "method.fedprox.proxmal: there is no such key; did you mean proximal?",
+    "method.fedavg={proximal: 1}": "method.fedavg.proximal: there is no such key.",
+    "method.virtual_authors.generation=[2019]": "method.virtual_authors.generation is [2019]; it must be 2019 or 2020.",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(project, override):
+    with pytest.raises(UserError) as told:
+        Project.open([override], project)
+    assert str(told.value) == f"params.yaml: {MISTAKES[override]}"
+
+
+@pytest.mark.parametrize("override", MISTAKES_OF_METHODS)
+@pytest.mark.parametrize("asked", ["local_only", "fedprox"])
+def test_whichever_method_is_asked_for_a_mistake_in_any_methods_section_is_told(project, override, asked):
+    params = read(project, [override])
+    with pytest.raises(UserError) as told:
+        method_of(params, asked, project)
+    assert str(told.value) == f"params.yaml: {MISTAKES_OF_METHODS[override]}"
+
+
+@pytest.mark.parametrize("override", ["training.rounds", "=3", "", "training..rounds=3", ".rounds=3", "training.=3"])
+def test_a_set_without_key_and_value_is_told_how_to_write_it(project, override):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value) == f"--set {override}: write it as section.key=value, for example training.rounds=20."
+
+
+@pytest.mark.parametrize(
+    ("override", "section"),
+    [
+        ("training.rounds.x=3", "training.rounds"),
+        ("data.scheme.9.kind=x", "data.scheme.9"),
+        ("data.scheme.x=1", "data.scheme"),
+    ],
+)
+def test_a_set_into_a_section_that_is_not_there_is_told(project, override, section):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value) == f"--set {override}: params.yaml has no section {section}."
+
+
+@pytest.mark.parametrize(
+    ("override", "whole"),
+    [
+        ("diagnose.noise.epsilon=4", "diagnose.noise={epsilon: 4}"),
+        ("diagnose.noise.far.epsilon= 4", "diagnose.noise={far: {epsilon: 4}}"),
+    ],
+)
+def test_a_set_into_a_section_that_is_null_is_told_how_to_write_it_whole(project, override, whole):
+    with pytest.raises(UserError, match=r"params\.yaml has no section diagnose\.noise") as told:
+        read(project, [override])
+    assert str(told.value).endswith(f"; write it whole: --set {whole}.")
+
+
+def test_a_set_whose_value_is_not_yaml_is_told(project):
+    with pytest.raises(
+        UserError, match=r"--set training\.rounds=\[: '\[' is not a YAML value \(line 1, column 2: expected .*\)\."
+    ):
+        read(project, ["training.rounds=["])
+
+
+@pytest.mark.parametrize("section", ["data", "model", "training", "comparison"])
+def test_a_missing_or_empty_section_is_named(project, section):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    for written in ({k: v for k, v in raw.items() if k != section}, {**raw, section: None}):
+        (project / "params.yaml").write_text(yaml.safe_dump(written))
+        with pytest.raises(UserError) as told:
+            read(project)
+        assert str(told.value) == f"params.yaml: {section} is missing."
+
+
+def test_a_set_into_options_that_are_all_commented_out_is_one_of_them(project):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    (project / "params.yaml").write_text(yaml.safe_dump({**raw, "method": {"fedprox": None}}))
+    assert read(project, ["method.fedprox.proximal=1"]).method["fedprox"] == {"proximal": 1}
+
+
+def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    empty = {
+        **raw,
+        "clients": None,
+        "engine": None,
+        "tracking": None,
+        "plugins": None,
+        "method": {"fedprox": None},
+    }
+    (project / "params.yaml").write_text(yaml.safe_dump(empty))
+    params = read(project)
+    assert params.clients.fraction == 1.0
+    assert params.engine.kind == "auto"
+    assert method_of(params, "fedprox", project) == FedProx()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("training: [1,\nmodel: 2", "params.yaml is not valid YAML: line 2"),
+        (
+            "model: {kind: mlp}\nmodel: {kind: mlp}\n",
+            "params.yaml is not valid YAML: line 2, column 1: model is there twice",
+        ),
+        ("data:\n\tname: x\n", "params.yaml is not valid YAML: line 2, column 1: found character '\\t'"),
+        ("", "params.yaml holds no sections; the one that `siloflow init DIR` makes shows them."),
+        ("- a\n- b\n", "params.yaml holds no sections; the one that `siloflow init DIR` makes shows them."),
+    ],
+)
+def test_a_file_that_is_not_sections_of_yaml_is_told(project, text, sentence):
+    (project / "params.yaml").write_text(text)
+    with pytest.raises(UserError) as told:
+        read(project)
+    assert str(told.value).startswith(sentence)
+
+
+HOSTILE = {
+    "lists as keys": ("[a, b]: 1", "a key must be text, and not a list or a section"),
+    "sections as keys": ("{a: b}: 1", "a key must be text, and not a list or a section"),
+    "a number of 5,000 digits": (f"a: {'1' * 5000}", "…11111111111111111111 cannot be read as a whole number"),
+    "binary without digits": ("a: 0b_", "0b_ cannot be read as a whole number"),
+    "hexadecimal without digits": ("a: 0x_", "0x_ cannot be read as a whole number"),
+    "a tag of another type": ("a: !!int many", "many cannot be read as a whole number"),
+    "a tag for nothing": ('a: !!float ""', " cannot be read as a number"),
+    "a date by force": ("a: !!timestamp soon", "the tag !!timestamp is not read here"),
+    "100,000 brackets": ("a: " + "[" * 100_000, "more than 50 lists and sections inside each other"),
+    "100,000 sections": ("a: " + "{b: " * 100_000, "more than 50 lists and sections inside each other"),
+    "Python": ("a: !!python/object/apply:os.system [ls]", "the tag !!python/object/apply:os.system is not read here"),
+    "an alias of itself": ("a: &x [*x]", "the alias x stands inside of what it names"),
+    "an unknown alias": ("a: *x", "found undefined alias"),
+    "a null byte": ("a: \0", "special characters are not allowed"),
+}
+
+
+def laughs(merge: bool) -> str:
+    """Ten lists (or sections that are merged), each of ten times the one before it."""
+    lines = ["a0: &a0 [1, 1]" if not merge else "a0: &a0 {k: 1}"]
+    for i in range(1, 12):
+        repeated = ", ".join([f"*a{i - 1}"] * 10)
+        lines.append(f"a{i}: &a{i} " + (f"{{<<: [{repeated}]}}" if merge else f"[{repeated}]"))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_yaml_that_no_person_means_is_answered_with_line_and_sentence(project, case):
+    text, sentence = HOSTILE[case]
+    (project / "params.yaml").write_text(f"# a comment\n{text}\n")
+    with pytest.raises(UserError) as told:
+        read(project)
+    assert str(told.value).startswith("params.yaml is not valid YAML: line 2, column ")
+    assert sentence in str(told.value)
+    assert len(str(told.value)) < 300
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_set_with_yaml_that_no_person_means_is_answered_with_a_sentence(project, case):
+    text, sentence = HOSTILE[case]
+    with pytest.raises(UserError) as told:
+        read(
+            project, [f"training.rounds={{{text}}}" if text.startswith(("[a", "{")) else f"training.rounds={text[3:]}"]
+        )
+    assert sentence in str(told.value)
+    assert len(str(told.value)) < 600
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_aliases_that_multiply_are_refused(project, merge):
+    (project / "params.yaml").write_text(laughs(merge))
+    with pytest.raises(
+        UserError, match=r"line \d+, column \d+: more than 100,000 values, counting what aliases repeat\."
+    ):
+        read(project)
+
+
+def test_keys_are_words_as_they_are_written(project):
+    (project / "params.yaml").write_text(
+        (project / "params.yaml").read_text().replace("join: {}", "join: {7: 2, 01: 3, on: 4}")
+    )
+    assert read(project).clients.join == {"7": 2, "01": 3, "on": 4}
+    assert read(project, ["clients.join.7=5", "clients.join.2026-01-31=6"]).clients.join == {
+        "7": 5,
+        "01": 3,
+        "on": 4,
+        "2026-01-31": 6,
+    }
+
+
+@pytest.mark.parametrize("override", ["training.rounds=1:30", "training.rounds=+1:30:59", "training.epochs=1:30.5"])
+def test_what_looks_like_a_time_is_no_number(project, override):
+    with pytest.raises(UserError, match=r"training\.(rounds|epochs) is '\+?1:30.*'; it must be a whole number\."):
+        read(project, [override])
+
+
+def test_a_number_with_a_zero_before_it_is_decimal(project):
+    params = read(project, ["training.rounds=010", "training.batch=08", "clients.fraction=00.5"])
+    assert (params.training.rounds, params.training.batch, params.clients.fraction) == (10, 8, 0.5)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "training.rounds=true",
+        "training.optimiser.learning_rate=true",
+        "model.hidden=[8, yes]",
+        "clients.join={c01: true}",
+        "evaluation.stop_at=on",
+        "data.seed=false",
+        "data.source={kind: mnist, rows: {train: true}}",
+        "data.scheme.1.angles=[0, true]",
+        "engine.stack=true",
+        "method.fedprox.proximal=true",
+        "method.ifca.clusters=true",
+    ],
+)
+def test_true_is_no_number(project, override):
+    with pytest.raises(UserError, match=r"^params\.yaml: .* is (True|False); it must be a (whole )?number\.$"):
+        method_of(read(project, [override]), "fedavg", project)
+
+
+def test_what_looks_like_a_date_is_a_word(project):
+    with pytest.raises(UserError, match=r"training\.rounds is '2026-99-99'; it must be a whole number\."):
+        read(project, ["training.rounds=2026-99-99"])
+    assert read(project, ["data.source={kind: npz, path: 2026-01-31}"]).data.source.path == "2026-01-31"
+
+
+@pytest.mark.parametrize("place", ["²", "٣", "1" * 5000, "-1", "1_0"])
+def test_only_plain_digits_are_a_place_in_a_list(project, place):
+    with pytest.raises(UserError, match=r"params\.yaml has no section data\.scheme\."):
+        read(project, [f"data.scheme.{place}.kind=equal"])
+
+
+def test_a_folder_without_params_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"there is no params\.yaml in .*; go to your project's folder"):
+        read(tmp_path)
+
+
+def test_several_mistakes_are_told_at_once(project):
+    with pytest.raises(UserError) as told:
+        read(project, ["training.rounds=0", "clients.fraction=2"])
+    assert str(told.value).splitlines() == [
+        "params.yaml: training.rounds is 0; it must be at least 1.",
+        "params.yaml: clients.fraction is 2; it must be at most 1.",
+    ]
+
+
+def test_overrides_reach_into_sections_and_lists(project):
+    params = read(
+        project,
+        [
+            "data.scheme.1.angles=[0,90]",
+            "data.scheme.0.clients=4",
+            "training.optimiser.learning_rate=1e-2",
+            "model.hidden=[]",
+        ],
+    )
+    assert params.data.scheme[1].angles == (0, 90)
+    assert params.data.scheme[0].clients == 4
+    assert params.training.optimiser.learning_rate == 0.01
+    assert params.model.hidden == []
+
+
+def test_overrides_make_sections_that_the_file_left_out(project):
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    del raw["clients"]
+    (project / "params.yaml").write_text(yaml.safe_dump(raw))
+    params = read(project, ["clients.dropout=0.5", "method.fedprox.proximal=0.25"])
+    assert params.clients.dropout == 0.5
+    assert method_of(params, "fedprox", project).proximal == 0.25
+
+
+def test_the_last_override_of_a_key_counts(project):
+    assert read(project, ["training.rounds=5", "training.rounds=7"]).training.rounds == 7
+
+
+def test_a_users_own_method_may_be_named_anywhere(project):
+    page = (
+        "from flows.methods import fedavg\nfrom flows.plugins import register_method\n\n\n"
+        "@register_method('mine')\nclass Mine(fedavg.FedAvg):\n    x: int = 1\n"
+    )
+    (project / "mine.py").write_text(page)
+    params = read(project, ["plugins=[mine.py]", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
+    assert method_of(params, "mine", project).x == 4
+    params = read(project, ["plugins=[mine.py]", "method.mine.x=four"])
+    with pytest.raises(UserError) as told:
+        method_of(params, "mine", project)
+    assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."
+
+
+def test_differences_name_every_leaf_that_changed():
+    old = {"a": {"b": 1, "c": [{"kind": "x"}, {"kind": "y"}]}, "same": 2, "gone": {}}
+    new = {"a": {"b": 3, "c": [{"kind": "x"}, {"kind": "z"}]}, "same": 2, "new": "here"}
+    assert differences(old, new) == ["a.b: 1 → 3", "a.c.1.kind: y → z", "gone: {} → None", "new: None → here"]
+    assert differences(old, old) == []
+
+
+def test_flat_has_dotted_keys():
+    assert flat({"a": {"b": [1, 2]}, "c": [{"d": 0}]}) == {"a.b": [1, 2], "c.0.d": 0}
+
+
+def test_params_come_back_from_their_json(project):
+    params = read(project)
+    (project / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json")))
+    assert read(project) == params
+
+
+def test_a_regression_may_stop_at_any_rmse(project):
+    params = read(project, ["training.objective={kind: squared_error}", "evaluation.stop_at=14.9"])
+    assert params.evaluation.stop_at == 14.9
+
+
+def test_rows_of_a_regression_cannot_be_balanced_by_class(project):
+    with pytest.raises(
+        UserError, match=r"training: rows are balanced by their classes, and a regression has none; use"
+    ):
+        read(project, ["training.objective={kind: squared_error}", "training.rows=balanced"])
+
+
+@pytest.mark.parametrize("record", [Params, *map(find, names())], ids=lambda record: record.__name__)
+def test_every_number_of_params_has_an_upper_bound(record):
+    def unbounded(schema, where):
+        if isinstance(schema, list):
+            return [found for i, each in enumerate(schema) for found in unbounded(each, f"{where}.{i}")]
+        if not isinstance(schema, dict):
+            return []
+        bounds = {"maximum", "exclusiveMaximum", "const", "enum"} & schema.keys()
+        mine = [where] if schema.get("type") in ("integer", "number") and not bounds else []
+        return mine + [found for key, each in schema.items() for found in unbounded(each, f"{where}.{key}")]
+
+    assert unbounded(record.model_json_schema(), record.__name__) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("model.hidden=[1000000000000]", "model.hidden.0 is 1000000000000; it must be at most 10,000,000."),
+        (f"model.hidden={[1] * 101}", "it must have at most 100 in it."),
+        ("model.members=1000000000000", "model.members is 1000000000000; it must be at most 1,000."),
+        ("training.rounds=1000000000000", "training.rounds is 1000000000000; it must be at most 1,000,000,000."),
+        ("training.optimiser.learning_rate=1e300", "learning_rate is '1e300'; it must be at most 1,000,000,000."),
+        ("comparison.seeds=[9223372036854775808]", "it must be at most 9,223,372,036,854,775,807."),
+        ("data.features=[{name: a, low: 0, high: 1.0e+39}]", "it must be at most 3.4e+38."),
+        ("data.scheme.0.clients=1000000000000", "clients is 1000000000000; it must be at most 10,000,000."),
+        ("data.scheme=[{kind: equal, clients: 2}, {kind: noise, sd: 1e308}]", "it must be at most 1,000,000,000."),
+        ("data.scheme=[{kind: dirichlet, clients: 2, alpha: 1e-320}]", "it must be at least 1e-09."),
+        ("data.source={kind: synthetic, task: linear, rows: 1000000000000000}", "it must be at most 1,000,000,000."),
+    ],
+)
+def test_a_number_beyond_any_machine_is_told_with_the_largest_that_is_taken(project, override, sentence):
+    with pytest.raises(UserError) as told:
+        read(project, [override])
+    assert str(told.value).endswith(sentence)
+    assert len(str(told.value)) < 400

@@ -1,0 +1,64 @@
+"""What a verb answers to a call from Python that cannot work, and to help()."""
+
+import inspect
+import pydoc
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from flows.compare import compare
+from flows.diagnose import diagnose
+from flows.partition import partition
+from flows.run import run
+from publications.reproduce import reproduce
+from silos.errors import UserError
+
+VERBS = [run, compare, diagnose, partition, reproduce]
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, without an API of Prefect."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    return tmp_path
+
+
+def test_an_unknown_keyword_is_named_with_the_nearest_one(outside: Path) -> None:
+    with pytest.raises(TypeError, match=r"^run: got an unknown keyword 'sed'; did you mean seed\?$"):
+        run("fedavg", sed=1)
+    with pytest.raises(TypeError, match=r"^compare: got an unknown keyword 'colour'; there are methods, seeds, "):
+        compare(colour="red")
+
+
+def test_a_missing_argument_is_named(outside: Path) -> None:
+    with pytest.raises(TypeError, match=r"^run: missing a required argument: 'method'; expected run\(method, seed, "):
+        run()
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_call_outside_of_a_project_says_so_and_leaves_nothing(verb, outside: Path) -> None:
+    asked = [name for name, one in inspect.signature(verb).parameters.items() if one.default is one.empty]
+    with pytest.raises(UserError, match=r"there is no params\.yaml in "):
+        verb(**dict.fromkeys(asked, "fedavg"))
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_shows_plain_types_and_the_docstring(verb) -> None:
+    shown = pydoc.plain(pydoc.render_doc(verb))
+    assert "Annotated" not in shown
+    assert "WithJsonSchema" not in shown
+    assert f"\n{verb.name}(" in shown
+    for name in inspect.signature(verb).parameters:
+        assert f"\n        {name}: " in shown, name
+
+
+def test_help_of_run_begins_with_its_parameters() -> None:
+    assert "\nrun(method: str, seed: int = 0, overrides: " in pydoc.plain(pydoc.render_doc(run))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_verb_can_be_pickled_as_prefect_does_for_processes_and_dask(verb) -> None:
+    cloudpickle.dumps(verb)

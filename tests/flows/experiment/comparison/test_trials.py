@@ -1,0 +1,47 @@
+"""What one run of a comparison may end, and what it may not."""
+
+import pytest
+
+from flows.experiment.comparison import trials
+from flows.experiment.project import Project
+from silos.errors import DivergedError, UserError
+
+
+def ended_by(error, monkeypatch, folder):
+    def run(*_, **__):
+        raise error
+
+    monkeypatch.setattr(trials, "run", run)
+    return trials.attempt(Project.open(root=folder), "uefl", 0, "compare")
+
+
+def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):
+    assert ended_by(DivergedError("no finite numbers"), monkeypatch, folder) == "no finite numbers"
+
+
+def test_what_would_end_every_run_is_raised(monkeypatch, folder):
+    with pytest.raises(UserError, match="a full disk"):
+        ended_by(UserError("a full disk"), monkeypatch, folder)
+
+
+def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):
+    def check(*overrides):
+        project = Project.open(["comparison.tune=4", *overrides], folder, derived=True)
+        trials.check_tuning(project, ["fedavg"], project.problem(0))
+
+    check("data.split.validation_rows=common", "evaluation.clients=2")
+    with pytest.raises(UserError, match="and the data have none"):
+        check("data.split.validation=0")
+    with pytest.raises(UserError, match=r"the clients that are scored \(evaluation.clients\) have none"):
+        check("data.split.validation=0", "evaluation.clients=2")
+
+
+def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch):
+    """Fresh clients are never trained: a check over all roles would count their rows."""
+    scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 3}]"
+    project = Project.open(["comparison.tune=4", scheme], folder, derived=True)
+    rows = {c: 9 if project.scored.role(c) == "fresh" else 0 for c in project.scored.clients}
+    assert any(rows.values())
+    monkeypatch.setattr(trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
+    with pytest.raises(UserError, match="the data have none"):
+        trials.check_tuning(project, ["fedavg"], project.problem(0))

@@ -1,0 +1,127 @@
+"""What a round counts."""
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+
+from flows.methods.context import Round
+from flows.methods.fedavg import FedAvg
+from models.model import Model
+from models.state import Private
+from silos.client_store import PrivateStore
+from silos.cohort import Cohort, Silos
+from tasks.execution.scheduling import ForAll
+from tasks.execution.task_types import step
+from tasks.messages import Message, Update
+
+NAMES = [f"c{i:02d}" for i in range(20)]
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(dict.fromkeys(NAMES, 2), silos={"validation": 0, "test": 1})
+
+
+def test_a_rounds_silos_are_those_that_take_part(problem, make_round):
+    assert make_round(problem, clients=NAMES[3:5]).silos.clients == tuple(NAMES[3:5])
+
+
+def test_the_longest_cohort_counts_for_the_seconds(problem, make_round):
+    """Cohorts run side by side: two workers' time is the slower one's, not the sum."""
+    round = make_round(problem, workers=2)
+    page = FedAvg()
+    page.one_round(page.init(problem), round)
+    assert set(round.tally.seconds) == {"local_train"}
+    assert round.tally.seconds["local_train"] > 0
+
+
+SEEN: list[tuple[Cohort, dict[str, Any]]] = []
+
+
+@step
+def looks(cohort: Cohort, model: Any, private: Any, device: str, **given: Any) -> list[Message]:
+    SEEN.append((cohort, given))
+    return [Message(cohort.clients)]
+
+
+def given(round: Round, silos: Silos | None = None, **options: Any) -> list[tuple[Cohort, dict[str, Any]]]:
+    """What each cohort was given."""
+    SEEN.clear()
+    page = FedAvg()
+    round.each(looks, page.model(page.init(round.problem), round.problem), silos, **options)
+    return list(SEEN)
+
+
+def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(problem, make_round):
+    """Also of clients that take no part; and whatever the keyword is called."""
+    start, by_client = {"m": torch.ones(1)}, {c: f"{at}/0" for at, c in enumerate(NAMES)}
+    model = Model(problem.network, {}, {"w": torch.arange(20.0)[:, None]}, Private("c", by_client), tuple(NAMES))
+    one = PrivateStore("nowhere")
+    cohorts = given(
+        make_round(problem, clients=NAMES[:9], workers=3, stack=3),
+        kept=Private("kept", by_client, start),
+        shares=MappingProxyType(by_client),
+        deep={"sections": [(one, by_client)], "models": (model, 3)},
+        weights=start,
+        names=NAMES,
+    )
+    assert [c for cohort, _ in cohorts for c in cohort.clients] == NAMES[:9]
+    assert len(cohorts) == 3
+    for cohort, options in cohorts:
+        own = {c: by_client[c] for c in cohort.clients}
+        assert options["kept"] == Private("kept", own, start)
+        assert options["shares"] == own
+        assert options["deep"]["sections"] == [(one, own)]
+        theirs, three = options["deep"]["models"]
+        assert (theirs.clients, theirs.context.refs, three) == (cohort.clients, own, 3)
+        assert theirs.personal["w"][:, 0].tolist() == [NAMES.index(c) for c in cohort.clients]
+        assert (options["weights"], options["names"]) == (start, NAMES)
+
+
+def test_a_pooled_client_is_given_what_its_members_hold(problem, make_round):
+    by_client = dict.fromkeys(NAMES, "a/0")
+    silos = problem.silos.select(NAMES[:4]).pool()
+    ((_, options),) = given(
+        make_round(problem), silos, context=Private("s", by_client), by_pool={"+".join(NAMES[:4]): 1}
+    )
+    assert options["context"].refs == dict.fromkeys(NAMES[:4], "a/0")
+    assert options["by_pool"] == {"+".join(NAMES[:4]): 1}
+
+
+def test_what_clients_show_to_others_is_given_to_all(problem, make_round):
+    lent = Private("words", dict.fromkeys(NAMES[:2], "a/0"))
+    for _, options in given(make_round(problem, workers=2), problem.silos.select(NAMES[4:]), lent=ForAll(lent)):
+        assert options["lent"] is lent
+
+
+@step
+def says(cohort: Cohort, model: Any, private: Any, device: str, what: str = "", **when: Any) -> Any:
+    rows, sums, loss = torch.ones(len(cohort.clients)), {}, torch.zeros(len(cohort.clients))
+    whole = Update(cohort.clients, rows, sums, loss)
+    answers = {
+        "none": None,
+        "nothing": [],
+        "twice": [whole, whole],
+        "others": [Update(("nobody",), rows[:1], sums, loss[:1])],
+        "some": [Update(cohort.clients[:1], rows[:1], sums, loss[:1])],
+    }
+    return answers[what] if what != "shape" else [Update(cohort.clients, rows[:1], sums, loss)]
+
+
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ("nothing", "says answers with nothing"),
+        ("twice", r"says answers for client c0\d 2 times"),
+        ("others", "says answers for 'nobody', which is none of the clients"),
+        ("some", r"says answers for client c\d\d 0 times"),
+        ("shape", "not one number for each of"),
+    ],
+)
+def test_a_step_that_does_not_answer_for_its_clients_is_told(what, match, problem, make_round):
+    page = FedAvg()
+    model = page.model(page.init(problem), problem)
+    with pytest.raises((TypeError, ValueError), match=match):
+        make_round(problem, stack=20).train(says, model, what=what)

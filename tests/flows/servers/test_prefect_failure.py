@@ -1,0 +1,56 @@
+"""A server of Prefect's whose disk is full costs no result, and is told in a sentence that names the file system."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+from flows.console import screen
+from flows.entrypoints.flow_decorator import verb
+
+class Printing(screen.Screen):
+    def say(self, line):
+        print("said:", line)
+
+@verb(run_name="inner")
+def inner():
+    return 6
+
+@verb(run_name="outer")
+def outer(nested):
+    with open(".prefect/ballast", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+    return inner() if nested else 5
+
+screen.use(Printing())
+print("result:", outer(False))
+import os
+os.truncate(".prefect/ballast", 0)
+try:
+    outer(True)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_result_outlives_the_full_disk_and_what_had_not_ended_is_a_users_mistake(tmp_path, small_disk):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    (tmp_path / "params.yaml").touch()  # makes the folder a project
+    with small_disk(tmp_path / ".prefect", 16):
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    full = f"Prefect's server cannot write {tmp_path}/.prefect: the file system {tmp_path}/.prefect is full"
+    assert done.returncode == 0, done.stderr
+    said, result, mistake = done.stdout.splitlines()
+    assert said == f"said: {full}; free some space; the result is whole, and Prefect's page does not show its end."
+    assert result == "result: 5"
+    assert mistake == f"UserError {full}; free some space; then --resume goes on after the last whole round."
+    assert done.stderr == ""

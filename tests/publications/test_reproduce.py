@@ -1,0 +1,281 @@
+"""What is kept of a published table's repetition."""
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.console.safe_text import PlainConsole
+from publications import render_tables
+from publications.reproduce import reproduce
+from publications.results_file import without_places
+from publications.sweep import Sweep
+from silos.errors import UserError
+
+pytestmark = pytest.mark.slow
+
+CHECKOUT = Path(__file__).parents[2]
+MEANWHILE = """
+from flows.methods import fedavg
+from flows.plugins import register_method
+from publications.reproduce import reproduce
+
+
+@register_method("meanwhile")
+class Meanwhile(fedavg.FedAvg):
+    def one_round(self, state, round):
+        reproduce("tiny.yaml", "second")
+        return super().one_round(state, round)
+"""
+BROKEN = """
+from flows.methods import fedavg
+from flows.plugins import register_method
+
+
+@register_method("broken")
+class Broken(fedavg.FedAvg):
+    def one_round(self, state, round):
+        raise {error}
+"""
+FINISHED = """
+import sys
+
+from publications import results_file
+from flows.cli import app
+
+parsed = []
+read = results_file.read_json
+results_file.read_json = lambda path: parsed.append(path) or read(path)
+try:
+    app(["reproduce", "uefl", "--table", "1"])
+except SystemExit as end:
+    assert not end.code, end.code
+assert [path.name for path in parsed] == ["uefl.json"], parsed
+assert not {"prefect", "mlflow"} & sys.modules.keys()
+"""
+QUICK = ["training.rounds=1", "training.epochs=1", "data.scheme=[{kind: equal, clients: 2}]", "model.hidden=[]"]
+
+
+def table(**more: Any) -> dict[str, Any]:
+    """A table of one cell with two seeds."""
+    about = {"title": "t", "source": "made for this test", "known_errors": "none", "base": QUICK, "method": "fedavg"}
+    return {**about, "cells": {"cell": {"about": "w"}}, "scales": {"cpu": {"seeds": [0, 1]}}, **more}
+
+
+@pytest.fixture
+def own_page(project, prefect, monkeypatch):
+    """Writes tiny.yaml with these tables into a project, which is where we are."""
+    monkeypatch.chdir(project)
+
+    def write(**tables: Any) -> Path:
+        (project / "tiny.yaml").write_text(yaml.safe_dump({"tables": tables}))
+        return project
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.source.download_dir=/srv/mnist",
+        "data.source.download_dir=~/mnist",
+        "data.source={kind: mnist, download_dir: /srv/mnist}",
+        'data.source={kind: npz, path: "/srv/a.npz"}',
+        "tracking.uri=http://tracker:5000",
+        "tracking.uri=sqlite:////srv/mlflow.db",
+    ],
+)
+def test_no_place_of_a_machine_is_written_into_the_results(override):
+    (kept,) = without_places([override])
+    assert kept.startswith(override.partition("=")[0] + "=")
+    assert "srv" not in kept
+    assert "mnist" not in kept
+    assert "tracker" not in kept
+
+
+def test_two_places_stay_two():
+    kept = without_places(["data.source.path=/a", "data.source.path=/b", "data.source.path=/a"])
+    assert kept[0] == kept[2] != kept[1]
+
+
+@pytest.mark.parametrize("override", ["training.rounds=20", "data.source={kind: npz, path: arrays/my.npz}", "a.b=1/2"])
+def test_other_overrides_are_kept_as_typed(override):
+    assert without_places([override]) == [override]
+
+
+def test_the_results_that_were_written_before_are_still_read(tmp_path, monkeypatch):
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    shutil.copy(CHECKOUT / "docs" / "results" / "mcmahan.json", tmp_path / "docs" / "results")
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("publications.run_missing.run", None)  # nothing is run again
+    found = reproduce.fn("mcmahan", "2NN")
+    assert [row["values"] for row in found["rows"]] == [[36, 41, 40], [281, 263, 272]]
+    assert [row["published"] for row in found["rows"]] == [87, 664]
+    assert [row["choice"][-4:-1] for row in found["rows"]] == ["0.2", "0.1"]
+
+
+def test_a_published_table_is_repeated_on_its_own_params_and_this_projects_machine(tmp_path, monkeypatch):
+    text = (CHECKOUT / "params.yaml").read_text(encoding="utf-8")
+    mine = text.replace("kind: cross_entropy}", "kind: squared_error}").replace("workers: 1 ", "workers: 2 ")
+    (tmp_path / "params.yaml").write_text(mine.replace("  members: 1 ", "  members: 3 "), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep("mcmahan", "2NN", "cpu")
+    params = sweep.project("iid", 0, sweep.tries("iid")[0][1]).params
+    assert sweep.quantity("iid").name == "accuracy"
+    assert (params.training.objective.kind, params.model.members) == ("cross_entropy", 1)
+    assert params.runner.workers == 2
+
+
+def test_a_finished_table_is_printed_without_prefect_from_results_that_are_parsed_once(tmp_path):
+    shutil.copytree(CHECKOUT / "docs" / "results", tmp_path / "docs" / "results")
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    there = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-c", FINISHED]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    recorded = json.loads((CHECKOUT / "docs" / "results" / "uefl.json").read_text())["1"]["paired"]["cpu"]
+    assert len(recorded) == 8
+    assert all(pair["sentence"] in done.stdout for pair in recorded)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == there
+
+
+def test_what_runs_say_together_is_recorded_once_and_made_up_for_where_it_is_missing(own_page, monkeypatch):
+    cells = {"a": {"about": "w"}, "b": {"about": "w", "method": "local_only"}}
+    pairs = [{"first": "a", "second": "b"}]
+    folder = own_page(whole=table(cells=cells, paired=pairs, ensembles=True))
+    results = folder / "docs" / "results" / "tiny.json"
+    found, written = reproduce("tiny.yaml", "whole"), results.read_text()
+    assert set(found["ensembles"]["a"]) > {"accuracy", "mutual_information"}
+    assert found["paired"][0]["difference"] == pytest.approx(found["rows"][0]["ours"] - found["rows"][1]["ours"])
+    monkeypatch.setattr("publications.run_missing.run", None)  # nothing is run again
+    for lost in ("paired", "ensembles"):
+        results.write_text(json.dumps({"whole": {k: v for k, v in json.loads(written)["whole"].items() if k != lost}}))
+        assert reproduce("tiny.yaml", "whole") == found
+        assert results.read_text() == written
+    monkeypatch.setattr("publications.reproduce.fill", None)
+    assert reproduce("tiny.yaml", "whole") == found
+
+
+def test_cells_of_other_data_are_not_paired(own_page):
+    cells = {"a": {"about": "w"}, "b": {"about": "w", "set": ["data.seed=9"]}}
+    own_page(whole=table(cells=cells, paired=[{"first": "a", "second": "b"}]))
+    with pytest.raises(UserError, match=r"the cells a and b have other data, .*; drop the pair, or give both"):
+        reproduce("tiny.yaml", "whole")
+
+
+def test_a_sweep_that_finishes_while_another_trains_keeps_its_records(own_page):
+    others = [*QUICK, "plugins=[meanwhile.py]"]
+    folder = own_page(first=table(method="meanwhile", base=others), second=table())
+    (folder / "meanwhile.py").write_text(MEANWHILE)
+    reproduce("tiny.yaml", "first")
+    written = json.loads((folder / "docs" / "results" / "tiny.json").read_text())
+    for name in ("first", "second"):
+        assert [record["seed"] for record in written[name]["cpu"]["cell"]] == [0, 1]
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}", None])
+def test_an_estimate_leaves_nothing_in_the_project_and_tells_no_tracker(own_page, monkeypatch, uri):
+    private = {"about": "w", "method": "local_only"}
+    folder = own_page(first=table(cells={"shared": {"about": "w"}, "own": private}))
+    with socket.create_server(("127.0.0.1", 0)) as tracker:
+        if uri is None:
+            monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        else:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(port=tracker.getsockname()[1]))
+        before = left_in(folder)
+        (folder / "cache" / "estimate" / "runs" / "of a killed process").mkdir(parents=True)
+        found = reproduce("tiny.yaml", "first", estimate=True)
+        tracker.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            tracker.accept()  # nobody came
+    assert set(found["seconds"]) == {"shared", "own"}
+    assert min(found["seconds"].values()) > 0
+    assert left_in(folder) == before
+
+
+@pytest.mark.parametrize("error", ["ZeroDivisionError", "KeyboardInterrupt"])
+def test_an_estimate_that_ends_early_leaves_nothing_either(own_page, error):
+    folder = own_page(first=table(method="broken", base=[*QUICK, "plugins=[broken.py]"]))
+    (folder / "broken.py").write_text(BROKEN.format(error=error))
+    before = left_in(folder)
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        reproduce("tiny.yaml", "first", estimate=True)
+    assert left_in(folder) == before
+
+
+def left_in(folder: Path) -> set[Path]:
+    """All files and folders but for the cache of partitions and the marks of flow runs."""
+    cache, marks = folder / "cache" / "partitions", folder / "runs" / "open"
+    there = {p for p in folder.rglob("*") if not p.is_relative_to(cache) and not p.is_relative_to(marks)}
+    return {p for p in there if p not in (cache.parent, marks.parent) and p.name != "__pycache__"}
+
+
+@pytest.mark.parametrize("seeds_are", ["data", "training"])
+def test_a_table_prints_within_120_columns(seeds_are):
+    number = 0.123456789
+    row = {
+        "cell": "linear-conditional-fedavg-2K",
+        "published": None,
+        "ours": 14.90112,
+        "sd": 1.85123,
+        "floor": 3.57,
+        "fresh": number,
+        "unseen": 24.81234,
+        "values": [14.90112, 13.12345, 16.54321, 12.98765, 15.11111],
+        "missed": 0,
+        "seconds": 31.4,
+        "seeds": [0, 1, 2, 3, 4],
+        "choice": 'training.optimiser.learning_rate=0.1; method.conditional.statistics=[{"kind": "loadings", "norm": 4}]',
+        "tried": 10,
+        "at_edge": ["training.optimiser.learning_rate"],
+        "about": "ensemble of 3 experts, mini-batches of all clients' rows",
+    }
+    shown = {"published": 0.93, "ours": None}
+    found = {
+        "title": "t",
+        "source": "s",
+        "rows": [row],
+        "seeds_are": seeds_are,
+        "unit": "rmse or accuracy",
+        "scale": "cpu",
+        "also": {
+            f"entropy {at}, nats": {"linear-conditional-fedavg-2K": {"published": 0.273, "ours": number, "sd": 0.01}}
+            for at in range(12)
+        },
+        "ensembles": {"linear-conditional-fedavg-2K": {"accuracy": 0.9, "mutual_information": number}},
+        "by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
+        "paired": [{"sentence": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
+        "known_errors": "none",
+        "results": "docs/results/t.json",
+        "figures": [],
+        "experiment": "e",
+    }
+    console = PlainConsole(file=io.StringIO(), width=120)
+    render_tables.reproduce(found, console)
+    said = console.file.getvalue()
+    assert max(map(len, said.splitlines())) <= 120
+    assert ("draws of the data" in said) == (seeds_are == "data")
+    for part in (
+        "14.9 ± 1.9",
+        "13.12",
+        "24.81",
+        "0.930 / -",
+        "on [o]",
+        "0.123 ± 0.01 (0.273)",
+        "learning_rate=0.1,",
+        "mutual information",
+    ):
+        assert part in said
+    assert all(f"entropy {at}," in said for at in range(12))
+    line, *_ = [line for line in said.splitlines() if line.startswith("linear-conditional-fedavg-2K")]
+    assert line.split()[1] == "-"  # not published

@@ -1,0 +1,143 @@
+"""What a table tells of recorded runs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from publications import fill_table
+from publications.published_tables import Pair
+from publications.sweep import Sweep
+from silos.errors import UserError
+
+CHECKOUT = Path(__file__).parents[3]
+RUNS = {
+    **{"title": "t", "source": "s", "known_errors": "none", "method": "fedavg"},
+    "cells": {"a": {"about": "one"}, "b": {"about": "two"}},
+    "measure": {"metric": "clients/answered@1"},
+    "also": {"accuracy/own_law": "own law"},
+    "scales": {"cpu": {"seeds": [0, 1, 2]}},
+}
+TUNED = {
+    **RUNS,
+    "measure": {},
+    "also": {},
+    "choose_on": "validation",
+    "cells": {
+        "a": {"about": "one", "tune": {"training.optimiser.learning_rate": [0.1, 0.2], "training.batch": [8, 16]}}
+    },
+}
+TABLES = {
+    "tuned": TUNED,
+    "runs": RUNS,
+    "headline": {**RUNS, "runs_of": "runs", "measure": {}},
+    "law": {**RUNS, "runs_of": "runs", "measure": {"metric": "accuracy/own_law"}},
+}
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": TABLES}, sort_keys=False))
+    monkeypatch.chdir(tmp_path)
+
+    def made(name, laws):
+        """With runs of accuracy 0.5, and these numbers of the law for each seed, None where there is none."""
+        found = Sweep("tiny.yaml", name, "cpu")
+        for cell, numbers in laws.items():
+            for seed, law in enumerate(numbers):
+                also = {} if law is None else {"accuracy/own_law": law}
+                record = {"value": 4, "accuracy": 0.5, "also": also}
+                found.results.keep((found.owner, "cpu", cell), found.asked(seed, None), record)
+        return found
+
+    return made
+
+
+def test_a_difference_is_of_the_seeds_that_both_cells_have_a_number_of(sweep):
+    found = sweep("law", {"a": [0.5, None, 0.75], "b": [None, 0.125, 0.25]})
+    assert fill_table.difference(found, Pair(first="a", second="b"))["difference"] == 0.5
+    apart = sweep("law", {"a": [0.5, None, None], "b": [None, 0.125, 0.25]})
+    assert fill_table.difference(apart, Pair(first="a", second="b")) is None
+
+
+def test_a_table_of_other_runs_shows_its_own_measure_of_them(sweep):
+    laws = {"a": [0.5, 0.25, 0.75], "b": [0.5, 0.125, 0.25]}
+    assert sweep("runs", laws).values("a") == [4, 4, 4]
+    assert sweep("headline", laws).values("a") == [0.5, 0.5, 0.5]
+    assert sweep("law", laws).values("b") == [0.5, 0.125, 0.25]
+
+
+def test_where_the_best_stands_at_an_edge_of_its_grid_it_is_looked_for_beyond_it_once(sweep):
+    found = sweep("tuned", {})
+
+    def run(best):
+        """All that is missing on the first seed; validation accuracy falls with the distance from this rate and batch."""
+        missing = [one for one in found.tries("a") if found.record("a", *one) is None]
+        for seed, choice in missing:
+            rate, batch = (float(setting.partition("=")[2]) for setting in choice.split("; "))
+            far = abs(rate - best[0]) + abs(batch - best[1]) / 100
+            found.results.keep(
+                (found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": 1 - far}
+            )
+        return [choice.replace("training.", "").replace("optimiser.", "") for _, choice in missing]
+
+    assert run((0.4, 12)) == [f"learning_rate={rate}; batch={batch}" for rate in (0.1, 0.2) for batch in (8, 16)]
+    assert not found.finished
+    beyond = run((0.4, 12))
+    assert beyond[:2] == ["learning_rate=0.4; batch=8", "learning_rate=0.8; batch=8"]
+    assert beyond[2:] == ["learning_rate=0.2; batch=4", "learning_rate=0.2; batch=2"]
+    assert run((0.4, 12)) == []
+    assert found.choice("a") == "training.optimiser.learning_rate=0.4; training.batch=8"
+    assert found.at_edge("a") == []
+    assert found.settings("a", 1, found.choice("a"))[-2:] == found.choice("a").split("; ")
+    assert [found.place("a", choice) for _, choice in found.tries("a")] == [f"a-{at}" for at in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ([0.9, 0.4, 0.5, 0.4], 1),
+        ([None, 0.7, None, 0.2], 3),
+        ([None] * 4, 0),
+        ([0.9, 0.4, ..., 0.5], 0),  # recorded before losses were
+    ],
+)
+def test_of_equal_settings_that_of_the_least_loss_is_chosen_as_compare_chooses_and_records_without_it_stay(
+    losses, chosen, sweep
+):
+    found = sweep("tuned", {})
+    for (seed, choice), loss in zip(found.tries("a"), losses, strict=True):
+        record = {"value": 0.5, "validation": 0.75} | ({} if loss is ... else {"validation_loss": loss})
+        found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), record)
+    first = [choice for _, choice in found.tries("a")][:4]
+    for seed, choice in found.tries("a")[4:]:  # beyond an edge
+        found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": 0.5})
+    assert found.choice("a") == first[chosen]
+
+
+def test_a_choice_that_is_still_at_an_edge_is_marked(sweep):
+    found = sweep("tuned", {})
+    for _ in range(2):
+        for seed, choice in found.tries("a"):
+            rate = float(choice.split("; ")[0].partition("=")[2])
+            found.results.keep((found.owner, "cpu", "a"), found.asked(seed, choice), {"value": 0.5, "validation": rate})
+    assert found.choice("a") == "training.optimiser.learning_rate=0.8; training.batch=8"
+    assert found.at_edge("a") == ["training.optimiser.learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"cells": {"a": {"about": "one"}}}, "a has other settings than in table tuned, whose runs it"),
+        ({"base": ["training.rounds=3"], "cells": TUNED["cells"]}, "a has other settings than in table tuned"),
+        ({"cells": {"c": {"about": "one"}}}, "c is no cell of table tuned, whose runs it"),
+    ],
+)
+def test_a_table_of_another_ones_runs_has_its_settings(sweep, other, message, tmp_path):
+    sweep("tuned", {})
+    page = {"tables": {"tuned": TUNED, "side": {**TUNED, "runs_of": "tuned", **other}}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(page, sort_keys=False))
+    with pytest.raises(UserError, match=message):
+        Sweep("tiny.yaml", "side", "cpu")
