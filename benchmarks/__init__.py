@@ -1,1 +1,4 @@
-"""`siloflow bench`: workloads, what they are measured against, and tuning."""
+"""Workloads, reference loops and peer frameworks that `siloflow bench` measures against.
+
+A part of a checkout, not of an installed siloflow.
+"""

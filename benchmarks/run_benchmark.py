@@ -284,7 +284,7 @@ def child(command: list[str], folder: Path) -> tuple[dict[str, Any], int]:
 def _environment() -> dict[str, str]:
     """The command's own servers, and the code that this one runs from."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-    code = str(Path(__file__).resolve().parents[2])
+    code = str(Path(__file__).resolve().parents[1])
     return {**variables, "PYTHONPATH": os.pathsep.join(p for p in (code, os.environ.get("PYTHONPATH")) if p)}
 
 

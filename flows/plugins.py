@@ -14,12 +14,14 @@ from silos.registry import Registry
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"
+_NOT_METHODS = ("base", "context", "round_report")  # what all methods are written with
 
 
 def method_modules() -> dict[str, str]:
     """Map every built-in method to its module; none is imported."""
     files = [path for folder in (".", "authors", "oracles") for path in (_METHODS / folder).glob("[!_]*.py")]
-    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in files}
+    pages = [path for path in files if path.stem not in _NOT_METHODS]
+    return {p.stem: ".".join(("flows", *p.relative_to(_METHODS.parent).with_suffix("").parts)) for p in pages}
 
 
 METHODS = Registry("method", method_modules)

@@ -1,22 +1,27 @@
 """The flow `reproduce`: a published table beside ours, cell by cell.
 
-publications/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json, publications/run_missing.py
-runs those that are missing, publications/fill_table.py makes the table of what is recorded.
+publications/sweep.py says which runs there are and which are recorded in docs/results/<paper>.json,
+publications/run_missing.py runs those that are missing, publications/fill_table.py makes the table of what is
+recorded.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from pydantic import WithJsonSchema
 
 from flows.config.parameter_policy import open_project, outside
 from flows.entrypoints.flow_decorator import verb
-from flows.entrypoints.parameter_schemas import Overrides, PaperName, Scale, Seeds
+from flows.entrypoints.parameter_schemas import Overrides, Seeds, one_of
 from publications.fill_table import table_of_records
-from publications.published_tables import is_own
+from publications.published_tables import is_own, names
 from publications.run_missing import estimate as seconds_of
 from publications.run_missing import fill
 from publications.sweep import Sweep
 from silos.errors import UserError
+
+PaperName = Annotated[str, WithJsonSchema(one_of(*names()))]
+Scale = Annotated[str, WithJsonSchema(one_of("cpu", "paper"))]
 
 
 @verb(run_name="reproduce {paper} {table} at scale {scale}")

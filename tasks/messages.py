@@ -360,7 +360,8 @@ class ShiftNumbers(Message):
     """What the clients of one stack tell of their training rows for a diagnosis: counts on agreed bins, moments, by class.
 
     Of a class of too few rows nothing is told but together with others like it, in the last column, and nothing at all where
-    even these are too few, but that they are among its rows. Fields are as models.shift.client_summaries.client_summary.Summaries has them.
+    even these are too few, but that they are among its rows. Fields are as
+    models.shift.client_summaries.client_summary.Summaries has them.
     """
 
     travels = False

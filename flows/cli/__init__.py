@@ -1,8 +1,10 @@
 """The command `siloflow`: a thin face on the flows. Nothing heavy is imported before a subcommand needs it."""
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +12,6 @@ import typer
 
 from flows.cli import data_commands, result_commands, training_commands
 from flows.console import gc_tuning
-from publications import research_commands
 
 # in the order of `siloflow --help`
 _VERBS: tuple[Callable[..., Any], ...] = (
@@ -28,9 +29,13 @@ _VERBS: tuple[Callable[..., Any], ...] = (
     result_commands.stats,
     result_commands.cost,
     result_commands.export,
-    research_commands.reproduce,
-    research_commands.bench,
 )
+
+_CHECKOUT_COMMANDS = (
+    ("publications", "reproduce", "List published tables, or repeat one."),
+    ("benchmarks", "bench", "Time whole rounds beside a plain loop."),
+)
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,8 +63,33 @@ def every_command(
     """What stands before a command's name."""
 
 
+def _add_checkout_commands() -> None:
+    """Add `reproduce` and `bench`, whose packages are in a checkout and not in an installed siloflow."""
+    root = Path(__file__).resolve().parents[2]
+    is_checkout = (root / "pyproject.toml").is_file()
+    if is_checkout and str(root) not in sys.path:
+        sys.path.append(str(root))  # an editable install maps the installed packages only
+    for package, name, about in _CHECKOUT_COMMANDS:
+        if is_checkout and (root / package).is_dir():
+            app.command()(getattr(importlib.import_module(f"{package}.{name}_command"), name))
+        else:
+            app.command(name, help=f"{about} Works in a checkout of siloflow.", context_settings=_ANY_ARGUMENTS)(
+                partial(_refuse_outside_checkout, name)
+            )
+
+
+def _refuse_outside_checkout(name: str) -> None:
+    typer.echo(
+        f"siloflow {name}: its tables and workloads are not part of an installed siloflow. Clone the repository, and run "
+        f"it there: make run, then .venv/bin/siloflow {name}.",
+        err=True,
+    )
+    raise typer.Exit(2)
+
+
 for _verb in _VERBS:
     app.command()(_verb)
+_add_checkout_commands()
 app.add_typer(data_commands.data, name="data")
 
 

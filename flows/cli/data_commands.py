@@ -54,7 +54,7 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
     """
     with open_session(json, timings) as session:
         project = session.project(overrides, _can_partition)
-        made = session.flow("partition", "partition", project)
+        made = session.flow("flows.partition", "partition", project)
         session.answer(made, "partition")
 
 

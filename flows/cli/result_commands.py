@@ -62,7 +62,7 @@ def diagnose(
             raise UserError("--exit-code: got no --against, expected a version. Add --against VERSION.")
         look = None if against is None else lambda project: _can_compare(project, against)
         project = session.project(overrides, look, works="diagnose")
-        found = session.flow("diagnose", "diagnose", project, against=against)
+        found = session.flow("flows.diagnose", "diagnose", project, against=against)
         session.answer(found, "diagnose", failed=exit_code and any(pair["types"] for pair in found["pairs"]))
 
 

@@ -132,11 +132,11 @@ class Session:
         return self._server.url
 
     def flow(self, module: str, name: str, project: Any, /, **parameters: Any) -> Any:
-        """Runs a flow of flows/<module>.py on this project, its progress on stderr.
+        """Runs the flow of this name in this module on this project, its progress on stderr.
 
         Prefect gets the project's overrides, as plain JSON; the flow has the project itself.
         """
-        flow = getattr(importlib.import_module(f"flows.{module}"), name)
+        flow = getattr(importlib.import_module(module), name)
         tracking = sys.modules.get("tasks.tracking.mlflow_logging.connection")
         if tracking is not None:  # the server is still starting: later this would take time from training
             tracking.import_mlflow()
@@ -168,14 +168,19 @@ class Session:
         if self._server is not None and runner is not None:
             self._server.settle(runner.started, 2.0 if failed else 15.0)
 
-    def answer(self, content: Any, printer: str, failed: bool = False) -> None:
-        """The result on stdout, as JSON or as this one of PRINTERS shows it; a failed run sets the exit code."""
+    def answer(self, content: Any, printer: str | Callable[[Any, Any], None], failed: bool = False) -> None:
+        """The result on stdout, as JSON or as this printer shows it: one of PRINTERS, or a function of its own.
+
+        A failed run sets the exit code.
+        """
         if self._json:
             sys.stdout.write(json.dumps(finite(content)) + "\n")
         else:
-            from flows.cli.renderers.dispatch import PRINTERS
+            if isinstance(printer, str):
+                from flows.cli.renderers.dispatch import PRINTERS
 
-            PRINTERS[printer](content, self._console)
+                printer = PRINTERS[printer]
+            printer(content, self._console)
         if failed:
             raise SystemExit(RUN_FAILED)
 

@@ -33,7 +33,7 @@ def run(
         _ready(project)
         if resume:
             _check_run(project, method, seed)
-        result = session.flow("run", "run", project, method=method, seed=seed, resume=resume)
+        result = session.flow("flows.run", "run", project, method=method, seed=seed, resume=resume)
         session.answer(result, "run")
 
 
@@ -73,7 +73,7 @@ def compare(
         elif name is not None:
             _check_name(project, name)
         asked: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
-        comparison = session.flow("compare", "compare", project, **asked, resume=resume)
+        comparison = session.flow("flows.compare", "compare", project, **asked, resume=resume)
         session.answer(comparison, "compare", failed=bool(comparison["failed"]))
 
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from flows.methods.base import names as methods
-from publications.paper_names import names as papers
 from silos import limits
 
 _SEED = {"type": "integer", "minimum": 0, "maximum": limits.SEED}
 
 
-def _one_of(*values: str) -> dict[str, Any]:
+def one_of(*values: str) -> dict[str, Any]:
+    """Return the JSON schema of a text that is one of these values."""
     return {"type": "string", "enum": list(values)}
 
 
@@ -26,11 +26,9 @@ def _several(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item}
 
 
-MethodName = Annotated[str, WithJsonSchema(_one_of(*methods()))]
-MethodNames = Annotated[Sequence[str] | None, WithJsonSchema(_several(_one_of(*methods())))]
-MethodOrNone = Annotated[str | None, WithJsonSchema(_one_of("", *methods()))]
-PaperName = Annotated[str, WithJsonSchema(_one_of(*papers()))]
-Scale = Annotated[str, WithJsonSchema(_one_of("cpu", "paper"))]
+MethodName = Annotated[str, WithJsonSchema(one_of(*methods()))]
+MethodNames = Annotated[Sequence[str] | None, WithJsonSchema(_several(one_of(*methods())))]
+MethodOrNone = Annotated[str | None, WithJsonSchema(one_of("", *methods()))]
 Seed = Annotated[int, WithJsonSchema(_SEED)]
 Seeds = Annotated[Sequence[int] | None, WithJsonSchema(_several(_SEED))]
 Overrides = Annotated[Sequence[str] | Mapping[str, Any] | None, WithJsonSchema(_several({"type": "string"}))]

@@ -38,9 +38,9 @@ class Conditional(Method):
     """How statistics enter, which they are, what stands in their place, and how the model is trained.
 
     `form`: joined (to the rows of an mlp, to the features of a cnn), planes (pictures beside the image of a cnn), bilinear
-    and ensemble (of `experts`) are the paper's; `source` other than local is a control (flows/methods/common/conditioning.py);
-    `arm`: pooled mixes the rows of all clients, as the paper did, fedsgd sends one gradient a round. `few_rows`: a client
-    with too few rows for a statistic reads zeros, or is refused.
+    and ensemble (of `experts`) are the paper's; `source` other than local is a control
+    (flows/methods/common/conditioning.py); `arm`: pooled mixes the rows of all clients, as the paper did, fedsgd sends
+    one gradient a round. `few_rows`: a client with too few rows for a statistic reads zeros, or is refused.
     """
 
     tested_model = "personal"

@@ -1,0 +1,1 @@
+"""Prefect's and MLflow's local servers: start, find and stop them."""

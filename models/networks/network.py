@@ -1,7 +1,8 @@
 """What a network is: functions of one client. What it has besides it says by the classes that it extends.
 
 The engine maps the functions of one client over a stack, or runs them client after client; forms for a whole stack are
-written by hand where they pay, and tested against both (see models.training.execution_plan). Every kind registers itself under a name.
+written by hand where they pay, and tested against both (see models.training.execution_plan). Every kind registers
+itself under a name.
 """
 
 from abc import ABC, abstractmethod
@@ -100,7 +101,7 @@ class Network(ABC):
 
     @property
     def coded(self) -> "Network | None":
-        """Itself, if it reads features as codewords, whose use can be counted (models.networks.wrappers.codebook_network)."""
+        """Itself, if it reads features as codewords, whose use can be counted; see models.networks.wrappers."""
         return None
 
     @property

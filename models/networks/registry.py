@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from .. import method_networks
 from ..prng import Sketch
 from ..state import Weights
 from . import __path__ as _here
@@ -74,6 +73,5 @@ def parameters(weights: Weights) -> int:
 
 
 # at the end, since some of them import this file
-for _package, _folder in ((__package__, _here), (method_networks.__name__, method_networks.__path__)):
-    for _module in pkgutil.walk_packages(_folder, f"{_package}."):
-        importlib.import_module(_module.name)
+for _module in pkgutil.walk_packages(_here, f"{__package__}."):
+    importlib.import_module(_module.name)

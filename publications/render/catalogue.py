@@ -39,9 +39,9 @@ def option(table: str) -> str:
 class Told(Record):
     """What a page says beside its tables, each in a sentence.
 
-    verdicts: what came out of a table, with figures as publications/render/template_values.py reads them. not_run: why a table has
-    no record. absent: what the paper has and the page has not, `table 4` or `figures 5 to 10`, and why. not_at: why a scale
-    is not run.
+    verdicts: what came out of a table, with figures as publications/render/template_values.py reads them. not_run: why
+    a table has no record. absent: what the paper has and the page has not, `table 4` or `figures 5 to 10`, and why.
+    not_at: why a scale is not run.
     """
 
     paper: str = ""

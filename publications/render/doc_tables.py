@@ -15,9 +15,9 @@
 After the paper stands the table, and after that the scale where it is not cpu. A row names its title and a cell, which takes
 the place of `*` in every column; or what stands in each column. `fedavg: published` in place of a cell asks that of it in
 every column that asks nothing itself. A column's third entry, `highest` or `lowest`, makes one number bold. Figures are read
-by publications/render/template_values.py. `<!-- list: PAPER -->` is the list of a paper's tables, which `siloflow reproduce` prints.
-`<!-- table: bench` is likewise a table of what benchmarks measured, `{W2: ratio}`. What stands in a fenced block is an
-example.
+by publications/render/template_values.py. `<!-- list: PAPER -->` is the list of a paper's tables, which `siloflow
+reproduce` prints. `<!-- table: bench` is likewise a table of what benchmarks measured, `{W2: ratio}`. What stands in a
+fenced block is an example.
 
     python -m publications.render.doc_tables        writes them all; `make docs` does
 """

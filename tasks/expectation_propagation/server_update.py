@@ -58,8 +58,8 @@ def absorb_apart(
     points = {name: now.double() for name, now in known.items() if name not in sites}
     for message in messages:
         at = [place[client] for client in message.clients]
-        for name, step in message.steps.items():
-            steps[name][at] += step
+        for name, change in message.steps.items():
+            steps[name][at] += change
         points = {name: now + message.sums[name] for name, now in points.items()}
     damping = 1.0 if least is None else _admissible(known, sites, steps, least)
     if not damping:
@@ -82,8 +82,8 @@ def divide_out(
     """
     steps = {name: torch.zeros_like(site) for name, site in sites.items()}
     at = [place[client] for client in clients]
-    for name, step in steps.items():
-        step[at] = -sites[name][at]
+    for name, change in steps.items():
+        change[at] = -sites[name][at]
     damping = 1.0 if least is None else _admissible(known, sites, steps, least)
     after = {name: known[name] + damping * step.sum(0) for name, step in steps.items()}
     left = {name: site + damping * steps[name] for name, site in sites.items()}

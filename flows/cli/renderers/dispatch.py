@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.render_benchmark import bench, diagnose_cost, overhead, population, regroup, tune
 from flows.cli.renderers.render_data import data_diff, data_log, data_use, init, partition, show, stats
 from flows.cli.renderers.render_model import cost, diagnose, export, method, methods
 from flows.cli.renderers.render_runs import beside, clean, compare, results, run
 from flows.console.safe_text import PlainConsole
-from publications.render_tables import estimate, listing, reproduce
 
 PRINTERS: dict[str, Callable[[dict[str, Any], PlainConsole], None]] = {
     printer.__name__: printer
@@ -19,8 +17,6 @@ PRINTERS: dict[str, Callable[[dict[str, Any], PlainConsole], None]] = {
         *(results, beside, clean),
         *(cost, export),
         diagnose,
-        *(bench, overhead, regroup, population, diagnose_cost, tune),
-        *(reproduce, estimate, listing),
     )
 }
 """By the names that commands give."""

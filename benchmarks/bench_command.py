@@ -1,0 +1,98 @@
+"""The command `siloflow bench`: times of whole rounds beside a plain loop, and what single parts cost."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.options import Json, Overrides, open_session
+
+
+def bench(
+    workloads: Annotated[list[str] | None, typer.Argument(help="W1 to W5, and W7; all if none is named.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of every contestant.")] = 3,
+    peer: Annotated[list[str] | None, typer.Option(help="flower, pfl or fedlab, if it is installed.")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Measure this project's engine, and propose its settings.")
+    ] = False,
+    codebook: Annotated[bool, typer.Option("--codebook", help="What a codebook adds to a training step.")] = False,
+    regroup: Annotated[bool, typer.Option("--regroup", help="What making groups adds to a round.")] = False,
+    diagnose: Annotated[bool, typer.Option("--diagnose", help="What comparing 1,000 silos costs.")] = False,
+    population: Annotated[
+        bool, typer.Option("--population", help="W6: rounds of 100 clients of a thousand, and of up to a million.")
+    ] = False,
+    record: Annotated[bool, typer.Option("--record", help="Keep what is measured in docs/results/bench.json.")] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Time whole rounds beside a plain loop, or tune the engine.
+
+    Example: siloflow bench W1 --repeats 3
+    """
+    with open_session(json, timings=False, server=False) as session:
+        keep = _keeper(session.root, record and not tune)
+        if tune:
+            from benchmarks.bench_tuning import tune as measure
+
+            session.answer(measure(session.project(overrides), session.say), _print("tune"))
+        elif codebook:
+            from benchmarks.bench_codebook import overhead
+
+            session.answer(
+                keep("codebook", overhead(repeats, session.say), f" --repeats {repeats}"), _print("overhead")
+            )
+        elif regroup:
+            from benchmarks.bench_clustering import regroup_cost
+
+            session.answer(
+                keep("regroup", regroup_cost(repeats, session.say), f" --repeats {repeats}"), _print("regroup")
+            )
+        elif population:
+            from benchmarks.bench_population import population_cost
+
+            measured = population_cost(repeats, session.say)
+            session.answer(keep("population", measured, f" --repeats {repeats}"), _print("population"))
+        elif diagnose:
+            from benchmarks.bench_diagnose import diagnose_cost
+
+            session.answer(keep("diagnose", diagnose_cost(session.say)), _print("diagnose_cost"))
+        else:
+            from benchmarks.run_benchmark import bench as contest
+
+            asked = "".join([f" --repeats {repeats}", *(f" --peer {name}" for name in peer or [])])
+            measured = contest(
+                workloads or [], repeats, peer or [], session.say, lambda one: keep(one["workload"], one, asked)
+            )
+            session.answer(measured, _print("bench"))
+
+
+def _keeper(root: Path, wanted: bool) -> Any:
+    """Keeps what a benchmark measured, if that is wanted, and answers it.
+
+    How busy the machine is, and whether the records are whole, is seen before.
+    """
+    from benchmarks.bench_results import BenchRecords, busy_cores
+
+    records = BenchRecords(root, busy_cores() if wanted else 0.0)
+    if wanted:
+        records.all()
+
+    def keep(name: str, measured: Any, options: str = "") -> Any:
+        if wanted:
+            asked = f"--{name}" if name.islower() else name
+            records.keep(name, f"siloflow bench {asked}{options}", measured)
+        return measured
+
+    return keep
+
+
+def _print(name: str) -> Callable[[Any, Any], None]:
+    """Return the function of benchmarks/render_benchmark.py, which is imported only where a person reads the answer."""
+
+    def printer(answer: Any, console: Any) -> None:
+        from benchmarks import render_benchmark
+
+        getattr(render_benchmark, name)(answer, console)
+
+    return printer
