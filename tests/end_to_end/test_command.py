@@ -104,8 +104,8 @@ def test_methods_lists_them_all_outside_of_any_project(tmp_path: Path) -> None:
         [COMMAND, "methods", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=True
     )
     found = {m["method"]: m for m in json.loads(done.stdout)["methods"]}
-    pages = Path(__file__).parents[2] / "flows" / "methods"
-    assert set(found) == {page.stem for page in pages.rglob("[!_]*.py") if page.parent.name != "shared"}
+    pages = Path(__file__).parents[2] / "docs" / "methods"
+    assert set(found) == {page.stem for page in pages.glob("*.md")}
     assert found["local_only"]["model"] == "personal"
     assert set(found["fedprox"]["options"]) == {"proximal"}
     assert list(tmp_path.iterdir()) == []
