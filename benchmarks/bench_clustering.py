@@ -16,7 +16,7 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
 from tasks.clustering.overlap_clustering import overlap
-from tasks.messages import RightRows
+from tasks.messages import CorrectnessBits
 
 ROWS = 10_000
 CLIENTS = (100, 1000)
@@ -70,13 +70,13 @@ def _server(clients: int, repeats: int, say: Callable[[str], None]) -> dict[str,
     }
 
 
-def _answers(clients: int) -> RightRows:
+def _answers(clients: int) -> CorrectnessBits:
     """Clients of ten groups, each with a tenth of the rows; a client is right on most of its group's, and on few others."""
     draw = np.random.default_rng(0)
     own = np.arange(clients)[:, None] % _GROUPS == np.arange(ROWS) % _GROUPS
     right = draw.random((clients, ROWS), np.float32) < np.where(own, 0.97, 0.02)
     names = tuple(f"c{at:05d}" for at in range(clients))
-    return RightRows(names, torch.from_numpy(np.packbits(right, axis=1)))
+    return CorrectnessBits(names, torch.from_numpy(np.packbits(right, axis=1)))
 
 
 def _rounds(clients: int, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from models.networks.registry import build, to_learn
-from models.networks.wrappers.codebook_network import Quantised
+from models.networks.registry import build, num_trainable
+from models.networks.wrappers.codebook_network import QuantizedNetwork
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch
-from models.training.engine import stacked
+from models.training.engine import broadcast_weights
 from models.training.objectives import CrossEntropy
 
 WORDS = 256
@@ -31,7 +31,7 @@ def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
     lines = []
     for kind, (shape, options) in _ENCODERS.items():
         plain = build(kind, shape, 10, {"hidden": (512,), "dropout": 0.1, **options})
-        contestants: dict[str, Any] = {"fedavg": plain, "uefl": Quantised(plain, WORDS)}
+        contestants: dict[str, Any] = {"fedavg": plain, "uefl": QuantizedNetwork(plain, WORDS)}
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         steps = {name: _step(network, shape) for name, network in contestants.items()}
         for turn in range(repeats + 1):
@@ -40,7 +40,7 @@ def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
                 start = time.perf_counter()
                 step()
                 seconds[name] += [time.perf_counter() - start] if turn else []
-        learned = {name: to_learn(network) for name, network in contestants.items()}
+        learned = {name: num_trainable(network) for name, network in contestants.items()}
         ratios = [b / a for a, b in zip(seconds["fedavg"], seconds["uefl"], strict=True)]
         lines.append(
             {
@@ -56,7 +56,7 @@ def overhead(repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _step(network: Any, shape: tuple[int, ...]) -> Callable[[], None]:
     """Forward and backward of one batch of random rows."""
-    weights = stacked(network.init(server_stream(0, 0, "init")), 1)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 1)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.rand(1, _ROWS, *shape, generator=draw), torch.arange(_ROWS)[None] % 10
     streams = client_streams(0, ["a"], 1, "overhead")

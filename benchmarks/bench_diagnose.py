@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from models.shift.client_summaries.client_summary import Layout, Summaries, joined, summary
-from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.query import Query
 from models.shift.fomichev.distances import Readings
 from models.shift.fomichev.paper_statistics import of_summaries
 from models.shift.fomichev.paper_verdict import judged_all
@@ -43,7 +43,7 @@ def diagnose_cost(say: Callable[[str], None]) -> dict[str, Any]:
     pairs = CLIENTS * (CLIENTS - 1) // 2
     say(f"the server compares {pairs:,} pairs")
     start = time.perf_counter()
-    found = compare_silos.fn([message], Question("bench", layout), "guarded", Readings(grid="federation"), say)
+    found = compare_silos.fn([message], Query("bench", layout), "guarded", Readings(grid="federation"), say)
     server = time.perf_counter() - start
     say("once more, for its memory")
     return {
@@ -97,7 +97,7 @@ def _peak(message: ShiftNumbers, layout: Layout) -> int:
     """The most that Python and NumPy hold beyond what was told, as tracemalloc sees it; to watch it takes time."""
     tracemalloc.start()
     try:
-        compare_silos.fn([message], Question("bench", layout), "guarded", Readings(grid="federation"), lambda _: None)
+        compare_silos.fn([message], Query("bench", layout), "guarded", Readings(grid="federation"), lambda _: None)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from flows.experiment.project import Project
-from flows.methods.context import Problem
+from flows.methods.context import TrainingSetup
 from models.prng import client_streams, server_stream
-from models.training.autotune import even
-from models.training.engine import stacked, train
+from models.training.autotune import even_stack_size
+from models.training.engine import broadcast_weights, train
 from models.training.execution_plan import Kind, forms
 from silos.cohort import make_stacks
-from tasks.execution.materialize import open_rows
+from tasks.execution.materialize import load_rows
 
 _SIZES = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512)
 _TURNS = 3
@@ -37,14 +37,14 @@ def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
     best = min(m["milliseconds"] for m in measured)
     good = [m for m in measured if m["milliseconds"] <= _AS_GOOD * best]
     chosen = min(good, key=lambda m: m["stack"])
-    now = {"kind": problem.training.engine, "stack": even(len(problem.silos.clients), problem.stack)}
+    now = {"kind": problem.training.engine, "stack": even_stack_size(len(problem.silos.clients), problem.stack)}
     return {"measured": measured, "now": now, "engine": {"kind": chosen["kind"], "stack": chosen["stack"]}}
 
 
-def _sizes(problem: Problem, kind: Kind, device: str) -> list[dict[str, Any]]:
+def _sizes(problem: TrainingSetup, kind: Kind, device: str) -> list[dict[str, Any]]:
     clients = len(problem.silos.clients)
     timings: list[dict[str, Any]] = []
-    for size in dict.fromkeys(even(clients, most) for most in _SIZES):
+    for size in dict.fromkeys(even_stack_size(clients, most) for most in _SIZES):
         seconds = median(_seconds(problem, kind, size, device) for _ in range(_TURNS))
         timings.append({"kind": kind, "stack": size, "milliseconds": 1000 * seconds})
         if seconds * 1000 > _HOPELESS * min(m["milliseconds"] for m in timings) or kind == "sequential":
@@ -52,11 +52,11 @@ def _sizes(problem: Problem, kind: Kind, device: str) -> list[dict[str, Any]]:
     return timings
 
 
-def _seconds(problem: Problem, kind: Kind, size: int, device: str) -> float:
+def _seconds(problem: TrainingSetup, kind: Kind, size: int, device: str) -> float:
     """One local epoch of the stack of the largest clients, for each client in it."""
     stack = make_stacks(problem.silos, size)[0]
-    rows = open_rows(problem.silos, stack, "train", device)
-    weights = stacked(problem.network.init(server_stream(0, 0, "init")), size)
+    rows = load_rows(problem.silos, stack, "train", device)
+    weights = broadcast_weights(problem.network.init(server_stream(0, 0, "init")), size)
     weights = {name: w.to(device) for name, w in weights.items()}
     streams = client_streams(0, [str(i) for i in range(size)], 1, "local_train").to(device)
     training = replace(problem.training, engine=kind, epochs=1)

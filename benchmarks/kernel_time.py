@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_map
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.methods.base import Method, start
-from flows.methods.context import Problem
+from flows.methods.base import Method, start_method
+from flows.methods.context import TrainingSetup
 from models.model import of_one
 from models.prng import client_streams
 
@@ -49,9 +49,9 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _calls(problem: Problem, page: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
+def _calls(problem: TrainingSetup, page: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
     """Of one batch of one client, forward and back."""
-    model = page.model(start(page, problem), problem)
+    model = page.model(start_method(page, problem), problem)
     weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **of_one(model.personal)}.items()}
     manifest, batch = problem.silos.manifest, problem.training.batch
     x = torch.rand(batch, *manifest.shape)

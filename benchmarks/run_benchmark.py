@@ -31,7 +31,7 @@ from benchmarks.workloads import THREADS, Workload, chosen_workloads
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.base import start
+from flows.methods.base import start_method
 from flows.partition import make
 from models.metrics.flops import network_cost
 from models.model import of_one
@@ -233,7 +233,7 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     project = Project.open([], root)
     problem = project.problem(0)
     page = method_of(project.params, workload.method, root)
-    model = page.model(start(page, problem), problem)
+    model = page.model(start_method(page, problem), problem)
     weights = {**model.shared, **of_one(model.personal)}
     manifest = problem.silos.manifest
     x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)

@@ -8,29 +8,29 @@ from typing import Any
 from flows.cli.renderers.render_runs import not_complete, sentences_after
 from flows.config.method_settings import method_of
 from flows.config.parameter_policy import open_project
-from flows.entrypoints.flow_decorator import IncompleteError, verb
+from flows.entrypoints.flow_decorator import IncompleteError, project_flow
 from flows.entrypoints.parameter_schemas import MethodNames, MethodOrNone, Overrides, Seeds, Text
 from flows.experiment import prefect_artifacts
 from flows.experiment.baseline import against_baseline, scored_baseline
 from flows.experiment.comparison import comparison_in_mlflow
-from flows.experiment.comparison.paired_runs import compared, difference_record, kept
+from flows.experiment.comparison.paired_runs import compare_pairs, difference_record, paired_records
 from flows.experiment.comparison.seed_ensemble import ensemble
 from flows.experiment.comparison.trials import (
     Plan,
-    attempt,
-    cell_of,
     check_tuning,
     first_setting,
+    run_trial,
     say_plan,
+    trial_name,
     tuned_methods,
 )
-from flows.experiment.experiment_name import free_name
+from flows.experiment.experiment_name import unused_name
 from flows.experiment.project import UNNAMED, Project, experiment, new_experiment, newest_experiment
 from flows.experiment.run import fingerprint
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.standardization.run_warnings import of_all
-from flows.history.find_runs import find
-from flows.methods.base import start
+from flows.history.find_runs import find_runs
+from flows.methods.base import start_method
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.runner import PrefectRunner
@@ -41,7 +41,7 @@ from tasks.tracking.result_tables import table_rows
 Results = dict[tuple[str, int], dict[str, Any]]
 
 
-@verb(run_name="compare")
+@project_flow(run_name="compare")
 def compare(
     methods: MethodNames = (),
     seeds: Seeds = (),
@@ -66,12 +66,12 @@ def compare(
     project = open_project(overrides)
     with project.working("compare"):
         wanted = plan(project, methods, seeds, reference)
-        called = free_name(project, name) if name and not resume else None
+        called = unused_name(project, name) if name and not resume else None
         name = resumed(project, name or None) if resume else None
         if name is not None:
             _same(project, wanted, experiment(project, name))
         else:
-            about = {**asdict(wanted), "about": comparison_in_mlflow.about(project, wanted)}
+            about = {**asdict(wanted), "about": comparison_in_mlflow.comparison_settings(project, wanted)}
             name = new_experiment(project, "compare", about, called)
         with project.working(name):
             return _compared(project, name, wanted)
@@ -99,14 +99,14 @@ def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], refere
         run_name(method, seed)  # a name is told before anything starts, too
     problem = project.problem(seeds[0])
     for method in methods:
-        start(method_of(project.params, method, project.root), problem)
+        start_method(method_of(project.params, method, project.root), problem)
     check_tuning(project, methods, problem)
     return Plan(methods, seeds, reference, defaults.tune, project.silos.version)
 
 
 def resumed(project: Project, name: str | None) -> str | None:
     """The comparison to go on with: the one of this name or beginning of a name, else the newest; None if there is none."""
-    return newest_experiment(project, "compare") if name is None else find(project.runs, name, "compare").name
+    return newest_experiment(project, "compare") if name is None else find_runs(project.runs, name, "compare").name
 
 
 def check_resume(project: Project, wanted: Plan, name: str | None = None) -> None:
@@ -118,7 +118,7 @@ def check_resume(project: Project, wanted: Plan, name: str | None = None) -> Non
     for method in wanted.methods:
         if wanted.tune:
             first = project.with_overrides(first_setting(project, method))
-            fingerprint.check_resume(first, method, wanted.seeds[0], name, cell_of(0))
+            fingerprint.check_resume(first, method, wanted.seeds[0], name, trial_name(0))
             continue
         for seed in wanted.seeds:
             fingerprint.check_resume(project, method, seed, name)
@@ -128,8 +128,8 @@ def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
     """The comparison of this name, run to its end and written down."""
     about = f"{', '.join(wanted.methods)} on {project.params.data.name}"
     short = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
-    called = prefect_artifacts.called(f"compare {about}, {short}")
-    prefect_artifacts.logged(f"runs/{name}, in MLflow the experiment {name}")
+    called = prefect_artifacts.name_flow_run(f"compare {about}, {short}")
+    prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the experiment {name}")
     with project.workers():
         chosen, first = tuned_methods(project, name, wanted) if wanted.tune else ({}, {})
         projects = {m: project.with_overrides(chosen[m].settings if m in chosen else []) for m in wanted.methods}
@@ -149,10 +149,10 @@ def _compared(project: Project, name: str, wanted: Plan) -> dict[str, Any]:
     comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
     draw_comparison(folder / "comparison.png", comparison, _curves(project, results), project.quantity)
     write_json(folder / "comparison.json", comparison)
-    comparison_in_mlflow.tell_mlflow(project, name, wanted, comparison, called)
+    comparison_in_mlflow.log_comparison(project, name, wanted, comparison, called)
     prefect_artifacts.shown("comparison", comparison_in_mlflow.note_of(project, comparison))
     for line in (*(p["sentence"] for p in comparison["paired"]), *sentences_after(comparison)):
-        prefect_artifacts.logged(line)
+        prefect_artifacts.log_artifact(line)
     if failed:
         raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)
     return comparison
@@ -179,7 +179,7 @@ def _all_runs(
         if first and seed == wanted.seeds[0]:
             result = first[method]
         else:
-            result = attempt(projects[method], method, seed, name)
+            result = run_trial(projects[method], method, seed, name)
         if isinstance(result, str):
             failed.append({"method": method, "seed": seed, "error": result})
         else:
@@ -196,11 +196,12 @@ def _conclusions(project: Project, wanted: Plan, projects: Mapping[str, Project]
         if method == reference or not seeds:
             continue
         first, second = (
-            [kept(project, project.root / results[m, s]["folder"]) for s in seeds] for m in (method, reference)
+            [paired_records(project, project.root / results[m, s]["folder"]) for s in seeds]
+            for m in (method, reference)
         )
         with project.workers() as workers:
             runner = PrefectRunner(workers, f"{method} against {reference}")
-            difference = compared(runner, project.scored.federated(), first, second, quantity)
+            difference = compare_pairs(runner, project.scored.federated(), first, second, quantity)
         if difference is not None:
             said = difference_record(method, reference, difference, quantity)
             about = {"method": method, "reference": reference, "seeds": seeds}
@@ -219,7 +220,7 @@ def _baseline(project: Project, results: Results, tuned: bool) -> dict[str, Any]
     """The answer that takes no inputs, and each method against it on the seeds that it finished; None without test rows."""
     runs: dict[str, list[Kept]] = {}
     for (method, _), result in results.items():
-        runs.setdefault(method, []).append(kept(project, project.root / result["folder"]))
+        runs.setdefault(method, []).append(paired_records(project, project.root / result["folder"]))
     with scored_baseline(project) as found:
         return None if found is None else against_baseline(project, found, runs, tuned)
 

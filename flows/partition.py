@@ -4,17 +4,17 @@ from typing import Any
 
 from flows.config.parameter_policy import open_project
 from flows.config.recipe_settings import as_lines, settings_between
-from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.flow_decorator import project_flow
 from flows.entrypoints.parameter_schemas import Overrides
 from flows.experiment import prefect_artifacts
-from flows.experiment.project import Project, changing
+from flows.experiment.project import Project, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.storage import partition_store
 from silos.versioning import dvc_files
 
 
-@verb(run_name="partition")
+@project_flow(run_name="partition")
 def partition(overrides: Overrides = ()) -> dict[str, Any]:
     """Writes the folder of data/ that params.yaml describes and updates data.dvc; answers with what was made.
 
@@ -22,7 +22,7 @@ def partition(overrides: Overrides = ()) -> dict[str, Any]:
         overrides: Values over those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
     project = open_project(overrides)
-    prefect_artifacts.called(f"partition {project.params.data.name}")
+    prefect_artifacts.name_flow_run(f"partition {project.params.data.name}")
     return make(project)
 
 
@@ -31,9 +31,9 @@ def make(project: Project) -> dict[str, Any]:
     data = project.params.data
     folder = project.root / "data" / data.name
     notes: list[str] = []
-    with changing(project.root, "`siloflow partition`"):
+    with exclusive_data_access(project.root, "`siloflow partition`"):
         manifest = partition_store.write(folder, data, project.root, notes.append)
-        before = dvc_files.recorded(project.root)
+        before = dvc_files.recorded_version(project.root)
         after = dvc_files.record(project.root)
     return {
         "name": data.name,

@@ -30,7 +30,7 @@ NETWORKS = Registry(
     {
         "mlp": "models.networks.mlp:MLP",
         "cnn": "models.networks.vision.cnn:CNN",
-        "cnn_bn": "models.networks.vision.cnn_bn:NormalisedCNN",
+        "cnn_bn": "models.networks.vision.cnn_bn:BatchNormCNN",
         "residual": "models.networks.vision.resnet:Residual",
         "vgg16_bn": "models.networks.vision.vgg:VGG16",
         "resnet18": "models.networks.vision.resnet:ResNet18",

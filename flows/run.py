@@ -5,21 +5,21 @@ from typing import Any
 
 from flows.config.method_settings import method_of
 from flows.config.parameter_policy import open_project
-from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.flow_decorator import project_flow
 from flows.entrypoints.parameter_schemas import MethodName, Overrides, Seed, Text
 from flows.experiment.callbacks.callback import own_callbacks
 from flows.experiment.project import Project, new_experiment, newest_experiment
-from flows.experiment.run.fingerprint import identity_of
+from flows.experiment.run.fingerprint import fingerprint_of
 from flows.experiment.run.run_context import open_run
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.trainer import Trainer, default_callbacks
 from flows.methods.base import Method
 from silos.identifiers import plain
-from silos.io.locks import alone
+from silos.io.locks import exclusive_lock
 from tasks.execution.runner import PrefectRunner
 
 
-@verb(run_name="run {method}-seed{seed}")
+@project_flow(run_name="run {method}-seed{seed}")
 def run(
     method: MethodName,
     seed: Seed = 0,
@@ -63,9 +63,9 @@ def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
 def _within(project: Project, page: Method, method: str, seed: int, folder: RunFolder, resume: bool) -> dict[str, Any]:
     """Play the run in its folder; the result on disk is returned if it is complete and delivered."""
     lock = project.working(f"{folder.path.parent.name}/{folder.name}")
-    with lock, alone(folder.path), project.workers() as workers:
+    with lock, exclusive_lock(folder.path), project.workers() as workers:
         began, problem = time.perf_counter(), project.problem(seed)
-        identity = folder.identify(identity_of(project, problem, page, method), resume, project.same_rows)
+        identity = folder.identify(fingerprint_of(project, problem, page, method), resume, project.same_rows)
         done = folder.finished()
         if done is not None and done["mlflow_run_id"] is not None:
             return done

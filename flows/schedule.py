@@ -168,11 +168,11 @@ def _with(overrides: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(work)
     def with_own(*args: Any, **kwargs: Any) -> Any:
-        from flows.config.parameter_policy import own
+        from flows.config.parameter_policy import trusted_overrides
 
         threading.Thread(target=_end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ctrl-C; the schedule ends its comparison itself
-        with own(overrides):
+        with trusted_overrides(overrides):
             return work(*args, **kwargs)
 
     return with_own

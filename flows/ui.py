@@ -7,7 +7,7 @@ from flows.console.safe_text import say
 from flows.experiment.project import Project, newest_experiment
 from flows.servers.mlflow_server import MlflowServer, ServerElsewhere
 from flows.servers.prefect_server import PrefectServer
-from flows.servers.ui_ports import PORT, at, must_be_free
+from flows.servers.ui_ports import PORT, must_be_free, ui_address
 from silos.errors import UserError
 from tasks.tracking.mlflow_logging.connection import experiment_id, is_server
 from tasks.tracking.mlflow_logging.run_spec import VIEW
@@ -25,7 +25,7 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
         raise UserError(f"--mlflow-port and --prefect-port are both {mlflow_port}; give each page a port of its own.")
     if ours:
         must_be_free(mlflow_port, "--mlflow-port")
-    where = at(prefect_port, "--prefect-port")
+    where = ui_address(prefect_port, "--prefect-port")
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave a server behind
         signal.signal(number, signal.default_int_handler)
     mlflow = MlflowServer(root, uri, mlflow_port) if ours else ServerElsewhere(uri)

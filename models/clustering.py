@@ -16,14 +16,14 @@ _TINY = 1e-12  # an update of zeros is like no other
 _BYTES_AT_ONCE = 2**26  # of rows unpacked to float32; one product serves so many, and counts below 2^24 are exact
 
 
-def directions(updates: np.ndarray) -> np.ndarray:
+def normalize_rows(updates: np.ndarray) -> np.ndarray:
     """Each update divided by its length: (clients, numbers) float64; zeros stay zeros."""
     return updates / (np.linalg.norm(updates, axis=1, keepdims=True) + _TINY)
 
 
 def cosines(updates: np.ndarray) -> np.ndarray:
     """Of all pairs of updates (clients, numbers)."""
-    unit = directions(updates)
+    unit = normalize_rows(updates)
     return unit @ unit.T
 
 
@@ -84,7 +84,7 @@ def best_fit(losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return best, np.take_along_axis(losses, best[..., None], -1)[..., 0]
 
 
-def grouped(likeness: np.ndarray, threshold: float, assign: Assign = "complete") -> Groups:
+def cluster_by_threshold(likeness: np.ndarray, threshold: float, assign: Assign = "complete") -> Groups:
     """Groups of clients that are at least as alike as the threshold.
 
     `complete` cuts complete linkage there, and `greedy` takes clients one after another: in both every pair of a group is
@@ -136,7 +136,7 @@ def bipartition(alpha: np.ndarray, linkage: Linkage = "single") -> tuple[list[in
     return parts[0], parts[1]
 
 
-def across(alpha: np.ndarray, first: list[int], second: list[int]) -> float:
+def across_clusters(alpha: np.ndarray, first: list[int], second: list[int]) -> float:
     """The largest similarity of a pair that was parted."""
     return float(alpha[np.ix_(first, second)].max())
 

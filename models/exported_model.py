@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .networks.network import Network
-from .preprocessing import RawRows
+from .preprocessing import RawInputModel
 from .state import Weights
 
 
@@ -18,10 +18,10 @@ class ExportedModel(nn.Module):
     """
 
     def __init__(
-        self, network: Network, weights: Weights, context: Weights, classes: int, raw: RawRows | None = None
+        self, network: Network, weights: Weights, context: Weights, classes: int, raw: RawInputModel | None = None
     ) -> None:
         super().__init__()
-        self.network, self.classes, self.raw = network, classes, raw or RawRows(None, None)
+        self.network, self.classes, self.raw = network, classes, raw or RawInputModel(None, None)
         self.parts = self._hold("weight", weights), self._hold("context", context)
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from functools import cached_property
 from torch import Tensor
 
 from .networks.registry import Network
-from .state import Private, Weights
+from .state import ClientStateRefs, Weights
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class OfGroups(Mapping[str, Tensor]):
 class Model:
     """`shared` weights, `personal` weights (which train too) and `context` (which does not).
 
-    personal and context either have a leading axis over `clients` (see also OfGroups), or are `Private`: then the server
-    holds hashes only, and the task that works on a client opens them on that client's side.
+    personal and context either have a leading axis over `clients` (see also OfGroups), or are `ClientStateRefs`: then
+    the server holds hashes only, and the task that works on a client opens them on that client's side.
     """
 
     network: Network
     shared: Weights
-    personal: Weights | Private = field(default_factory=dict)
-    context: Weights | Private = field(default_factory=dict)
+    personal: Weights | ClientStateRefs = field(default_factory=dict)
+    context: Weights | ClientStateRefs = field(default_factory=dict)
     clients: tuple[str, ...] = ()
 
     @property
     def is_personal(self) -> bool:
         """Whether clients differ in the weights or the context they use."""
-        return any(isinstance(part, Private) or bool(part) for part in (self.personal, self.context))
+        return any(isinstance(part, ClientStateRefs) or bool(part) for part in (self.personal, self.context))
 
     @property
     def bytes_down(self) -> int:
@@ -70,8 +70,8 @@ class Model:
     def select(self, clients: Sequence[str]) -> "Model":
         """The model of these clients only: what travels to their cohort."""
 
-        def of(part: Weights | Private) -> Weights | Private:
-            if isinstance(part, Private):
+        def of(part: Weights | ClientStateRefs) -> Weights | ClientStateRefs:
+            if isinstance(part, ClientStateRefs):
                 return replace(part, refs={c: part.refs[c] for c in clients if c in part.refs})
             if not part:
                 return part
@@ -84,16 +84,16 @@ class Model:
     def _place(self) -> dict[str, int]:
         return {name: at for at, name in enumerate(self.clients)}
 
-    def _bytes_of_one(self, part: Weights | Private) -> int:
+    def _bytes_of_one(self, part: Weights | ClientStateRefs) -> int:
         """Of what one client gets of it."""
         if isinstance(part, OfGroups):
             return part.bytes_of_one
-        return 0 if isinstance(part, Private) else size_in_bytes(part) // max(len(self.clients), 1)
+        return 0 if isinstance(part, ClientStateRefs) else size_in_bytes(part) // max(len(self.clients), 1)
 
 
-def of_one(part: Weights | Private) -> Weights:
+def of_one(part: Weights | ClientStateRefs) -> Weights:
     """What one client has of a model's part, without the client axis: the first one's, or the start of what is private."""
-    return part.start if isinstance(part, Private) else {name: tensor[0] for name, tensor in part.items()}
+    return part.start if isinstance(part, ClientStateRefs) else {name: tensor[0] for name, tensor in part.items()}
 
 
 def size_in_bytes(weights: Weights) -> int:

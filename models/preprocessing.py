@@ -16,7 +16,7 @@ Scale = Mapping[str, Sequence[float]]
 """`mean` and `scale` of each number of a row, or of the target; as silos.standardizer has them."""
 
 
-class RawRows(nn.Module):
+class RawInputModel(nn.Module):
     """Rows to what the network is trained on, and its outputs to units of y; the arithmetic is that of silos.standardizer.
 
     Pixels, uint8, are divided by 255; other numbers are scaled where there is a scale, in float64, else taken as they are.

@@ -58,13 +58,13 @@ def server_stream(seed: int, round: int, purpose: str) -> Tensor:
     return torch.tensor(_named(seed, "", round, purpose), dtype=torch.int64)
 
 
-def fold(stream: Tensor, number: int | Tensor) -> Tensor:
+def fold_in(stream: Tensor, number: int | Tensor) -> Tensor:
     """A stream of its own for each number (epoch, step, layer)."""
     step = _GOLDEN * (number + 1)
     return _mix(stream + (step if isinstance(step, Tensor) else _signed(step)))
 
 
-def bits(stream: Tensor, count: int) -> Tensor:
+def random_bits(stream: Tensor, count: int) -> Tensor:
     """(..., count) int64, every bit random, for streams (...)."""
     counter = torch.arange(1, count + 1, device=stream.device, dtype=torch.int64)
     return _mix(_mix(stream).unsqueeze(-1) + counter * _GOLDEN)
@@ -74,19 +74,19 @@ def uniform(stream: Tensor, shape: Sequence[int]) -> Tensor:
     """(..., *shape) float32 in [0, 1), in steps of 2^-24, for streams (...)."""
     if isinstance(stream, Sketch):
         return cast(Tensor, Sketch(shape))
-    high = _shift_right(bits(stream, math.prod(shape)), 40)
+    high = _shift_right(random_bits(stream, math.prod(shape)), 40)
     return high.to(torch.float32).mul(2.0**-24).reshape((*stream.shape, *shape))
 
 
 def normal(stream: Tensor, shape: Sequence[int]) -> Tensor:
     """Standard normal float32 (Box and Muller 1958)."""
-    radius = torch.sqrt(-2 * torch.log(1 - uniform(fold(stream, 0), shape)))
-    return radius * torch.cos(2 * math.pi * uniform(fold(stream, 1), shape))
+    radius = torch.sqrt(-2 * torch.log(1 - uniform(fold_in(stream, 0), shape)))
+    return radius * torch.cos(2 * math.pi * uniform(fold_in(stream, 1), shape))
 
 
 def shuffle(stream: Tensor, width: int, rows: Tensor) -> Tensor:
     """A random order of the first `rows` of `width` places, the padding last: (..., width) int64 for streams (...)."""
-    keys = _shift_right(bits(stream, width), 1)
+    keys = _shift_right(random_bits(stream, width), 1)
     place = torch.arange(width, device=stream.device)
     real = place < rows.unsqueeze(-1)
     return torch.argsort(torch.where(real, keys, torch.iinfo(torch.int64).max), dim=-1, stable=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .networks.registry import from_json
-from .preprocessing import RawRows, encode
+from .preprocessing import RawInputModel, encode
 from .statistics.statistic import made_as
 
 
@@ -62,7 +62,7 @@ class Answering:
     def __init__(self, card: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.card, self.tensors = card, tensors
         self.network = from_json(card["network"])
-        self.raw = RawRows(card["inputs"], card["targets"])
+        self.raw = RawInputModel(card["inputs"], card["targets"])
 
     def answer(self, rows: Any, params: Mapping[str, Any]) -> pd.DataFrame:
         """Return one finite answer a row; ValueError, which names the row, for rows or params that have none."""

@@ -12,7 +12,7 @@ Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Private:
+class ClientStateRefs:
     """What stays with the clients, as the server sees it: a hash for each client that has stored something.
 
     `start` is what a client begins with that has stored nothing yet: names to tensors without a client axis.
@@ -24,7 +24,7 @@ class Private:
 
 
 @dataclass(frozen=True)
-class State:
+class ServerState:
     """Named sections of tensors, plain numbers, references to private state, and why the method ended itself.
 
     Names are sorted on construction: their order reaches sums, files and hashes.
@@ -43,19 +43,19 @@ class State:
         refs = {section: dict(sorted(rs.items())) for section, rs in sorted(self.private.items())}
         object.__setattr__(self, "private", refs)
 
-    def with_tensors(self, **sections: Weights) -> "State":
+    def with_tensors(self, **sections: Weights) -> "ServerState":
         """The same state with these sections replaced."""
         return replace(self, tensors={**self.tensors, **sections})
 
-    def with_numbers(self, **numbers: Any) -> "State":
+    def with_numbers(self, **numbers: Any) -> "ServerState":
         """The same state with these numbers replaced."""
         return replace(self, numbers={**self.numbers, **numbers})
 
-    def with_private(self, section: str, refs: Mapping[str, str]) -> "State":
+    def with_private(self, section: str, refs: Mapping[str, str]) -> "ServerState":
         """The same state with the references of these clients replaced, the others kept."""
         return replace(self, private={**self.private, section: {**self.private.get(section, {}), **refs}})
 
-    def without_private(self, section: str, clients: Collection[str]) -> "State":
+    def without_private(self, section: str, clients: Collection[str]) -> "ServerState":
         """The same state without the references of these clients."""
         refs = {client: ref for client, ref in self.private[section].items() if client not in clients}
         return replace(self, private={**self.private, section: refs})

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.experiment.comparison.paired_runs import difference_of_cells
 from models.metrics.paired_difference import over_draws
-from models.metrics.task_metrics import Quantity
+from models.metrics.task_metrics import TaskMetrics
 from publications.curves import Curves, cell_at
 from publications.detection_rates import truth_table
 from publications.published_tables import Pair
@@ -35,7 +35,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "seeds_are": page.seeds_are,
         "scale": sweep.scale,
         "rows": rows,
-        "by_class": {name: _of_class(sweep, name) for name in page.by_class},
+        "score_by_class": {name: _of_class(sweep, name) for name in page.by_class},
         "also": {title: _also(sweep, name) for name, title in page.also.items()},
         "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
         "paired": [record for pair in sweep.pairs() if (record := difference(sweep, pair)) is not None],
@@ -81,7 +81,7 @@ def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
     """cell to published and ours: the share of the class's rows that are right, mean over seeds."""
     by_cell = {}
     for cell in sweep.page.cells:
-        counts = [record["by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
+        counts = [record["score_by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
         shares = [right / rows for right, rows in counts if rows]
         ours = statistics.fmean(shares) if shares else None
         by_cell[cell] = {"published": sweep.page.by_class[name].get(cell), "ours": ours}
@@ -123,7 +123,7 @@ def _draw(sweep: Sweep) -> Iterator[str]:
     if sweep.page.curves is not None:
         yield _draw_lines(sweep, sweep.page.curves)
         return
-    by_quantity: dict[Quantity, list[str]] = {}
+    by_quantity: dict[TaskMetrics, list[str]] = {}
     for cell in sweep.page.cells:
         by_quantity.setdefault(sweep.quantity(cell), []).append(cell)
     for quantity, cells in by_quantity.items():

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from flows.console import progress
-from flows.console.interruption import heed
+from flows.console.interruption import raise_if_interrupted
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
     Opinion,
@@ -70,7 +70,7 @@ def _heard(sweep: Sweep, cell: str, seed: int, most: int | None = None) -> list[
     """The first `most` of a trial's pairs, or all; of silos all."""
     silos = sweep.page.cells[cell].silos
     if silos:
-        heed()
+        raise_if_interrupted()
         settings = sweep.settings(cell, seed, None)
         said = said_of_silos(sweep.root, settings, silos.pairs == "across")
         return [_Heard(silos.truth, Opinion(one, {}, None)) for one in said]
@@ -78,7 +78,7 @@ def _heard(sweep: Sweep, cell: str, seed: int, most: int | None = None) -> list[
 
 
 def _of_pair(sweep: Sweep, cell: str, seed: int, number: int) -> _Heard:
-    heed()
+    raise_if_interrupted()
     trial = sweep.page.trial_of(cell)
     pair = FAMILIES[str(sweep.page.family)].draw(Asked(trial.row, trial.rows, trial.effect), seed, number)
     if trial.epsilon:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator, model_validator
 
-from flows.config.validation_errors import nearest
+from flows.config.validation_errors import nearest_hint
 from flows.experiment.comparison.search_space import Axis, Grid, Point, placed
 from publications.curves import Curves, Record, Settings
 from publications.synthetic_pairs.evaluate_verdicts import named_types
@@ -80,7 +80,7 @@ def check_trials(family: str | None, second_look: bool, trials: Mapping[str, Tri
     A second look is only at trials, and at none with noise.
     """
     if second_look and family is None:
-        raise ValueError("a second look is at trials, and the table has no family of pairs: drop `second_look`")
+        raise ValueError("a second look is at trials, and the table has no family of pairs: drop `refine`")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"there is no family {family!r} of pairs; there are {', '.join(FAMILIES)}")
     for name, trial in trials.items():
@@ -176,7 +176,7 @@ class Table(Record):
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
     their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
     cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs, of which with
-    `second_look` it is also said what a second look finds; or all cells diagnose `silos`. Those of each of `confusions` are
+    `refine` it is also said what a second look finds; or all cells diagnose `silos`. Those of each of `confusions` are
     also shown together.
     """
 
@@ -333,7 +333,7 @@ def written(paper: str) -> Mapping[str, Any]:
     page = Path(paper) if is_own(paper) else PAPERS / f"{paper}.yaml"
     if not is_there(page) or not (is_own(paper) or paper in names()):
         others = f"; there are {', '.join(names())}, or name a .yaml file of your own."
-        raise UserError(f"there is no paper {shown(repr(paper))}{nearest(paper, names(), others)}")
+        raise UserError(f"there is no paper {shown(repr(paper))}{nearest_hint(paper, names(), others)}")
     try:
         content = _parsed(page.read_bytes())
     except strict_yaml.NotYamlError as error:
@@ -357,7 +357,7 @@ def table_of(paper: str, table: str | None, scale: str) -> Table:
         raise UserError(f"say which table of {paper}: --table takes {', '.join(there)}.")
     if table not in there:
         others = f"; --table takes {', '.join(there)}."
-        raise UserError(f"{paper} has no table {shown(repr(table))} here{nearest(table, list(there), others)}")
+        raise UserError(f"{paper} has no table {shown(repr(table))} here{nearest_hint(table, list(there), others)}")
     plain(table, f"{paper}: the table")  # folders and results are called after it
     try:
         page = Table.model_validate(there[table])

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from pydantic import WithJsonSchema
 
-from flows.config.parameter_policy import open_project, outside
-from flows.entrypoints.flow_decorator import verb
+from flows.config.parameter_policy import is_from_outside, open_project
+from flows.entrypoints.flow_decorator import project_flow
 from flows.entrypoints.parameter_schemas import Overrides, Seeds, one_of
 from publications.fill_table import table_of_records
 from publications.published_tables import is_own, names
@@ -24,7 +24,7 @@ PaperName = Annotated[str, WithJsonSchema(one_of(*names()))]
 Scale = Annotated[str, WithJsonSchema(one_of("cpu", "paper"))]
 
 
-@verb(run_name="reproduce {paper} {table} at scale {scale}")
+@project_flow(run_name="reproduce {paper} {table} at scale {scale}")
 def reproduce(
     paper: PaperName,
     table: str,
@@ -44,7 +44,7 @@ def reproduce(
         estimate: Only say how long it would take.
     """
     project = open_project(overrides)
-    if outside() and is_own(paper):
+    if is_from_outside() and is_own(paper):
         raise UserError(f"{paper} is a file, and a flow run's parameters name none; name a page of publications/pages.")
     with project.shared():
         sweep = Sweep(paper, table, scale, seeds, project.overrides)

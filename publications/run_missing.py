@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.console import progress
-from flows.experiment.project import Project, thrown_away
+from flows.experiment.project import Project, scratch_dir
 from flows.experiment.run.run_folder import RunFolder
 from flows.run import probe, run
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from publications.pair_trials import seconds_of_cell, tried
 from publications.sweep import Sweep, runs
 from publications.table_cells import by_class, paired_rows, together
@@ -91,14 +91,14 @@ def _ran(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
     )
     record = _record(sweep, cell, result)
     if sweep.page.by_class:
-        record["by_class"] = by_class(sweep, cell, seed, choice)
+        record["score_by_class"] = by_class(sweep, cell, seed, choice)
     return record
 
 
 def _record(sweep: Sweep, cell: str, result: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a finished run."""
     metrics = result["metrics"] | _at_rounds(sweep, cell, result)
-    quantity = QUANTITIES[result["task"]]
+    quantity = TASK_METRICS[result["task"]]
     others = [f"{role}/{quantity.headline}" for role in ("fresh", "unseen")]
     record = {
         "value": _measured(sweep, cell, result, metrics),
@@ -128,7 +128,7 @@ def _measured(sweep: Sweep, cell: str, result: dict[str, Any], metrics: dict[str
     measure = sweep.page.measure_of(cell)
     if measure.rounds_to is not None:
         return result["rounds"] if result["ended_by"] == "evaluation.stop_at" else None
-    name = measure.metric or QUANTITIES[result["task"]].headline
+    name = measure.metric or TASK_METRICS[result["task"]].headline
     value: float | None = metrics.get(name) if "@" in name else metrics[name]
     return value
 
@@ -159,7 +159,7 @@ PROBE_ROUNDS = 3
 
 def estimate(sweep: Sweep) -> dict[str, Any]:
     """Seconds of the whole table from a few rounds of each cell and the published count of rounds; it leaves nothing."""
-    with thrown_away(sweep.root / "cache" / "estimate") as scratch:
+    with scratch_dir(sweep.root / "cache" / "estimate") as scratch:
         connect(own_store(scratch))  # making its tables is no cost of the first cell
         seconds = {cell: _seconds(sweep, cell, scratch) for cell in sweep.page.cells}
     return {"paper": sweep.paper, "table": sweep.table, "scale": sweep.scale, "seconds": seconds}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.experiment.comparison.search_space import Grid, Point
 from flows.scaffold import params_template
-from models.metrics.task_metrics import QUANTITIES, Quantity, lower_is_better
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics, lower_is_better
 from models.statistics.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import Pair, is_own, table_of
 from publications.results_file import RECORDS, Results, without_places
@@ -229,10 +229,10 @@ class Sweep:
 
         return Project.open_shared(self.settings(cell, seed, choice), self.root, derived=True)
 
-    def quantity(self, cell: str) -> Quantity:
+    def quantity(self, cell: str) -> TaskMetrics:
         """What a cell is judged by, as its records say; where there are none yet, as its settings do."""
         record = self.results.find((self.owner, self.scale, cell), {"set": without_places(self.overrides)}) or {}
-        recorded = [quantity for quantity in QUANTITIES.values() if quantity.name in record]
+        recorded = [quantity for quantity in TASK_METRICS.values() if quantity.name in record]
         return recorded[0] if recorded else self._projects[cell].quantity
 
     def floors(self, cell: str) -> list[float]:
@@ -265,10 +265,12 @@ class Sweep:
 
     def _without_machine(self, said: Sequence[str]) -> "Project":
         """What page and overrides say of data and training, which needs no params.yaml here if the page is siloflow's."""
-        from flows.config.load_config import read
+        from flows.config.load_config import load_params
         from flows.experiment.project import Project
 
-        return Project(self.root, read(self.root if is_own(self.named) else params_template.HOME, said), derived=True)
+        return Project(
+            self.root, load_params(self.root if is_own(self.named) else params_template.HOME, said), derived=True
+        )
 
     def _said(self, cell: str, seed: int, choice: str | None) -> list[str]:
         """By the page, and by overrides after it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.diagnose import examined
-from flows.experiment.project import Project, thrown_away
+from flows.experiment.project import Project, scratch_dir
 from silos.errors import UserError
 from tasks.execution.runner import PlainRunner
 
@@ -23,7 +23,7 @@ def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[s
 
     UserError where there are so many silos that groups of them are compared.
     """
-    with thrown_away(root / "cache" / "diagnosed") as scratch:
+    with scratch_dir(root / "cache" / "diagnosed") as scratch:
         project = replace(Project.open_shared(settings, root, derived=True), scratch=scratch)
         _, answer = examined(project, PlainRunner())
     if answer["pairs_of"] == "groups":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flows.config.method_settings import method_of
-from flows.experiment.comparison.paired_runs import compared, counted, difference_of_cells, kept
+from flows.experiment.comparison.paired_runs import compare_pairs, counted, difference_of_cells, paired_records
 from flows.experiment.comparison.seed_ensemble import ensemble
 from publications.published_tables import Pair
 from publications.sweep import Sweep
@@ -24,7 +24,7 @@ def paired_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     if unknown:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
     with project.workers() as workers:
-        difference = compared(
+        difference = compare_pairs(
             PrefectRunner(workers, f"{first} against {second}"),
             silos,
             _kept(sweep, first),
@@ -48,11 +48,11 @@ def by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str
     """class to [right, rows] over all clients of one run."""
     project = sweep.project(cell, seed, choice)
     with project.workers() as workers:
-        run = kept(project, sweep.folder(cell, seed, choice).path)
+        run = paired_records(project, sweep.folder(cell, seed, choice).path)
         return counted(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
 
 
 def _kept(sweep: Sweep, cell: str) -> list[Kept]:
     """Where the clients of each run keep their outcomes."""
     runs = zip(sweep.wanted(cell), sweep.folders(cell), strict=True)
-    return [kept(sweep.project(cell, *one), folder.path) for one, folder in runs]
+    return [paired_records(sweep.project(cell, *one), folder.path) for one, folder in runs]

@@ -18,7 +18,7 @@ _STALE = 3600.0  # seconds after which an unfinished file is a dead process's
 
 
 @dataclass(frozen=True)
-class PrivateStore:
+class ClientStore:
     """A folder of private tensors, in sections ("weights", "statistics", ...), outside the versioned data/.
 
     A reference is "<hash of the file>/<row in it>": it tells nothing of the contents.

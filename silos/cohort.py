@@ -10,7 +10,7 @@ import numpy as np
 
 from silos.dataset_ref import Silos
 from silos.io.free_memory import free_bytes
-from silos.standardizer import Scaling
+from silos.standardizer import Standardization
 from silos.storage.partition_store import open_client, open_common_rows
 
 __all__ = ["Cohort", "Silos", "Stack", "StackRows", "make_stacks", "open_common", "open_stack"]
@@ -139,12 +139,12 @@ def _read(silos: Silos, stack: Stack, split: str) -> StackRows:
     return StackRows(x=x, y=y, rows=rows)
 
 
-def _inputs(x: np.ndarray, scaling: Scaling) -> np.ndarray:
+def _inputs(x: np.ndarray, scaling: Standardization) -> np.ndarray:
     """Pixels in [0, 1], other numbers as they are unless scaled: float32."""
     if x.dtype == np.uint8:
         return np.divide(x, np.float32(255), dtype=np.float32)
     return scaling.inputs.of(x) if scaling.inputs else x
 
 
-def _targets(y: np.ndarray, scaling: Scaling) -> np.ndarray:
+def _targets(y: np.ndarray, scaling: Standardization) -> np.ndarray:
     return scaling.targets.of(y) if scaling.targets else y

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, overload
 import numpy as np
 
 from silos.errors import UserError
-from silos.partitioners.data_rng import stream
+from silos.partitioners.data_rng import data_stream
 from silos.schema import Feature, Task
 
 SPLITS = ("train", "validation", "test")
@@ -194,7 +194,7 @@ class At:
 
     def stream(self, *names: str | int) -> np.random.RandomState:
         """The step's random stream of this name."""
-        return stream(self.seed, "scheme", self.index, self.kind, *self.names, *names)
+        return data_stream(self.seed, "scheme", self.index, self.kind, *self.names, *names)
 
     @property
     def title(self) -> str:
@@ -237,7 +237,7 @@ def in_blocks(clients: Clients, parts: int, what: str, within: str | None, at: A
     return zip(clients, numbers, strict=True)
 
 
-def coded(values: np.ndarray) -> tuple[list[str], np.ndarray]:
+def quantized_codes(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     """The different values of a column (n,) in natural order, and of each row the place of its value there: (n,) int64.
 
     A client's rows stand together as a rule, so runs are sorted and not rows.

@@ -11,7 +11,7 @@ import numpy as np
 
 from silos.dataset import SPLITS, Role
 from silos.errors import UserError
-from silos.standardizer import AS_THEY_ARE, Scaling
+from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.client_table import ROLES, ClientEntry, ClientTable
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest
 from silos.storage.shards import Sound
@@ -35,7 +35,7 @@ class Silos:
     clients: tuple[str, ...]
     members: tuple[str, ...] = ()
     hashes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    scaling: Scaling = field(default=AS_THEY_ARE, repr=False)
+    scaling: Standardization = field(default=NO_STANDARDIZATION, repr=False)
 
     @classmethod
     def open(cls, folder: Path | str, version: str, hashes: Mapping[str, str] | None = None) -> "Silos":

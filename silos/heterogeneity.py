@@ -13,7 +13,7 @@ MANY = 1_000  # clients up to which all are opened; of more, as many are
 _LAWS = 30  # that are told of
 
 
-def looked_at(manifest: Manifest) -> list[ClientEntry]:
+def heterogeneity_of(manifest: Manifest) -> list[ClientEntry]:
     """The clients that an overview opens: all, or of very many as many as it takes, evenly from their list."""
     count = len(manifest.clients)
     return [manifest.clients[int(at)] for at in np.linspace(0, count - 1, min(count, MANY)).round()]
@@ -38,7 +38,7 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     """
     shares, means, within = [], [], 0.0
     clients, targets = [], []
-    entries = looked_at(manifest)
+    entries = heterogeneity_of(manifest)
     for entry in entries:
         x, y = _opened(manifest, folder, entry)
         mean = x.mean(axis=0)

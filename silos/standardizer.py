@@ -8,7 +8,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Scale:
+class Standardizer:
     """Of each column its mean and its standard deviation, 1 of one that is constant; in the units of the data."""
 
     mean: tuple[float, ...]
@@ -25,11 +25,11 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Standardization:
     """What rows are scaled by; None leaves them as they are."""
 
-    inputs: Scale | None = None
-    targets: Scale | None = None
+    inputs: Standardizer | None = None
+    targets: Standardizer | None = None
 
     @property
     def unit(self) -> float:
@@ -41,13 +41,13 @@ class Scaling:
         return {name: of and of.as_json() for name, of in (("inputs", self.inputs), ("targets", self.targets))}
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> "Scaling":
+    def from_json(cls, held: Mapping[str, Any]) -> "Standardization":
         """What `as_json` answered; KeyError or TypeError for anything else."""
         return cls(*(_scale(held[name]) for name in ("inputs", "targets")))
 
 
-AS_THEY_ARE = Scaling()
+NO_STANDARDIZATION = Standardization()
 
 
-def _scale(held: Mapping[str, Any] | None) -> Scale | None:
-    return None if held is None else Scale(*(tuple(map(float, held[name])) for name in ("mean", "scale")))
+def _scale(held: Mapping[str, Any] | None) -> Standardizer | None:
+    return None if held is None else Standardizer(*(tuple(map(float, held[name])) for name in ("mean", "scale")))

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from models.state import Weights
 from tasks.execution.task_types import server_step
-from tasks.messages import Summed
+from tasks.messages import SummedMessage
 
 
 @server_step
-def aggregate(updates: Sequence[Summed], current: Weights) -> dict[str, Tensor]:
+def aggregate(updates: Sequence[SummedMessage], current: Weights) -> dict[str, Tensor]:
     """sum_k n_k w_k / sum_k n_k (McMahan et al. 2017), stacks added in order in float64; `current` if nobody has rows.
 
     n_k are rows, or the shares that the updates were weighed with.

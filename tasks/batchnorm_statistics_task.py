@@ -2,22 +2,22 @@
 
 from models.model import Model
 from models.prng import server_stream
-from models.state import Private
-from models.training.batchnorm_statistics import measured
+from models.state import ClientStateRefs
+from models.training.batchnorm_statistics import measure_batchnorm
 from models.training.engine import Training
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import open_rows, open_stacks, open_streams, open_weights
+from tasks.execution.materialize import load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
 from tasks.messages import CommonNorms, OwnNorms
 
 
 @step
-def own_norms(
+def local_batchnorm_statistics(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     seed: int,
     round: int,
     device: str = "cpu",
@@ -26,23 +26,23 @@ def own_norms(
 
     ValueError for a model of which clients keep nothing.
     """
-    if not isinstance(model.personal, Private):
-        raise ValueError("own_norms: clients keep nothing of this model to themselves")
+    if not isinstance(model.personal, ClientStateRefs):
+        raise ValueError("local_batchnorm_statistics: clients keep nothing of this model to themselves")
     kept = []
-    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
-        streams = open_streams(stack, seed, round, "own_norms", device)
-        found = {**weights, **measured(model.network, weights, context, rows, training, streams)}
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
+        streams = load_streams(stack, seed, round, "local_batchnorm_statistics", device)
+        found = {**weights, **measure_batchnorm(model.network, weights, context, rows, training, streams)}
         arrays = {name: found[name][: len(stack.clients)].cpu().numpy() for name in model.personal.start}
         kept.append(OwnNorms(stack.clients, private.save(model.personal.section, stack.clients, arrays)))
     return kept
 
 
 @step
-def common_norms(
+def common_batchnorm_statistics(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     seed: int,
     round: int,
     device: str = "cpu",
@@ -52,13 +52,15 @@ def common_norms(
     ValueError where validation rows are clients' own: they would leave as statistics.
     """
     if not cohort.silos.common("validation"):
-        raise ValueError("common_norms: validation rows are clients' own, and statistics of them would leave")
+        raise ValueError(
+            "common_batchnorm_statistics: validation rows are clients' own, and statistics of them would leave"
+        )
     told = []
     for stack in cohort.stacks:
-        weights, context = open_weights(model, stack, private, device)
-        rows = open_rows(cohort.silos, stack, "validation", device)
-        streams = server_stream(seed, round, "common_norms").to(device).expand(stack.size)
-        found = measured(model.network, weights, context, rows, training, streams)
+        weights, context = load_weights(model, stack, private, device)
+        rows = load_rows(cohort.silos, stack, "validation", device)
+        streams = server_stream(seed, round, "common_batchnorm_statistics").to(device).expand(stack.size)
+        found = measure_batchnorm(model.network, weights, context, rows, training, streams)
         places = slice(len(stack.clients))
         told.append(CommonNorms(stack.clients, {name: t[places].cpu() for name, t in found.items()}))
     return told

@@ -20,10 +20,10 @@ from models.statistics.feature_vector import (
     make,
     too_few_rows,
 )
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.execution.materialize import enough, open_rows
+from tasks.execution.materialize import has_enough_rows, load_rows
 from tasks.execution.task_types import step
 from tasks.messages import StatsKept, StatsMessage
 
@@ -41,7 +41,7 @@ class PrivateStatistics:
 
     vectors: np.ndarray
 
-    def keep(self, private: PrivateStore, section: str, clients: Sequence[str]) -> dict[str, str]:
+    def keep(self, private: ClientStore, section: str, clients: Sequence[str]) -> dict[str, str]:
         """Stores each client's as the tensor `statistics`; the references."""
         return private.save(section, clients, {STATISTICS: self.vectors})
 
@@ -56,7 +56,7 @@ class PrivateStatistics:
 def client_stats(
     cohort: Cohort,
     model: Model,
-    private: PrivateStore,
+    private: ClientStore,
     statistics: tuple[Statistic, ...],
     section: str = STATISTICS,
     few_rows: Literal["zeros", "refuse"] = "zeros",
@@ -77,8 +77,8 @@ def client_stats(
 
 
 @step
-def tell_stats(
-    cohort: Cohort, model: Model, private: PrivateStore, names: tuple[str, ...], device: str = "cpu"
+def report_stats(
+    cohort: Cohort, model: Model, private: ClientStore, names: tuple[str, ...], device: str = "cpu"
 ) -> list[StatsMessage]:
     """One record a stack: what clients tell of their training rows, by the names in TELLABLE, and nothing else."""
     unknown = [name for name in names if name not in TELLABLE]
@@ -97,7 +97,7 @@ def describe(
     UserError names the client whose rows have no statistics, or, with `refuse`, are too few for them.
     """
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
-    rows = open_rows(silos, stack, "train", "cpu")
+    rows = load_rows(silos, stack, "train", "cpu")
     pairs = []
     for client, x, y, count in zip(stack.clients, rows.x, rows.y, rows.counts.tolist(), strict=False):
         few = too_few_rows(statistics, count, features, classes)
@@ -129,7 +129,7 @@ def _told(silos: Silos, stack: Stack, names: tuple[str, ...]) -> StatsMessage:
     classes, features = len(silos.manifest.classes), int(np.prod(silos.manifest.shape))
     pairs = describe(silos, stack, asked)
     rows = torch.tensor([count for count, _ in pairs])
-    speaks = enough(open_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
+    speaks = has_enough_rows(load_rows(silos, stack, "train", "cpu"))[: len(stack.clients)]
     vectors = torch.stack([s.vector for _, s in pairs])
     vectors = torch.where(speaks[:, None], vectors, torch.zeros_like(vectors))  # times 0 a zero would keep its sign
     parts = dict(zip(names, vectors.split([length([s], features, classes) for s in asked], 1), strict=True))

@@ -11,14 +11,14 @@ from models.model import Model
 from models.networks.network import Member
 from models.networks.wrappers.codebook_network import OWN, centres
 from models.prng import client_streams, normal
-from models.state import Private
+from models.state import ClientStateRefs
 from models.training.engine import Training
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.codebook.load_codebooks import Books
+from tasks.codebook.load_codebooks import Codebooks
 from tasks.codebook.token_kmeans import named, tokens_of
 from tasks.execution.task_types import step
-from tasks.messages import Extended
+from tasks.messages import CodebookExtension
 
 Fill = Literal["kmeans", "random"]
 
@@ -28,7 +28,7 @@ def codebook_extend(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     extend: Sequence[str],
     words: int,
     room: int,
@@ -36,7 +36,7 @@ def codebook_extend(
     round: int,
     fill: Fill = "kmeans",
     device: str = "cpu",
-) -> list[Extended]:
+) -> list[CodebookExtension]:
     """One record a stack and member: every client's own words are stored anew with `room` rows, those of `extend` with more.
 
     New words are k-means centres of the client's training tokens under the frozen encoder, or N(0, 1). What was there stays
@@ -44,8 +44,8 @@ def codebook_extend(
     """
     find, done, extended = {"kmeans": _clustered, "random": _drawn}[fill], [], frozenset(extend)
     for stack in cohort.stacks:
-        books = Books.opened(cohort, stack, model, private, room, training.engine, device)
-        for one in model.network.singles:
+        books = Codebooks.opened(cohort, stack, model, private, room, training.engine, device)
+        for one in model.network.single_networks:
             mine = [client for client in stack.clients if client in extended]
             for client, fresh in find(books, one, mine, words, (seed, round)).items():
                 books.append(one, client, fresh)
@@ -58,22 +58,22 @@ def codebook_replace(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     extend: Sequence[str],
     words: int,
     room: int,
     seed: int,
     round: int,
     device: str = "cpu",
-) -> list[Extended]:
+) -> list[CodebookExtension]:
     """The same in the authors' way: every client gets k-means centres, and they take the place of words that were there.
 
     Of its last own words, if it has any or is one of `extend`; else of its copy of the shared ones.
     """
     done, extended = [], frozenset(extend)
     for stack in cohort.stacks:
-        books = Books.opened(cohort, stack, model, private, room, training.engine, device)
-        for one in model.network.singles:
+        books = Codebooks.opened(cohort, stack, model, private, room, training.engine, device)
+        for one in model.network.single_networks:
             for client, fresh in _clustered(books, one, stack.clients, words, (seed, round)).items():
                 if client in extended or books.held(one, client):
                     books.replace_own(one, client, fresh)
@@ -87,19 +87,19 @@ def codebook_replace(
 def borrow_words(
     cohort: Cohort,
     model: Model,
-    private: PrivateStore,
-    lent: Private,
+    private: ClientStore,
+    lent: ClientStateRefs,
     words: Mapping[str, int],
     room: int,
     device: str = "cpu",
-) -> list[Extended]:
+) -> list[CodebookExtension]:
     """One record a stack and member: every client stores the words of all that lend their own, one after another.
 
     `words` says how many of their own they have, by name behind the member's prefix.
     """
     books = private.load_stack(lent.section, lent.refs, list(lent.refs))
     union = {}
-    for one in model.network.singles:
+    for one in model.network.single_networks:
         lenders = zip(lent.refs, books[one.prefix + OWN], strict=True)
         union[one.prefix] = np.concatenate([book[: words[one.prefix + client]] for client, book in lenders])
     done = []
@@ -111,13 +111,14 @@ def borrow_words(
             kept[prefix + OWN][:, : len(vectors)] = vectors
         refs = private.save(lent.section, stack.clients, kept)
         done += [
-            Extended(stack.clients, torch.full((size,), len(vectors)), refs, prefix=p) for p, vectors in union.items()
+            CodebookExtension(stack.clients, torch.full((size,), len(vectors)), refs, prefix=p)
+            for p, vectors in union.items()
         ]
     return done
 
 
 def _clustered(
-    books: Books, one: Member, clients: Sequence[str], words: int, when: tuple[int, int]
+    books: Codebooks, one: Member, clients: Sequence[str], words: int, when: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """New words (words, d) of each client in one member: k-means centres of its own tokens, as many as there are."""
     if not clients:
@@ -133,7 +134,7 @@ def _clustered(
 
 
 def _drawn(
-    books: Books, one: Member, clients: Sequence[str], words: int, when: tuple[int, int]
+    books: Codebooks, one: Member, clients: Sequence[str], words: int, when: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """The same from N(0, 1)."""
     if not clients:

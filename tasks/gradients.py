@@ -8,12 +8,12 @@ from typing import cast
 from torch import Tensor
 
 from models.model import Model
-from models.networks.wrappers.fediir_network import Matched, gradients
+from models.networks.wrappers.fediir_network import GradientMatching, gradients
 from models.training.engine import Training
 from models.training.engine import full_gradient as gradient_of
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import enough, open_stacks, open_streams
+from tasks.execution.materialize import has_enough_rows, load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import weighted_sum
 from tasks.messages import Gradients, HeadGradients
@@ -24,15 +24,15 @@ def full_gradient(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     seed: int,
     round: int,
     device: str = "cpu",
 ) -> list[Gradients]:
     """One record a stack; epochs and optimiser do not count. Its draws are those of the round's local training."""
     sent = []
-    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
-        streams = open_streams(stack, seed, round, "local_train", device)
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
+        streams = load_streams(stack, seed, round, "local_train", device)
         gradients, loss = gradient_of(model.network, weights, context, rows, training, streams)
         counts, clients = rows.counts.cpu(), len(stack.clients)
         sums = {name: weighted_sum(gradients[name].cpu(), counts) for name in model.shared}
@@ -42,17 +42,18 @@ def full_gradient(
 
 @step
 def head_gradient(
-    cohort: Cohort, model: Model, training: Training, private: PrivateStore, device: str = "cpu"
+    cohort: Cohort, model: Model, training: Training, private: ClientStore, device: str = "cpu"
 ) -> list[HeadGradients]:
-    """One record a stack, over the training rows of its clients; `model.network` is a `Matched`, and nothing is trained.
+    """One record a stack, over the training rows of its clients; `model.network` is a `GradientMatching`, and nothing
+    is trained.
 
     A client of fewer different rows than LEAST_ROWS is not in the sums.
     """
-    sent, network = [], cast(Matched, model.network)
-    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+    sent, network = [], cast(GradientMatching, model.network)
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         places = slice(len(stack.clients))
         each = gradients(network, weights, context, rows, training.objective, training.engine)
-        silent = ~enough(rows)[places]
+        silent = ~has_enough_rows(rows)[places]
         sums = {name: _without(total[places].cpu().double(), silent).sum(0) for name, total in each.items()}
         sent.append(HeadGradients(stack.clients, rows.counts[places].cpu().masked_fill(silent, 0), sums))
     return sent

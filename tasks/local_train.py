@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from models.model import Model
-from models.state import Private, Weights
-from models.training.engine import Rows, Trained, Training, stacked, train
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs, Weights
+from models.training.engine import Rows, Trained, Training, broadcast_weights, train
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluation.validation_losses import validation_losses
-from tasks.execution.materialize import open_private, open_stacks, open_streams
+from tasks.execution.materialize import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.messages import Update
 
@@ -28,7 +28,7 @@ def local_train(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     seed: int,
     round: int,
     device: str = "cpu",
@@ -36,7 +36,7 @@ def local_train(
     anchor: Weights | None = None,
     each: bool = False,
     shares: Mapping[str, float] | None = None,
-    optimiser: Private | None = None,
+    optimiser: ClientStateRefs | None = None,
     keep: str | None = None,
     validate: bool = False,
 ) -> list[Update]:
@@ -51,17 +51,17 @@ def local_train(
     `validate`: clients also tell their losses on validation rows (see tasks.evaluation.validation_losses).
     """
     updates = []
-    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
-        streams = open_streams(stack, seed, round, "local_train", device)
-        held = None if anchor is None else stacked({n: t.to(device) for n, t in anchor.items()}, stack.size)
-        before = None if optimiser is None else open_private(optimiser, stack, private, device)
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
+        streams = load_streams(stack, seed, round, "local_train", device)
+        held = None if anchor is None else broadcast_weights({n: t.to(device) for n, t in anchor.items()}, stack.size)
+        before = None if optimiser is None else load_client_state(optimiser, stack, private, device)
         trained = train(model.network, weights, context, rows, training, streams, proximal, held, before)
-        update = sent_and_kept(stack, model, trained, rows, private, shares, each)
+        update = build_update(stack, model, trained, rows, private, shares, each)
         if keep is not None:
             update = replace(update, sums={}, each={})
-            update = also_kept(update, keep, {name: trained.weights[name] for name in model.shared}, private)
+            update = store_client_state(update, keep, {name: trained.weights[name] for name in model.shared}, private)
         if optimiser is not None:
-            update = also_kept(update, optimiser.section, trained.optimiser, private)
+            update = store_client_state(update, optimiser.section, trained.optimiser, private)
         if validate:
             both = (weights, trained.weights)
             told = validation_losses(cohort.silos, stack, model.network, *both, context, training, device)
@@ -70,12 +70,12 @@ def local_train(
     return updates
 
 
-def sent_and_kept(
+def build_update(
     stack: Stack,
     model: Model,
     trained: Trained,
     rows: Rows,
-    private: PrivateStore,
+    private: ClientStore,
     shares: Mapping[str, float] | None = None,
     each: bool = False,
 ) -> Update:
@@ -96,14 +96,14 @@ def sent_and_kept(
         each={name: weights[name][places] for name in model.shared} if each else {},
         shares=None if share is None else share[places],
     )
-    if not isinstance(model.personal, Private):
+    if not isinstance(model.personal, ClientStateRefs):
         return update
-    return also_kept(
+    return store_client_state(
         update, model.personal.section, {n: w for n, w in weights.items() if n not in model.shared}, private
     )
 
 
-def also_kept(update: Updated, section: str, tensors: Weights, private: PrivateStore) -> Updated:
+def store_client_state(update: Updated, section: str, tensors: Weights, private: ClientStore) -> Updated:
     """The update of clients that also keep these tensors, (clients, ...), in a section of what is private to them.
 
     ValueError for a section that they keep something else in.

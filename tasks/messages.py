@@ -138,7 +138,7 @@ def _count(numbers: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Summed(Message):
+class SummedMessage(Message):
     """A message that `aggregate` makes a mean of: each client's tensors times its rows, added over the stack in float64.
 
     Sums are enough for an average, and added in stack order they do not depend on how stacks were dealt to workers.
@@ -161,7 +161,7 @@ class Summed(Message):
 
 
 @dataclass(frozen=True)
-class Weighed(Summed):
+class WeightedMessage(SummedMessage):
     """A message whose sums are times `shares` in place of rows where the page gave some."""
 
     shares: Annotated[Tensor | None, FEW] = field(default=None, kw_only=True)  # (clients,) float64
@@ -173,7 +173,7 @@ class Weighed(Summed):
 
 
 @dataclass(frozen=True)
-class Update(Weighed):
+class Update(WeightedMessage):
     """What the clients of one stack send back after local training: `sums` are of their shared weights."""
 
     loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
@@ -185,7 +185,7 @@ class Update(Weighed):
 
 
 @dataclass(frozen=True)
-class SiteSteps(Update):
+class SiteUpdates(Update):
     """What the clients of one stack send after a visit: by how much their sites changed, in natural parameters.
 
     Steps are rounded to float32 at the client, which changes its site by as much. They are added up in `sums`, or stay apart
@@ -210,7 +210,7 @@ class SiteSteps(Update):
 
 
 @dataclass(frozen=True)
-class SitesWithdrawn(Message):
+class SiteRemovals(Message):
     """What the clients of one stack send when they leave for good: minus their sites, in natural parameters.
 
     A site is a sum of rounded steps, and more digits than a float32 has: of one that was rounded a part would stay.
@@ -227,7 +227,7 @@ class SitesWithdrawn(Message):
 
 
 @dataclass(frozen=True)
-class Gradients(Summed):
+class Gradients(SummedMessage):
     """The gradient of the clients' losses in all weights, summed over their training rows and over the stack.
 
     In place of a gradient, `sums` has of running statistics and the like, which learn nothing, what the rows made of them,
@@ -238,7 +238,7 @@ class Gradients(Summed):
 
 
 @dataclass(frozen=True)
-class HeadGradients(Summed):
+class HeadGradients(SummedMessage):
     """The gradient of the clients' losses in the last layer's weights, summed over their training rows and over the stack.
 
     Of one row it is that row's features, times a number for each output: `rows` is 0 of a client that has too few and
@@ -251,7 +251,7 @@ class HeadGradients(Summed):
 
 
 @dataclass(frozen=True)
-class Choices(Message):
+class ClusterChoice(Message):
     """Which model each client of one stack takes, out of every set of models that it was offered."""
 
     rows: Annotated[Tensor, FEW]  # (clients,) int64
@@ -260,7 +260,7 @@ class Choices(Message):
 
 
 @dataclass(frozen=True)
-class RightRows(Message):
+class CorrectnessBits(Message):
     """On which common rows the model of each client of one stack is right: a bit a row, and nothing else.
 
     The rows are nobody's own, but the bits are of weights that only the client has. A model that answers with what is no
@@ -276,7 +276,7 @@ class RightRows(Message):
 
 
 @dataclass(frozen=True)
-class LawFits(Message):
+class PriorShiftAccuracy(Message):
     """How right the offered model is on common rows for each client of one stack, classes counted as it trains on them.
 
     The server has the model and the common rows, so each number is an equation in the client's label shares: as many models
@@ -287,14 +287,14 @@ class LawFits(Message):
 
 
 @dataclass(frozen=True)
-class Sent(Weighed):
+class SentWeights(WeightedMessage):
     """Weights that the clients of one stack kept, sent at last: `sums` are of their rows times these."""
 
     with_model = False  # they have them
 
 
 @dataclass(frozen=True)
-class Doubts(Message):
+class UncertaintyScores(Message):
     """How unsure a model is of the rows of one split: numbers of each client of one stack, and none of a row."""
 
     with_model = False  # what was just averaged is sent for the next round
@@ -305,7 +305,7 @@ class Doubts(Message):
 
 
 @dataclass(frozen=True)
-class Extended(Message):
+class CodebookExtension(Message):
     """That the clients of one stack stored words of their own, and how many each has now in one member of an ensemble."""
 
     with_model = False  # as of Doubts
@@ -321,7 +321,7 @@ class Extended(Message):
 
 
 @dataclass(frozen=True)
-class Centres(Message):
+class Centroids(Message):
     """What clients tell so that a common book can start where their features are: centres, and what each stands for.
 
     Of one member of an ensemble, since each has features of its own. A client of too few rows has no centres here.
@@ -397,7 +397,7 @@ class HalfModels(Message):
 
 
 @dataclass(frozen=True)
-class ForeseenCounts(Message):
+class PredictedCounts(Message):
     """What the clients of one stack tell for a second look: rows of each class that models expect in each bin of their rows.
 
     Whole numbers, of the rows that counts are told of, in runs of bins with ten different rows or more; -1 stands in a bin
@@ -410,7 +410,7 @@ class ForeseenCounts(Message):
 
 
 @dataclass(frozen=True)
-class Silence(Message):
+class Refusal(Message):
     """The clients of one stack whose ledgers let them tell nothing for a diagnosis."""
 
     travels = False
@@ -419,7 +419,7 @@ class Silence(Message):
 
 
 @dataclass(frozen=True)
-class Projected(Message):
+class ProjectedRows(Message):
     """For a picture, and only where params allow it: where each client's tokens and its own words lie, two numbers each."""
 
     travels = False
@@ -488,7 +488,7 @@ class ClassCounts(Message):
 
 
 @dataclass(frozen=True)
-class LawScores(Message):
+class PriorShiftScores(Message):
     """How right a run was on common test rows for the clients of one stack, classes counted as each trains on them.
 
     The rows are nobody's own; what the number tells is one weighted mean of the client's label shares.
@@ -563,7 +563,7 @@ class ScaleMoments(Message):
 
 
 @dataclass(frozen=True)
-class FarFromUnit(Message):
+class ScaleCheck(Message):
     """Whether training rows of the clients of one stack are far from unit scale: a yes or no of each, for a warning.
 
     A client of fewer than ten different rows says no.

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from models.clustering import best_fit
-from models.metrics.prior_shift_accuracy import accuracy_by_law
+from models.metrics.prior_shift_accuracy import prior_shift_accuracy
 from models.model import Model
-from models.training.engine import Training, outcomes, stacked
-from silos.client_store import PrivateStore
+from models.training.engine import Training, broadcast_weights, per_example_metrics
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
-from tasks.execution.materialize import enough, open_rows, open_weights
+from tasks.execution.materialize import has_enough_rows, load_rows, load_weights
 from tasks.execution.task_types import step
-from tasks.messages import Choices, LawFits, Message, RightRows
+from tasks.messages import ClusterChoice, CorrectnessBits, Message, PriorShiftAccuracy
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Asked:
     stack: Stack
     model: Model
     training: Training
-    private: PrivateStore
+    private: ClientStore
     device: str
 
 
@@ -35,7 +35,7 @@ Evidence = Callable[[Asked], Message]
 """What the clients of a stack answer; a page may bring one of its own."""
 
 
-def fit(asked: Asked) -> Choices:
+def report_cluster_fit(asked: Asked) -> ClusterChoice:
     """A row of a table of fit, of which only the best leaves: the model with the smallest mean loss over training rows.
 
     model.shared: (sets, models, ...), the offered weights; in every set the first of equals is taken. A model whose loss is
@@ -43,32 +43,32 @@ def fit(asked: Asked) -> Choices:
     """
     model, stack, device = asked.model, asked.stack, asked.device
     offered = next(iter(model.shared.values())).shape[:2]
-    rows = open_rows(asked.cohort.silos, stack, "train", device)
-    _, context = open_weights(replace(model, shared={}), stack, asked.private, device)
+    rows = load_rows(asked.cohort.silos, stack, "train", device)
+    _, context = load_weights(replace(model, shared={}), stack, asked.private, device)
     loss = np.zeros((len(stack.clients), *offered))
     for place in np.ndindex(*offered):
-        weights = stacked({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
-        per_row = outcomes(
+        weights = broadcast_weights({n: w[place].to(device) for n, w in model.shared.items()}, stack.size)
+        per_row = per_example_metrics(
             model.network, weights, context, rows, asked.training.objective, asked.training.engine, shared=not context
         )["loss"]
         mean = (per_row.double().sum(1) / rows.counts.clamp_min(1)).cpu().numpy()
         loss[(slice(None), *place)] = mean[: len(stack.clients)]
     choice, least = best_fit(loss)
     counts = rows.counts[: len(stack.clients)].cpu()
-    return Choices(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least))
+    return ClusterChoice(stack.clients, counts, torch.from_numpy(choice), torch.from_numpy(least))
 
 
-def right_rows(asked: Asked) -> RightRows:
+def report_correctness(asked: Asked) -> CorrectnessBits:
     """On which common validation rows each client's own model is right (selection vectors of Liu, Lee and Julien).
 
     ValueError where validation rows are clients' own: bits of those would tell of them.
     """
     measured = _on_common_rows(asked)
     right = measured["correct"] & torch.isfinite(measured["loss"]).all(1)[:, None]
-    return RightRows(asked.stack.clients, torch.from_numpy(np.packbits(right.numpy(), axis=1)))
+    return CorrectnessBits(asked.stack.clients, torch.from_numpy(np.packbits(right.numpy(), axis=1)))
 
 
-def fit_of_law(asked: Asked, places: Sequence[int]) -> LawFits:
+def prior_shift_fit(asked: Asked, places: Sequence[int]) -> PriorShiftAccuracy:
     """How right the model is on those common validation rows, classes counted as each client trains on them.
 
     Of many models that tells a client's label shares; one of fewer different training rows than LEAST_ROWS answers NaN.
@@ -78,16 +78,16 @@ def fit_of_law(asked: Asked, places: Sequence[int]) -> LawFits:
     labels = open_common(asked.cohort.silos, "validation")[1][places]
     classes, train = (
         len(asked.cohort.silos.manifest.classes),
-        open_rows(asked.cohort.silos, asked.stack, "train", "cpu"),
+        load_rows(asked.cohort.silos, asked.stack, "train", "cpu"),
     )
-    speaks = enough(train).tolist()
+    speaks = has_enough_rows(train).tolist()
     accuracy = [
-        accuracy_by_law(right[places].numpy(), labels, train.y[at, : train.counts[at]].numpy(), classes)
+        prior_shift_accuracy(right[places].numpy(), labels, train.y[at, : train.counts[at]].numpy(), classes)
         if speaks[at]
         else math.nan
         for at, right in enumerate(measured["correct"])
     ]
-    return LawFits(asked.stack.clients, torch.tensor(accuracy, dtype=torch.float64))
+    return PriorShiftAccuracy(asked.stack.clients, torch.tensor(accuracy, dtype=torch.float64))
 
 
 def _on_common_rows(asked: Asked) -> dict[str, Tensor]:
@@ -95,9 +95,9 @@ def _on_common_rows(asked: Asked) -> dict[str, Tensor]:
     if not asked.cohort.silos.common("validation"):
         raise ValueError("validation rows are clients' own, and what is right on them would leave")
     model, training = asked.model, asked.training
-    weights, context = open_weights(model, asked.stack, asked.private, asked.device)
-    rows = open_rows(asked.cohort.silos, asked.stack, "validation", asked.device)
-    measured = outcomes(model.network, weights, context, rows, training.objective, training.engine)
+    weights, context = load_weights(model, asked.stack, asked.private, asked.device)
+    rows = load_rows(asked.cohort.silos, asked.stack, "validation", asked.device)
+    measured = per_example_metrics(model.network, weights, context, rows, training.objective, training.engine)
     return {name: values[: len(asked.stack.clients)].cpu() for name, values in measured.items()}
 
 
@@ -106,8 +106,8 @@ def regroup(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
-    evidence: Evidence = fit,
+    private: ClientStore,
+    evidence: Evidence = report_cluster_fit,
     device: str = "cpu",
 ) -> list[Message]:
     """The evidence, one record a stack."""

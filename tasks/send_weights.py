@@ -3,28 +3,28 @@
 from collections.abc import Mapping
 
 from models.model import Model
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import open_stacks
+from tasks.execution.materialize import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import shares_of, weighted_sum
-from tasks.messages import Sent
+from tasks.messages import SentWeights
 
 
 @step
-def send(
+def send_weights(
     cohort: Cohort,
     model: Model,
-    private: PrivateStore,
+    private: ClientStore,
     device: str = "cpu",
     shares: Mapping[str, float] | None = None,
-) -> list[Sent]:
+) -> list[SentWeights]:
     """One record a stack: the model's personal weights, times training rows or, where there are some, times shares."""
     sent = []
-    for stack, rows, weights, _ in open_stacks(cohort, model, private, "train", device):
+    for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
         counts, places = rows.counts.cpu(), slice(len(stack.clients))
         share = None if shares is None else shares_of(stack.clients, shares, len(counts))
         sums = {name: weighted_sum(w.cpu(), counts if share is None else share) for name, w in weights.items()}
         told = None if share is None else share[places]
-        sent.append(Sent(stack.clients, counts[places], sums, shares=told))
+        sent.append(SentWeights(stack.clients, counts[places], sums, shares=told))
     return sent

@@ -5,14 +5,14 @@ from torch import Tensor
 
 from models.metrics.uncertainty import doubts, predictive
 from models.model import Model
-from models.networks.wrappers.codebook_network import habits
+from models.networks.wrappers.codebook_network import code_usage
 from models.training.engine import Rows, Training
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import DivergedError
-from tasks.execution.materialize import open_stacks, open_streams
+from tasks.execution.materialize import load_stacks, load_streams
 from tasks.execution.task_types import step
-from tasks.messages import Doubts
+from tasks.messages import UncertaintyScores
 
 
 @step
@@ -20,14 +20,14 @@ def uncertainty_check(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     seed: int,
     round: int,
     split: str = "validation",
     passes: int = 20,
     refuse: bool = True,
     device: str = "cpu",
-) -> list[Doubts]:
+) -> list[UncertaintyScores]:
     """One record a stack: numbers of each client, of `passes` with dropout on (0: one without); none of a row leaves.
 
     Of a deep ensemble they are of all members' passes together, and of words the mean over members. Nothing is trained,
@@ -35,14 +35,14 @@ def uncertainty_check(
     they are NaN.
     """
     messages = []
-    for stack, rows, weights, context in open_stacks(cohort, model, private, split, device):
-        streams = open_streams(stack, seed, round, "uncertainty_check", device)
+    for stack, rows, weights, context in load_stacks(cohort, model, private, split, device):
+        streams = load_streams(stack, seed, round, "uncertainty_check", device)
         values = _doubts(model, weights, context, rows, streams if passes else None, passes, training)
         numbers = {name: value[: len(stack.clients)].cpu() for name, value in values.items()}
         counts = rows.counts[: len(stack.clients)].cpu()
         if refuse:
             _refuse_nonsense(stack.clients, counts, numbers["entropy"], cohort.silos.folder)
-        messages.append(Doubts(stack.clients, split, counts, numbers))
+        messages.append(UncertaintyScores(stack.clients, split, counts, numbers))
     return messages
 
 
@@ -57,9 +57,9 @@ def _doubts(
 ) -> dict[str, Tensor]:
     prediction = predictive(model.network, weights, context, rows.x, streams, passes, training.engine)
     numbers = doubts(prediction, rows.y, rows.counts)
-    each = [one for one in model.network.singles if one.network.coded]
+    each = [one for one in model.network.single_networks if one.network.coded]
     words = [
-        habits(one.network, one.of(weights), one.of(context), rows.x, rows.counts, training.engine) for one in each
+        code_usage(one.network, one.of(weights), one.of(context), rows.x, rows.counts, training.engine) for one in each
     ]
     return numbers | {
         name: torch.stack([answer[name] for answer in words]).mean(0) for name in (words[0] if words else ())

@@ -22,19 +22,19 @@ from prefect.context import refresh_global_settings_context
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from flows.experiment.trainer import play as play_round
-from flows.methods.base import Method, Report
-from flows.methods.context import Problem, Round
+from flows.experiment.trainer import play_method_round as play_round
+from flows.methods.base import Method, RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from flows.servers.prefect_server import PrefectServer
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
 from models.networks.wrappers.tilted_posterior import RAW, WEIGHT, Tilted
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from models.training.batch import ClientBatch
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy, Objective
 from models.training.optimizers import SGD
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
@@ -87,11 +87,11 @@ class Played:
     """A method that has played some rounds: where it is, and what happened on the way."""
 
     page: Method
-    problem: Problem
-    state: State
-    private: PrivateStore
-    rounds: list[Round]
-    reports: list[Report]
+    problem: TrainingSetup
+    state: ServerState
+    private: ClientStore
+    rounds: list[RoundContext]
+    reports: list[RoundReport]
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
 
 
 @pytest.fixture
-def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
+def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., TrainingSetup]:
     """A problem on fresh silos, given as client to training rows: two local epochs of SGD in batches of 4."""
 
     def build(
@@ -169,43 +169,43 @@ def make_problem(write_silos: Callable[..., Silos]) -> Callable[..., Problem]:
         network: Any = None,
         silos: dict[str, Any] | None = None,
         **training: Any,
-    ) -> Problem:
+    ) -> TrainingSetup:
         opened = write_silos(train, **(silos or {}))
         network = network or MLP(FEATURES, (6,), CLASSES)
         engine = "batched" if network.stacked else "vmap"
         usual = {"objective": CrossEntropy(), "optimiser": SGD(0.1), "epochs": 2, "batch": 4, "engine": engine}
-        return Problem(opened, network, Training(**{**usual, **training}), seed)
+        return TrainingSetup(opened, network, Training(**{**usual, **training}), seed)
 
     return build
 
 
 @pytest.fixture
-def make_round(tmp_path: Path) -> Callable[..., Round]:
+def make_round(tmp_path: Path) -> Callable[..., RoundContext]:
     """A round of a problem without Prefect; every client takes part unless `clients` says otherwise; `validate` asks."""
 
     def build(
-        problem: Problem,
+        problem: TrainingSetup,
         number: int = 1,
         clients: Sequence[str] | None = None,
         workers: int = 1,
         stack: int = 2,
-        private: PrivateStore | None = None,
+        private: ClientStore | None = None,
         validate: bool = False,
         leaving: Sequence[str] = (),
-    ) -> Round:
+    ) -> RoundContext:
         clients = problem.silos.clients if clients is None else tuple(clients)
         dropped = tuple(c for c in problem.silos.clients if c not in clients)
-        private = private or PrivateStore(str(tmp_path / "private"))
+        private = private or ClientStore(str(tmp_path / "private"))
         problem = replace(problem, stack=stack)
         asked: dict[str, tuple[float, float]] | None = {} if validate else None
         here = PlainRunner(workers)
-        return Round(number, problem, clients, dropped, here, private, validation=asked, leaving=tuple(leaving))
+        return RoundContext(number, problem, clients, dropped, here, private, validation=asked, leaving=tuple(leaving))
 
     return build
 
 
 @pytest.fixture
-def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
+def play(make_round: Callable[..., RoundContext]) -> Callable[..., Played]:
     """Plays the rounds with these numbers, from the method's own start or from `state`.
 
     `absent`: round to clients; `leave`: round to those that leave before it, and are absent from then on.
@@ -213,9 +213,9 @@ def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
 
     def run(
         page: Method,
-        problem: Problem,
+        problem: TrainingSetup,
         numbers: Sequence[int],
-        state: State | None = None,
+        state: ServerState | None = None,
         absent: Mapping[int, Sequence[str]] | None = None,
         leave: Mapping[int, Sequence[str]] | None = None,
         **options: Any,
@@ -235,7 +235,7 @@ def play(make_round: Callable[..., Round]) -> Callable[..., Played]:
 
 
 @pytest.fixture
-def sequential() -> Callable[[Problem], Problem]:
+def sequential() -> Callable[[TrainingSetup], TrainingSetup]:
     """The same problem on the reference engine."""
     return lambda problem: replace(problem, training=replace(problem.training, engine="sequential"))
 

@@ -24,26 +24,26 @@ import yaml
 from pydantic import BaseModel
 
 from flows.cli import app
-from flows.config.load_config import read
+from flows.config.load_config import load_params
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params, layers_of
 from flows.diagnose import examined
 from flows.experiment.project import Project
-from flows.experiment.standardization.fit_standardizer import agree
-from flows.experiment.training_setup import problem
-from flows.methods.base import find, names
+from flows.experiment.standardization.fit_standardizer import fit_standardizer
+from flows.experiment.training_setup import training_setup
+from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.registry import build
 from models.networks.vision.resnet import Residual
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from models.training import engine
 from models.training.objectives import CrossEntropy
 from publications.published_tables import is_own, table_of
 from publications.render import doc_tables
 from publications.render.catalogue import told
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_client, open_missing, write
@@ -89,13 +89,13 @@ def test_every_folder_with_code_is_on_the_map():
 
 def test_every_method_is_named_in_the_readme_and_no_other():
     linked = re.findall(r"\[(\w+)\]\(docs/methods/(\w+)\.md\)", README.read_text(encoding="utf-8"))
-    assert {name for name, page in linked if name == page} == set(names())
+    assert {name for name, page in linked if name == page} == set(method_names())
 
 
 def test_the_methods_that_train_a_deep_ensemble_are_all_listed():
     text = " ".join(HOW_IT_WORKS.read_text("utf-8").split())
     (listed,) = re.findall(r"bytes and time grow with the members\. (.*?) take an ensemble", text)
-    takes = {name for name in names() if find(name).takes_members}
+    takes = {name for name in method_names() if find_method(name).takes_members}
     assert set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", listed))) - {"and"} == takes
 
 
@@ -118,7 +118,7 @@ def test_every_command_can_be_typed(page, folder):
             subcommand = typer.main.get_command(app).commands[arguments[1]]
             only_named = len(arguments) == 2
             asked = subcommand.make_context(arguments[1], arguments[2:], resilient_parsing=only_named).params
-            params = read(folder, asked.get("overrides") or [])
+            params = load_params(folder, asked.get("overrides") or [])
             for name in [asked.get("method"), *(asked.get("methods") or [])]:
                 assert name is None or method_of(params, name, folder)
             paper, figure = asked.get("paper"), asked.get("figure")
@@ -139,12 +139,12 @@ def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
     text = " ".join(HOW_IT_WORKS.read_text(encoding="utf-8").split())
     (sentence,) = re.findall(r"grow with the members\. (.*?) take an ensemble, the others refuse it", text)
     named = re.findall(r"`(\w+)`|\[(\w+)\]", sentence)
-    taking = {name for name in names() if find(name).takes_members}
+    taking = {name for name in method_names() if find_method(name).takes_members}
     assert {plain or linked for plain, linked in named} == taking
 
 
 def test_every_method_has_a_page_and_every_page_a_method():
-    assert sorted(p.stem for p in (CHECKOUT / "docs" / "methods").glob("*.md")) == names()
+    assert sorted(p.stem for p in (CHECKOUT / "docs" / "methods").glob("*.md")) == method_names()
 
 
 def test_params_yaml_or_the_page_of_sources_and_schemes_shows_every_key_that_there_is():
@@ -154,13 +154,13 @@ def test_params_yaml_or_the_page_of_sources_and_schemes_shows_every_key_that_the
 
 
 def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, play):
-    params = read(folder, ["plugins=[fedavgm.py]", "method.fedavgm.momentum=0.5"])
+    params = load_params(folder, ["plugins=[fedavgm.py]", "method.fedavgm.momentum=0.5"])
     problem = make_problem({"a": 8, "b": 5})
     start = FedAvg().init(problem).tensors["weights"]
     first = play(method_of(params, "fedavgm", folder), problem, [1]).state
     second = play(method_of(params, "fedavgm", folder), problem, [2], state=first).state
     w = first.tensors["weights"]
-    average = play(FedAvg(), problem, [2], state=State({"weights": w})).state.tensors["weights"]
+    average = play(FedAvg(), problem, [2], state=ServerState({"weights": w})).state.tensors["weights"]
     for name in w:
         expected = w[name] - (0.5 * (start[name] - w[name]) + w[name] - average[name])
         torch.testing.assert_close(second.tensors["weights"][name], expected)
@@ -173,11 +173,13 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
         rng = np.random.default_rng(list(client.encode()))
         return rng.normal(0, 0.1, size=(total, 8, 8)), rng.integers(0, 3, total)
 
-    page = method_of(read(folder, ["plugins=[fedavgm.py]"]), "fedavgm", folder)
+    page = method_of(load_params(folder, ["plugins=[fedavgm.py]"]), "fedavgm", folder)
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
     problem = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
     state = play(page, problem, range(1, 9)).state
-    average = play(FedAvg(), problem, [9], state=State({"weights": state.tensors["weights"]})).state.tensors["weights"]
+    average = play(FedAvg(), problem, [9], state=ServerState({"weights": state.tensors["weights"]})).state.tensors[
+        "weights"
+    ]
     state = play(page, problem, [9], state=state).state
     for name in network.buffers:
         assert torch.equal(state.tensors["weights"][name], average[name])
@@ -191,12 +193,12 @@ def test_the_networks_on_the_page_of_costs_cost_what_it_says(folder):
     for name, model, *said in re.findall(
         r"^\| (\w+) \| `({.*?})` \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE
     ):
-        options = layers_of(read(folder, [f"model={model}"]).model)
+        options = layers_of(load_params(folder, [f"model={model}"]).model)
         network = found[name] = build(yaml.safe_load(model)["kind"], (28, 28), 10, options)
         counted = network_cost(network, network.init(server_stream(0, 0, "init")), {}, x, y, CrossEntropy())
         assert said == [f"{number:,}" for number in dataclasses.astuple(counted)], name
     assert list(found) == ["FC1", "C2R3", "CR3R3"]
-    rows = engine._NUMBERS_AT_ONCE // found["CR3R3"].widest
+    rows = engine._NUMBERS_AT_ONCE // found["CR3R3"].max_width
     figures = [largest_activation(found["CR3R3"], 10_000) // 2, engine._NUMBERS_AT_ONCE]
     assert all(f"{figure:,}" in page for figure in figures)
     assert f"{rows} rows, {largest_activation(found['CR3R3'], rows) / 1e6:.1f} MB" in page
@@ -209,7 +211,9 @@ def test_the_records_that_leave_a_client_are_all_listed():
     notes = {type(note) for hint in hints for note in getattr(hint, "__metadata__", ())}  # what is said of a field
     listed = re.findall(r"^\| `([A-Z]\w+)` \|", HOW_IT_WORKS.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(
-        kind.__name__ for kind in kinds if kind not in {*notes, messages.Message, messages.Summed, messages.Weighed}
+        kind.__name__
+        for kind in kinds
+        if kind not in {*notes, messages.Message, messages.SummedMessage, messages.WeightedMessage}
     )
 
 
@@ -221,13 +225,13 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     column = ["data.scheme=[{kind: column, column: client}]", f"data.source={json.dumps(said['data']['source'])}"]
     asked = [f"{part}.{key}={json.dumps(value)}" for part in ("model", "training") for key, value in said[part].items()]
     found = {}
-    for rate in (said["training"]["optimiser"]["learning_rate"], read(folder).training.optimiser.learning_rate):
-        params = read(folder, [*column, *asked, f"training.optimiser.learning_rate={rate}"])
+    for rate in (said["training"]["optimiser"]["learning_rate"], load_params(folder).training.optimiser.learning_rate):
+        params = load_params(folder, [*column, *asked, f"training.optimiser.learning_rate={rate}"])
         write(folder / "data" / "mine", params.data, folder)
         silos = Silos.open(folder / "data" / "mine", f"{folder.name}-mine")
-        raw = problem(params, silos, "cpu", 0, folder)
-        scaling = agree(params, raw, PlainRunner(), PrivateStore(str(folder / "private"))).scaling
-        task = problem(params, replace(silos, scaling=scaling), "cpu", 0, folder)
+        raw = training_setup(params, silos, "cpu", 0, folder)
+        scaling = fit_standardizer(params, raw, PlainRunner(), ClientStore(str(folder / "private"))).scaling
+        task = training_setup(params, replace(silos, scaling=scaling), "cpu", 0, folder)
         found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].numbers["loss/train"]
     converged, diverged = found.values()
     assert converged < 0.1  # of a variance of 1
@@ -269,7 +273,9 @@ def test_the_table_of_the_docs_is_partitioned_as_it_is_and_with_a_feature_descri
     data = yaml.safe_load(block_with(page, "yaml", "path: visits.csv, label: outcome, client: hospital}"))["data"]
     more = yaml.safe_load(block_with(page, "yaml", "missing: drop_rows"))["data"]
     for name, said in (("plain", data), ("described", data | more)):
-        params = read(folder, [f"data.{key}={json.dumps(value)}" for key, value in (said | {"name": name}).items()])
+        params = load_params(
+            folder, [f"data.{key}={json.dumps(value)}" for key, value in (said | {"name": name}).items()]
+        )
         features = schema_of(write(folder / "data" / name, params.data, folder)).features
         assert [feature.name for feature in features] == ["age", "smokes", "ward=eye", "ward=heart"]
         assert features[0].low == (None if name == "plain" else -5)
@@ -287,7 +293,7 @@ def test_each_network_fits_the_rows_that_the_docs_say(folder):
     every = set(re.findall(r"`(\w+)`", lines[1][1]))
     fit = {axes: every if kinds == "the same" else set(re.findall(r"`(\w+)`", kinds)) for axes, kinds in lines}
     for kind in every:
-        model = read(folder, [f"model={{kind: {kind}}}"]).model
+        model = load_params(folder, [f"model={{kind: {kind}}}"]).model
         for axes, each in shapes.items():
             for shape in each:
                 said = kind in fit[axes] and (kind != "vgg16_bn" or shape[0] >= 32)
@@ -299,7 +305,7 @@ def test_the_features_of_the_docs_are_in_the_manifest_and_what_is_missing_is_fil
     page = CHECKOUT / "docs" / "bring-your-data.md"
     typed(folder, sys.executable, "-c", block_with(page, "python", "patients.npz"))
     said = yaml.safe_load(block_with(page, "yaml", "patients.npz"))["data"]
-    params = read(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()])
+    params = load_params(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()])
     notes: list[str] = []
     manifest = write(folder / "data" / "patients", params.data, folder, notes.append)
     assert notes == []
@@ -320,7 +326,7 @@ def test_the_people_of_the_docs_are_clients_with_a_quarter_of_rows_to_test_and_o
     np.savez(folder / "har.npz", **held, class_names=activities, feature_names=names)
     typed(folder, sys.executable, "-c", block_with(page, "python", "har.npz"))
     said = yaml.safe_load(block_with(page, "yaml", "activities.npz"))["data"]
-    params = read(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()])
+    params = load_params(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()])
     manifest = write(folder / "data" / "activities", params.data, folder)
     assert [entry.name for entry in manifest.clients] == [str(number) for number in range(1, 31)]
     assert {entry.rows["test"] for entry in manifest.clients} == {10}
@@ -337,7 +343,7 @@ def test_the_people_of_the_docs_are_clients_with_a_quarter_of_rows_to_test_and_o
 @pytest.mark.parametrize("text", ["clip: false", "kind: subsample"])
 def test_the_partitions_of_the_page_of_schemes_are_read(folder, text):
     said = yaml.safe_load(block_with(CHECKOUT / "docs" / "sources-and-schemes.md", "yaml", text))["data"]
-    assert read(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()]).data.scheme
+    assert load_params(folder, [f"data.{key}={json.dumps(value)}" for key, value in said.items()]).data.scheme
 
 
 def typed(folder: Path, *command: str) -> str:

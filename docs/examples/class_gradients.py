@@ -9,14 +9,14 @@ from typing import Annotated
 import torch
 
 from flows.methods import fedavg
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.plugins import register_method
-from models.networks.wrapper import Around
+from models.networks.wrapper import NetworkWrapper
 from models.training.execution_plan import resolve
 from models.training.objectives import slopes
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import enough_of_class, open_stacks
+from tasks.execution.materialize import has_enough_of_class, load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages import SEVERAL_ADDED, Message
@@ -32,15 +32,15 @@ class ClassGradients(Message):
 @step
 def class_gradients(cohort: Cohort, model, private, training, device="cpu") -> list[ClassGradients]:
     told = []
-    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         logits = resolve(model.network, training.engine).logits(weights, context, rows.x, None)
         slope = slopes(training.objective, logits.flatten(0, 1), rows.y.flatten())[1].view_as(logits).double().cpu()
-        own = enough_of_class(rows, logits.shape[-1])
+        own = has_enough_of_class(rows, logits.shape[-1])
         told.append(ClassGradients(stack.clients, own.sum((0, 1)).long(), torch.einsum("kri,kro->io", own, slope)))
     return told
 
 
-class ByClass(Around):
+class ByClass(NetworkWrapper):
     def cost(self, weights, context, batch, objective):
         return super().cost(weights, context, batch, lambda logits, y: objective(logits, y) * context["weight"][y])
 
@@ -49,11 +49,11 @@ class ByClass(Around):
 class ClassWeighted(fedavg.FedAvg):
     strength: float = 1.0
 
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         model = self.model(state, round.problem).select(round.clients)
         told = round.each(class_gradients, model, training=round.problem.training)
         size = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told).clamp_min(1)
         weight = torch.where(size > 0, size / size[size > 0].mean(), 1.0).float() ** self.strength
         weighted = {"weight": weight.expand(len(model.clients), -1)}
         updates = round.train(local_train, replace(model, network=ByClass(model.network), context=weighted))
-        return state.with_tensors(weights=round.once(aggregate, updates, model.shared)), Report.of(updates)
+        return state.with_tensors(weights=round.once(aggregate, updates, model.shared)), RoundReport.of(updates)

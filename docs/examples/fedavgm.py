@@ -7,11 +7,11 @@ what is not learned, such as running statistics, is the average
 from pydantic import Field
 
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.networks.registry import learned
-from models.state import State
+from models.state import ServerState
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -23,15 +23,15 @@ class FedAvgM(fedavg.FedAvg):
     momentum: float = Field(0.9, ge=0, lt=1)
     learning_rate: float = Field(1.0, gt=0)
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         state = super().init(problem)
         learns = learned(problem.network, state.tensors["weights"])
         return state.with_tensors(velocity={name: w * 0 for name, w in learns.items()})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         w, v = state.tensors["weights"], state.tensors["velocity"]
         updates = round.train(local_train, self.model(state, round.problem))
         average = round.once(aggregate, updates, w)
         v = {name: self.momentum * v[name] + w[name] - average[name] for name in v}
         stepped = {name: w[name] - self.learning_rate * v[name] for name in v}
-        return state.with_tensors(weights={**average, **stepped}, velocity=v), Report.of(updates)
+        return state.with_tensors(weights={**average, **stepped}, velocity=v), RoundReport.of(updates)

@@ -7,30 +7,30 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from flows.methods.base import Method, Report
+from flows.methods.base import Method, RoundReport
 from flows.methods.common.network_checks import apart, ending_in_a_layer
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.model import Model
-from models.prng import fold, server_stream
-from models.state import Private, State
+from models.prng import fold_in, server_stream
+from models.state import ClientStateRefs, ServerState
 from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import open_stacks, open_streams
+from tasks.execution.materialize import load_stacks, load_streams
 from tasks.execution.task_types import step
-from tasks.local_train import sent_and_kept
+from tasks.local_train import build_update
 
 
 @step
 def head_then_body(cohort: Cohort, model: Model, training: Training, private, seed, round, head_epochs, device="cpu"):
     updates, heads = [], replace(training, epochs=head_epochs)
-    for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
-        streams = open_streams(stack, seed, round, "local_train", device)
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
+        streams = load_streams(stack, seed, round, "local_train", device)
         head = [name for name in weights if name not in model.shared]
-        weights = train(model.network, weights, context, rows, heads, fold(streams, 1), only=head).weights
+        weights = train(model.network, weights, context, rows, heads, fold_in(streams, 1), only=head).weights
         trained = train(model.network, weights, context, rows, training, streams, only=model.shared)
-        updates.append(sent_and_kept(stack, model, trained, rows, private))
+        updates.append(build_update(stack, model, trained, rows, private))
     return updates
 
 
@@ -39,20 +39,22 @@ class FedRep(Method):
     tested_model, takes_members = "personal", False
     head_epochs: int = Field(10, ge=1)
 
-    def init(self, problem: Problem) -> State:
-        return State(apart(*self._drawn(problem))[0]).with_private("heads", {})
+    def init(self, problem: TrainingSetup) -> ServerState:
+        return ServerState(apart(*self._drawn(problem))[0]).with_private("heads", {})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         epochs = {"head_epochs": self.head_epochs, "epochs": self.head_epochs + round.problem.training.epochs}
         updates = round.train(head_then_body, self.model(state, round.problem), **epochs)
         for update in updates:
             state = state.with_private("heads", update.private["heads"])
-        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), Report.of(updates)
+        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), RoundReport.of(
+            updates
+        )
 
-    def model(self, state: State, problem: Problem) -> Model:
-        heads = Private("heads", state.private["heads"], apart(*self._drawn(problem))[1])
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+        heads = ClientStateRefs("heads", state.private["heads"], apart(*self._drawn(problem))[1])
         return Model(problem.network, state.tensors["weights"], heads, clients=problem.silos.clients)
 
-    def _drawn(self, problem: Problem) -> tuple[dict, list[str]]:
+    def _drawn(self, problem: TrainingSetup) -> tuple[dict, list[str]]:
         names = [f"dense{ending_in_a_layer(problem).last}.{part}" for part in ("weight", "bias")]
         return problem.network.init(server_stream(problem.seed, 0, "init")), names

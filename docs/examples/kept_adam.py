@@ -4,12 +4,12 @@ every client: local epochs from the shared weights, Adam's moments and its count
 """
 
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from flows.plugins import register_method
 from models.networks.registry import learned
-from models.state import Private, State
-from models.training.engine import stacked
+from models.state import ClientStateRefs, ServerState
+from models.training.engine import broadcast_weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -18,14 +18,14 @@ from tasks.local_train import local_train
 class KeptAdam(fedavg.FedAvg):
     """With SGD without momentum, which has no state, it is FedAvg."""
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         return super().init(problem).with_private("optimiser", {})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         w, problem = state.tensors["weights"], round.problem
-        fresh = problem.training.optimiser.init(learned(problem.network, stacked(w, 1)), 1)
-        kept = Private("optimiser", state.private["optimiser"], {name: t[0] for name, t in fresh.items()})
+        fresh = problem.training.optimiser.init(learned(problem.network, broadcast_weights(w, 1)), 1)
+        kept = ClientStateRefs("optimiser", state.private["optimiser"], {name: t[0] for name, t in fresh.items()})
         updates = round.train(local_train, self.model(state, problem), optimiser=kept)
         for update in updates:
             state = state.with_private("optimiser", update.private["optimiser"])
-        return state.with_tensors(weights=round.once(aggregate, updates, w)), Report.of(updates)
+        return state.with_tensors(weights=round.once(aggregate, updates, w)), RoundReport.of(updates)

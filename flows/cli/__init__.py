@@ -98,5 +98,5 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
-    gc_tuning.rest()
+    gc_tuning.pause_gc()
     app()

@@ -41,10 +41,10 @@ def init(
     Example: siloflow init study --data visits.csv --label outcome --client hospital
     """
     with open_session(json, timings=False, server=False) as session:
-        from flows.scaffold.create_project import init as made
-        from flows.scaffold.infer_schema import Asked
+        from flows.scaffold.create_project import create_project as made
+        from flows.scaffold.infer_schema import DataOptions
 
-        session.answer(made(folder, data, Asked(label, client, clients, task, decimal, censored)), "init")
+        session.answer(made(folder, data, DataOptions(label, client, clients, task, decimal, censored)), "init")
 
 
 def partition(overrides: Overrides = None, json: Json = False, timings: Timings = False) -> None:
@@ -106,9 +106,9 @@ def data_use(
 
 def _can_partition(project: Any) -> None:
     """Who works on data/, and what is wrong with the source, is told before Prefect is started."""
-    from flows.experiment.project import changing
+    from flows.experiment.project import exclusive_data_access
     from silos.storage.partition_store import read
 
-    with changing(project.root, "`siloflow partition`"):
+    with exclusive_data_access(project.root, "`siloflow partition`"):
         pass
     read(project.params.data, project.root)

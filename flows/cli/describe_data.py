@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flows.config.load_config import read
+from flows.config.load_config import load_params
 from flows.config.recipe_settings import as_overrides, settings_between
-from flows.experiment.project import Project, changing
+from flows.experiment.project import Project, exclusive_data_access
 from silos import heterogeneity
 from silos.errors import UserError
 from silos.storage.partition_store import ClientEntry, Manifest, open_client, read_manifest
@@ -28,7 +28,7 @@ def show(project: Project) -> dict[str, Any]:
     Of very many clients some are opened, which `opened` counts, and of these a few listed.
     """
     silos, folder = project.silos, Path(project.silos.folder)
-    entries = heterogeneity.looked_at(silos.manifest)
+    entries = heterogeneity.heterogeneity_of(silos.manifest)
     names = [entry.name for entry in entries]
     silos.check(names)
     overview = {**heterogeneity.overview(silos.manifest, folder), "data_version": silos.version}
@@ -69,15 +69,15 @@ def log(root: Path) -> dict[str, Any]:
             "digest": v.digest,
             "partitions": [*v.partitions],
         }
-        for v in history.log(root)
+        for v in history.version_log(root)
     ]
-    return {"now": dvc_files.recorded(root), "versions": versions}
+    return {"now": dvc_files.recorded_version(root), "versions": versions}
 
 
 def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     """What changed from `revision` to `to`, or to what data.dvc records now."""
     before = history.find(root, revision)
-    after = history.find(root, to) if to else dvc_files.recorded(root)
+    after = history.find(root, to) if to else dvc_files.recorded_version(root)
     if after is None:
         raise UserError("data.dvc is missing; `siloflow partition` makes and records data.")
     return {"before": before, "after": after, **changes.diff(root, before, after)}
@@ -88,8 +88,8 @@ def use(root: Path, revision: str) -> dict[str, Any]:
 
     UserError while a run works on data/.
     """
-    with changing(root, f"`siloflow data use {revision}`"):
-        digest = history.use(root, revision)
+    with exclusive_data_access(root, f"`siloflow data use {revision}`"):
+        digest = history.use_version(root, revision)
     partitions = list(history.partitions(root, digest))
     settings, differ = _params_for(root, partitions)
     return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
@@ -97,7 +97,7 @@ def use(root: Path, revision: str) -> dict[str, Any]:
 
 def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:
     """What must be set over params.yaml for a run on the data that are there now; or the reason why that is not known."""
-    data = read(root).data
+    data = load_params(root).data
     name = data.name if data.name in partitions or len(partitions) != 1 else partitions[0]
     if name not in partitions:
         return [], f"params.yaml: data.name is {name}, and this version has {', '.join(partitions) or 'no data'}."
@@ -106,7 +106,7 @@ def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | Non
     if settings is not None:
         return as_overrides(settings), None
     try:
-        dvc_files.matches(manifest, data)
+        dvc_files.must_match_params(manifest, data)
     except UserError as error:
         return [], str(error)
     return [], None

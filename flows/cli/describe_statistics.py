@@ -10,13 +10,13 @@ from torch import Tensor
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.experiment.standardization.fit_standardizer import as_agreed
+from flows.experiment.standardization.fit_standardizer import load_standardizer
 from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import UserError, shown
 from tasks.client_stats import describe
-from tasks.execution.materialize import open_rows
+from tasks.execution.materialize import load_rows
 from tasks.tracking.json_io import unwritable, write_json
 
 
@@ -34,7 +34,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     manifest = project.manifest
     manifest.client(client)
     reads.count(project.silos)
-    agreement = as_agreed(project)
+    agreement = load_standardizer(project)
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
@@ -45,7 +45,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
             reads.specs, lengths, statistics.ok, statistics.gap, statistics.agreement, strict=True
         )
     ]
-    opened = open_rows(silos, stack, "train", "cpu")
+    opened = load_rows(silos, stack, "train", "cpu")
     notes = [
         *(note["sentence"] for note in agreement.notes),
         *_few(client, rows, reads.statistics, *shape),

@@ -12,13 +12,13 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.load_run import FinishedRun, finished_run
 from models.exported_model import ExportedModel
-from models.preprocessing import RawRows
-from models.state import Private
+from models.preprocessing import RawInputModel
+from models.state import ClientStateRefs
 from silos.cohort import Stack
 from silos.errors import UserError, shown
 from silos.sources.tabular.raw_columns import columns_of
 from silos.storage.partition_store import open_client, open_common_rows
-from tasks.execution.materialize import open_weights
+from tasks.execution.materialize import load_weights
 from tasks.tracking.exported_files import Format, check_format, write_exported
 from tasks.tracking.json_io import unwritable
 
@@ -71,7 +71,7 @@ def export(project: Project, run: str, client: str | None, format: Format, outpu
 
 def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
     model, classes = opened.model, len(opened.project.manifest.classes)
-    raw = RawRows(**opened.project.scaling.as_json())
+    raw = RawInputModel(**opened.project.scaling.as_json())
     if client is not None:
         opened.project.manifest.client(client)
     if not model.is_personal:
@@ -81,14 +81,14 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
         raise UserError(f"{opened.method} has a model for each client; choose one by --client: {known}.")
     if client not in model.clients:
         raise UserError(f"client {client} has no model in this run; these have: {known}.")
-    parts = open_weights(model, Stack((client,), 1), opened.private, "cpu")
+    parts = load_weights(model, Stack((client,), 1), opened.private, "cpu")
     weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
     return ExportedModel(model.network.served, weights, context, classes, raw)
 
 
 def _is_private(opened: FinishedRun) -> bool:
     """Whether the file holds what its client keeps to itself."""
-    return any(isinstance(part, Private) for part in (opened.model.personal, opened.model.context))
+    return any(isinstance(part, ClientStateRefs) for part in (opened.model.personal, opened.model.context))
 
 
 def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:

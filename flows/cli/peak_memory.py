@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.networks.network import Network
 from models.prng import client_streams
-from models.training.engine import Rows, Training, stacked, train
+from models.training.engine import Rows, Training, broadcast_weights, train
 
 Does = Literal["evaluation", "training"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -96,7 +96,14 @@ def _do(asked: Measured, weights: dict[str, Tensor], context: dict[str, Tensor],
     y = torch.zeros(1, rows, dtype=torch.int64 if asked.training.objective.task == "classification" else torch.float32)
     training = replace(asked.training, epochs=1, batch=rows, engine="sequential")
     batch = Rows(x[None], y, torch.tensor([rows]))
-    train(asked.network, stacked(weights, 1), stacked(context, 1), batch, training, client_streams(0, ["a"], 1, "cost"))
+    train(
+        asked.network,
+        broadcast_weights(weights, 1),
+        broadcast_weights(context, 1),
+        batch,
+        training,
+        client_streams(0, ["a"], 1, "cost"),
+    )
 
 
 def _drawn(shapes: Shapes) -> dict[str, Tensor]:

@@ -13,12 +13,12 @@ from torch import Tensor
 from flows.cli.peak_memory import Does, Measured, peak_bytes, told
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
-from flows.methods.base import start
-from flows.methods.context import Problem
+from flows.methods.base import start_method
+from flows.methods.context import TrainingSetup
 from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.model import Model, of_one, size_in_bytes
 from models.networks.network import Network
-from models.networks.registry import comes_along, kind_of
+from models.networks.registry import is_bundled, kind_of
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import server_stream
 from models.state import Weights
@@ -73,14 +73,14 @@ def cost(project: Project, method: str | None, memory: bool, say: Callable[[str]
     }
 
 
-def _plain(problem: Problem) -> _Client:
+def _plain(problem: TrainingSetup) -> _Client:
     return _Client(problem.network, problem.network.init(server_stream(problem.seed, 0, "init")), {})
 
 
-def _of_method(project: Project, method: str, problem: Problem) -> _Client:
+def _of_method(project: Project, method: str, problem: TrainingSetup) -> _Client:
     """What a client of the method has in the first round, before it has stored anything."""
     page = method_of(project.params, method, project.root)
-    model: Model = page.model(start(page, problem), problem)
+    model: Model = page.model(start_method(page, problem), problem)
     reads = page.reads()
     given = {STATISTICS: torch.zeros(reads.count(problem.silos))} if reads else {}
     return _Client(model.network, {**model.shared, **of_one(model.personal)}, of_one(model.context) or given)
@@ -114,7 +114,7 @@ def _latency(client: _Client, x: Tensor) -> dict[str, Any]:
 
 
 def _memory(
-    client: _Client, project: Project, problem: Problem, rows: int, measure: bool, say: Callable[[str], None]
+    client: _Client, project: Project, problem: TrainingSetup, rows: int, measure: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Bytes for each number of rows at once: of the largest layer, what a training step needs at least, what was measured.
 
@@ -146,12 +146,12 @@ def _batches(project: Project, batch: int, rows: int) -> list[tuple[int, str, bo
 
 
 def _unmeasured(network: Network) -> str | None:
-    if comes_along(network):
+    if is_bundled(network):
         return None
     return f"not measured: {kind_of(network)} is a network of your own page, and another process would not know it"
 
 
-def _measure(client: _Client, problem: Problem, lines: list[dict[str, Any]], say: Callable[[str], None]) -> int:
+def _measure(client: _Client, problem: TrainingSetup, lines: list[dict[str, Any]], say: Callable[[str], None]) -> int:
     """Fills in bytes beside those of holding the network, the larger of two times; answers by how much two times differ."""
     weights, context = ({name: tuple(t.shape) for name, t in part.items()} for part in client[1:])
     shape, within = tuple(problem.silos.manifest.shape), 0

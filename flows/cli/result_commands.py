@@ -16,7 +16,7 @@ from silos.errors import UserError
 from silos.io.free_memory import size
 
 
-def consent(yes: bool, silent: bool) -> Callable[[Leftover], bool]:
+def confirm(yes: bool, silent: bool) -> Callable[[Leftover], bool]:
     """Asks for each kind; agrees to all with `yes`, and to nothing where it is silent or no terminal is there."""
     if yes or silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return lambda _: yes
@@ -82,7 +82,9 @@ def methods(
         plugins = session.project(overrides).plugins if Path("params.yaml").is_file() else NONE
         if method is None:
             full = (
-                [pages.describe(name, plugins) for name in pages.names(plugins)] if json else pages.summaries(plugins)
+                [pages.describe_method(name, plugins) for name in pages.method_names(plugins)]
+                if json
+                else pages.method_summaries(plugins)
             )
             session.answer({"methods": full}, "methods")
         else:
@@ -106,18 +108,18 @@ def results(
     with open_session(json, timings=False, server=False) as session:
         project = session.project(overrides)
         if name is None:
-            from flows.history.list_runs import listed
+            from flows.history.list_runs import list_runs
 
-            session.answer(listed(project.root), "results")
+            session.answer(list_runs(project.root), "results")
         elif other is None:
-            from flows.history.load_result import again
+            from flows.history.load_result import load_result
 
-            answer, printer = again(project, name)
+            answer, printer = load_result(project, name)
             session.answer(answer, printer)
         else:
-            from flows.history.compare_results import beside
+            from flows.history.compare_results import compare_results
 
-            session.answer(beside(project, name, other), "beside")
+            session.answer(compare_results(project, name, other), "beside")
 
 
 def clean(
@@ -134,9 +136,9 @@ def clean(
     with open_session(json, timings=False, server=False) as session:
         project = session.project(overrides)
         pass
-        from flows.history.clean_runs import clean as thrown
+        from flows.history.clean_runs import clean_runs as thrown
 
-        session.answer(thrown(project.root, consent(yes, silent=json)), "clean")
+        session.answer(thrown(project.root, confirm(yes, silent=json)), "clean")
 
 
 def stats(
@@ -203,7 +205,7 @@ def export(
 
 def _can_compare(project: Any, revision: str) -> None:
     """An unknown version, and one of another schema, is told before Prefect is started."""
-    from flows.diagnosis.load_version import earlier
+    from flows.diagnosis.load_version import load_version
 
-    with earlier(project, revision):
+    with load_version(project, revision):
         pass

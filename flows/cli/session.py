@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.text import Text
 
 from flows.console import gc_tuning, progress
-from flows.console.interruption import exit_code, interruption, listen
-from flows.console.progress_bar import Starting
+from flows.console.interruption import exit_code, install_handlers, interruption
+from flows.console.progress_bar import StartSpinner
 from flows.console.safe_text import PlainConsole
 from flows.servers.prefect_server import PrefectServer
 from flows.servers.prefect_settings import quiet_prefect
@@ -46,7 +46,7 @@ class Session:
         self._json, self._timings, self._after, self._begun = json, timings, after, begun
         self._terminal: Terminal | None = None
         self._console, self._errors = PlainConsole(), PlainConsole(stderr=True)
-        self._starting = Starting(self._errors)
+        self._starting = StartSpinner(self._errors)
         self._marks: list[tuple[str, float]] = []
         self._start = self._last = time.perf_counter()
         self._wants_server = server
@@ -57,7 +57,7 @@ class Session:
         quiet_prefect()
         keep_loopback_direct()
         logging.raiseExceptions = False  # Prefect's log handler would write on the screen whenever its server is away
-        listen()
+        install_handlers()
         progress.use(_Lines(self))
         if self._wants_server and not self._json:
             self._starting.say()
@@ -140,7 +140,7 @@ class Session:
         tracking = sys.modules.get("tasks.tracking.mlflow_logging.connection")
         if tracking is not None:  # the server is still starting: later this would take time from training
             tracking.import_mlflow()
-        gc_tuning.work()
+        gc_tuning.resume_gc()
         self._mark("imports")
         self.server_url()
         self._starting.over()
@@ -213,7 +213,7 @@ def _bounded(line: str) -> str:
     return re.sub(r"\S{1024,}", lambda long: shown(long.group()), line)
 
 
-class _Lines(progress.Screen):
+class _Lines(progress.ProgressSink):
     """What is said before a flow has its own screen, or without one."""
 
     def __init__(self, session: Session) -> None:

@@ -91,14 +91,14 @@ def schedule(
     with open_session(json=False, timings=False, server=False, after=_SCHEDULED) as session:
         numbers = seeds_of(seeds)
         project = session.project(overrides)
-        from flows.servers.ui_ports import remember, same_again
+        from flows.servers.ui_ports import last_port, save_port
 
-        session.serve(ui=True, **same_again(project.root, port))
+        session.serve(ui=True, **last_port(project.root, port))
         from flows.schedule import cron_schedule, serve
 
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
-        remember(project.root, session.server_url())
+        save_port(project.root, session.server_url())
         from flows.history.abandoned_runs import close_abandoned
 
         with project.shared():
@@ -131,9 +131,9 @@ def _has_data(project: Any) -> None:
 
 def _start(project: Any, method: str, seed: int) -> None:
     from flows.config.method_settings import method_of
-    from flows.methods.base import start
+    from flows.methods.base import start_method
 
-    start(method_of(project.params, method, project.root), project.problem(seed))
+    start_method(method_of(project.params, method, project.root), project.problem(seed))
 
 
 def _ready(project: Any) -> None:
@@ -163,6 +163,6 @@ def _check_comparison(project: Any, wanted: Any, name: str | None) -> None:
 
 
 def _check_name(project: Any, name: str) -> None:
-    from flows.experiment.experiment_name import free_name
+    from flows.experiment.experiment_name import unused_name
 
-    free_name(project, name)
+    unused_name(project, name)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flows.config.params_schema import Params
 from flows.config.plugin_params import params_type
-from flows.config.validation_errors import explained
+from flows.config.validation_errors import explain_error
 from flows.experiment import plugin_loader
 from silos import strict_yaml
 from silos.errors import UserError, shown
@@ -38,7 +38,7 @@ class ParamsFile:
     def read(cls, root: Path) -> "ParamsFile":
         """Read params.yaml of this folder; UserError if there is none, or if it is not YAML with sections."""
         try:
-            raw = strict_yaml.load(file_of(root).read_bytes())
+            raw = strict_yaml.load(params_file_of(root).read_bytes())
         except strict_yaml.NotYamlError as error:
             raise UserError(f"params.yaml is not valid YAML: {error}.") from None
         if not isinstance(raw, dict):
@@ -68,7 +68,7 @@ class ParamsFile:
         return validate(self.raw, self.root)
 
 
-def read(root: Path, overrides: Sequence[str] = ()) -> Params:
+def load_params(root: Path, overrides: Sequence[str] = ()) -> Params:
     """Read params.yaml of this folder and apply `section.key=value` overrides; UserError says what to change."""
     return ParamsFile.read(root).with_overrides(overrides).params
 
@@ -79,7 +79,7 @@ def plugins_of(raw: Mapping[str, Any]) -> list[str]:
     return [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
 
 
-def file_of(root: Path) -> Path:
+def params_file_of(root: Path) -> Path:
     """Return the params.yaml of this folder; UserError if there is none."""
     path = root / "params.yaml"
     if not path.is_file():
@@ -103,7 +103,7 @@ def validate(raw: dict[str, Any], root: Path) -> Params:
     try:
         params = kind.model_validate(raw)
     except ValidationError as error:
-        raise UserError(explained(error, kind)) from None
+        raise UserError(explain_error(error, kind)) from None
     stop_at, objective = params.evaluation.stop_at, params.training.objective.kind
     if stop_at is not None and stop_at > 1 and objective != "squared_error":
         raise UserError(
@@ -117,14 +117,14 @@ _NO_PASSWORD = (
 )
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def param_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """`key: old → new` for every leaf that differs between two JSON trees."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
     keys = [k for k in {**before, **after} if before.get(k) != after.get(k)]
     return [f"{k}: {before.get(k)} → {after.get(k)}" for k in keys]
 
 
-def flat(tree: dict[str, Any]) -> dict[str, Any]:
+def flatten_params(tree: dict[str, Any]) -> dict[str, Any]:
     """Dotted keys to leaves, as MLflow shows parameters."""
     return dict(_leaves(tree))
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from flows.experiment.plugin_loader import Plugins
-from flows.methods.base import Method, describe, find
+from flows.methods.base import Method, describe_method, find_method
 from flows.plugins import METHODS
 
 _PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
@@ -17,7 +17,7 @@ _TOLD = 1_000  # a larger bound only keeps numbers finite
 
 def in_full(name: str, plugins: Plugins) -> dict[str, Any]:
     """One method: what it does, and its options; UserError with the nearest name if there is none."""
-    described, method = describe(name, plugins), find(name, plugins)
+    described, method = describe_method(name, plugins), find_method(name, plugins)
     own = plugins.of(METHODS).get(name)
     page = Path(own.file).name if own else f"docs/methods/{name}.md"
     return {**described, "page": page, "options": options_of(method)}

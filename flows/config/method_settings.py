@@ -5,20 +5,20 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from flows.config.params_schema import Params
-from flows.config.validation_errors import explained, nearest
+from flows.config.validation_errors import explain_error, nearest_hint
 from flows.experiment import plugin_loader
-from flows.methods.base import Method, find, names
+from flows.methods.base import Method, find_method, method_names
 from silos.errors import UserError
 
 
 def check_names(params: Params, root: Path) -> None:
     """Raise a UserError if params name a method that does not exist; imports no built-in method."""
-    known = names(plugin_loader.load(root, params.plugins))
+    known = method_names(plugin_loader.load(root, params.plugins))
     named = [("method", name) for name in params.method]
     named += [("comparison.methods", name) for name in params.comparison.methods]
     for key, name in [*named, ("comparison.reference", params.comparison.reference)]:
         if name not in known:
-            raise UserError(f"params.yaml: {key}: there is no method {name!r}{nearest(name, known)}")
+            raise UserError(f"params.yaml: {key}: there is no method {name!r}{nearest_hint(name, known)}")
 
 
 def method_of(params: Params, name: str, root: Path) -> Method:
@@ -39,9 +39,9 @@ def method_of(params: Params, name: str, root: Path) -> Method:
 
 
 def _with_options(params: Params, name: str, root: Path) -> Method:
-    cls = find(name, plugin_loader.load(root, params.plugins))
-    with plugin_loader.refused(cls.__module__):
+    cls = find_method(name, plugin_loader.load(root, params.plugins))
+    with plugin_loader.user_code_errors(cls.__module__):
         try:
             return cls.model_validate(params.method.get(name, {}))
         except ValidationError as error:
-            raise UserError(explained(error, cls, f"method.{name}")) from None
+            raise UserError(explain_error(error, cls, f"method.{name}")) from None

@@ -27,14 +27,14 @@ from silos.identifiers import PlainText
 _own: ContextVar[tuple[str, ...]] = ContextVar("own", default=())
 
 
-def outside() -> bool:
+def is_from_outside() -> bool:
     """Whether this flow run's parameters came over Prefect's API: it is a deployment's, and no subflow of another run."""
     context = FlowRunContext.get()
     return context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
 
 
 @contextmanager
-def own(overrides: Sequence[str]) -> Iterator[None]:
+def trusted_overrides(overrides: Sequence[str]) -> Iterator[None]:
     """Overrides of the command that serves a deployment: they hold for the runs inside, before those of their parameters."""
     token = _own.set(tuple(overrides))
     try:
@@ -54,7 +54,7 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
         UserError: If the project cannot be opened, or if parameters from outside set what they may not.
     """
     listed = _listed(overrides or [])
-    if not outside():
+    if not is_from_outside():
         return Project.open_shared(listed, derived=derived)
     file, root = ParamsFile.read(Path()), Path().resolve()
     fixed = file.with_overrides(_own.get())
@@ -63,8 +63,8 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
     if not allowed.issuperset(plugins_of(asked.raw)):  # before any of them is run
         raise _refused("plugins")
     written, trusted, project = (Project.of(one, root, derived) for one in (file, fixed, asked))
-    known = [place for one in (written, trusted) for place in places(one.params, one.root)]
-    for key, value in places(project.params, project.root):
+    known = [place for one in (written, trusted) for place in free_text_values(one.params, one.root)]
+    for key, value in free_text_values(project.params, project.root):
         if (key, value) not in known:
             raise _refused(key)
     return project
@@ -103,7 +103,7 @@ def _yaml(key: Any, value: Any) -> str:
         ) from None
 
 
-def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
+def free_text_values(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
     """Key and value of all that is set and may be code, a path or an address: text, but literals and `PlainText`.
 
     The pages of methods are imported after the rest was looked at: the rest says where they are.
@@ -116,7 +116,9 @@ def places(params: Params, root: Path) -> Iterator[tuple[str, Any]]:
 def _of(section: BaseModel, before: str) -> Iterator[tuple[str, Any]]:
     for name in sorted(section.model_fields_set - ({"method"} if isinstance(section, Params) else set())):
         field, value = type(section).model_fields[name], getattr(section, name)
-        yield from _within(value, free(field.annotation, field.metadata) and _has_text(value), f"{before}{name}")
+        yield from _within(
+            value, is_free_text(field.annotation, field.metadata) and _has_text(value), f"{before}{name}"
+        )
 
 
 def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
@@ -130,16 +132,16 @@ def _within(value: Any, is_place: bool, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def free(annotation: Any, marks: Sequence[Any] = ()) -> bool:
+def is_free_text(annotation: Any, marks: Sequence[Any] = ()) -> bool:
     """Whether a field of this type may hold text of any kind; sections inside are looked at by themselves."""
     if any(isinstance(mark, PlainText) for mark in marks) or get_origin(annotation) is Literal:
         return False
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
-        return free(inner, more)
+        return is_free_text(inner, more)
     inside = get_args(annotation)
     if inside:
-        return any(free(each) for each in inside)
+        return any(is_free_text(each) for each in inside)
     is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return not is_section and annotation not in (bool, int, float, NoneType, ...)
 

@@ -131,14 +131,14 @@ class CrossEntropyParams(Section):
     kind: Literal["cross_entropy"]
 
 
-Weight = Annotated[float, Field(ge=0, le=limits.REAL)]
+Weight = Annotated[float, Field(ge=0, le=limits.MAX_REAL)]
 
 
 class FocalParams(Section):
     """-alpha (1 - p)^gamma log p; alpha is one number, or one for each class in the order of the data's classes."""
 
     kind: Literal["focal"]
-    gamma: float = Field(default=2.0, ge=0, le=limits.REAL)
+    gamma: float = Field(default=2.0, ge=0, le=limits.MAX_REAL)
     alpha: Annotated[
         Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("list")],
         Discriminator(lambda alpha: "list" if isinstance(alpha, list | tuple) else "number"),
@@ -162,9 +162,9 @@ class SGDParams(Section):
     """Stochastic gradient descent. `state` is what an optimiser remembers: made anew in every round, or kept by clients."""
 
     kind: Literal["sgd"]
-    learning_rate: float = Field(gt=0, le=limits.REAL)
+    learning_rate: float = Field(gt=0, le=limits.MAX_REAL)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=limits.REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=limits.MAX_REAL)
     state: Literal["reset", "kept"] = "reset"
 
 
@@ -172,8 +172,8 @@ class AdamParams(Section):
     """Adam; `adamw` decouples the weight decay. `state` as of SGD."""
 
     kind: Literal["adam", "adamw"]
-    learning_rate: float = Field(gt=0, le=limits.REAL)
-    weight_decay: float = Field(default=0.0, ge=0, le=limits.REAL)
+    learning_rate: float = Field(gt=0, le=limits.MAX_REAL)
+    weight_decay: float = Field(default=0.0, ge=0, le=limits.MAX_REAL)
     state: Literal["reset", "kept"] = "reset"
 
 
@@ -203,7 +203,7 @@ class EvaluationParams(Section):
     every: int = Field(default=1, ge=1, le=limits.TIMES)
     clients: Literal["all"] | Annotated[int, Field(ge=1, le=limits.CLIENTS)] = "all"
     report: Literal["last", "best"] = "last"
-    stop_at: float | None = Field(default=None, gt=0, le=limits.REAL)
+    stop_at: float | None = Field(default=None, gt=0, le=limits.MAX_REAL)
     passes: int = Field(default=20, ge=0, le=limits.PASSES)
     metrics: Choices = []
 

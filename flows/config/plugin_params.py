@@ -81,7 +81,7 @@ def _sections(
 
 def _section(entry: Entry, given: tuple[str, ...], base: type[BaseModel]) -> type[Registered]:
     """See `section_of`; an option that pydantic cannot check is a user's mistake."""
-    with plugin_loader.refused(entry.module):
+    with plugin_loader.user_code_errors(entry.module):
         return section_of(entry, base, given=given)
 
 

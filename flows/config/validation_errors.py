@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from silos.errors import shown
 
 
-def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+def explain_error(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """pydantic's findings as sentences for people, the first three."""
     lines: list[str] = []
     for finding in error.errors()[:3]:
@@ -18,12 +18,12 @@ def explained(error: ValidationError, model: type[BaseModel], prefix: str = "") 
         where = ".".join([prefix, *path] if prefix else path)
         value, context = finding["input"], finding.get("ctx", {})
         if finding["type"] == "extra_forbidden":
-            sentence = f"{where}: there is no such key{_replaced(path) or nearest(path[-1], keys)}"
+            sentence = f"{where}: there is no such key{_replaced(path) or nearest_hint(path[-1], keys)}"
         elif finding["type"] == "missing":
             sentence = f"{where} is missing."
         elif finding["type"] == "union_tag_invalid":
             tags = [t.strip(" '") for t in context["expected_tags"].split(",")]
-            sentence = f"{where}.kind: there is no {context['tag']!r}{nearest(context['tag'], tags)}"
+            sentence = f"{where}.kind: there is no {context['tag']!r}{nearest_hint(context['tag'], tags)}"
         elif finding["type"] == "union_tag_not_found":
             sentence = f"{where} needs a kind; there are {', '.join(keys)}."
         elif finding["type"] == "value_error":
@@ -45,7 +45,7 @@ def _replaced(path: Sequence[str]) -> str:
     return "; name the Python file under plugins (docs/plugins.md)." if list(path) == ["extra_methods"] else ""
 
 
-def nearest(wrong: str, right: Sequence[str], otherwise: str | None = None) -> str:
+def nearest_hint(wrong: str, right: Sequence[str], otherwise: str | None = None) -> str:
     """The end of a sentence about a name that is none of the right ones; where none is near, all, or `otherwise`."""
     near = get_close_matches(wrong, right, 1)
     if near:

@@ -6,12 +6,12 @@ _USUAL = gc.get_threshold()
 _IMPORTS = 100_000  # new objects
 
 
-def rest() -> None:
+def pause_gc() -> None:
     """Until `work`, it looks seldom."""
     gc.set_threshold(_IMPORTS)
 
 
-def work() -> None:
+def resume_gc() -> None:
     """As usual again, but what was imported stays for good and is set aside."""
     gc.freeze()
     gc.set_threshold(*_USUAL)

@@ -24,7 +24,7 @@ def exit_code(stop: BaseException) -> int:
     return 128 + int(getattr(stop, "signal", signal.SIGINT))
 
 
-def listen() -> None:
+def install_handlers() -> None:
     """From now on an interrupt is remembered; only a main thread hears any."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _hear)
@@ -33,7 +33,7 @@ def listen() -> None:
                 signal.signal(number, _hear)
 
 
-def heed() -> None:
+def raise_if_interrupted() -> None:
     """Raises an interrupt that was swallowed."""
     if _asked:
         raise KeyboardInterrupt

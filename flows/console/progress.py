@@ -3,7 +3,7 @@
 from functools import cached_property
 
 
-class Screen:
+class ProgressSink:
     """Told by flows how far they are; this one shows nothing: scheduled runs, and flows called from Python."""
 
     def plan(self, runs: int, rounds: int, done: int = 0, done_rounds: int = 0) -> None:
@@ -35,15 +35,15 @@ class Screen:
         return set()
 
 
-_current = Screen()
+_current = ProgressSink()
 
 
-def current() -> Screen:
+def current() -> ProgressSink:
     """The screen of this process."""
     return _current
 
 
-def use(screen: Screen) -> None:
+def use(screen: ProgressSink) -> None:
     """From now on flows tell this screen."""
     global _current
     _current = screen

@@ -10,7 +10,7 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress
 
-from flows.console.progress import Screen
+from flows.console.progress import ProgressSink
 from flows.console.safe_text import PlainColumn, PlainConsole, short_duration, shortened
 
 _NARROW = 60  # columns of a terminal, below which only the bar, its numbers and the time left stay
@@ -18,8 +18,8 @@ _LEAST_BAR, _LEAST_NAME, _MOST_NAME = 4, 6, 26  # columns
 _SILENT = 60.0  # seconds after which one who reads a file or a pipe is told how far it is
 
 
-class Terminal(Screen):
-    """See flows.console.progress.Screen. `clock`: seconds."""
+class Terminal(ProgressSink):
+    """See flows.console.progress.ProgressSink. `clock`: seconds."""
 
     def __init__(self, console: PlainConsole, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
@@ -156,7 +156,7 @@ class Terminal(Screen):
 _SAID = "starting ..."
 
 
-class Starting:
+class StartSpinner:
     """Says it once, and takes it back before anything else is said; where stderr is no terminal it says nothing."""
 
     def __init__(self, console: PlainConsole) -> None:

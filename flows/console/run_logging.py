@@ -5,40 +5,42 @@ from typing import Any
 
 from flows.console import progress
 from flows.experiment import prefect_artifacts
-from models.metrics.task_metrics import Quantity
+from models.metrics.task_metrics import TaskMetrics
 
 _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than twice as many
 
 
-def say_warnings(name: str, sentences: Sequence[str]) -> None:
+def log_warnings(name: str, sentences: Sequence[str]) -> None:
     """Of a run that is about to begin or to go on, or that ends with an error."""
     for sentence in sentences:
         progress.current().say(f"{name}: {sentence}")
-        prefect_artifacts.logged(f"{name}: {sentence}")
+        prefect_artifacts.log_artifact(f"{name}: {sentence}")
 
 
-def say_notes(notes: Sequence[Mapping[str, str]]) -> None:
+def log_notes(notes: Sequence[Mapping[str, str]]) -> None:
     """Of the rows that a run is about to train on; they are the same for every run of a command."""
     for note in notes:
         progress.current().say_once(note["sentence"])
-        prefect_artifacts.logged(note["sentence"])
+        prefect_artifacts.log_artifact(note["sentence"])
 
 
-def say_round(name: str, record: dict[str, Any], quantity: Quantity, said: Sequence[str], rounds: int) -> None:
+def log_round(name: str, record: dict[str, Any], quantity: TaskMetrics, said: Sequence[str], rounds: int) -> None:
     """A round of at most so many is over; `said`: the sentences that the method reports."""
     number, score = record["round"], quantity.said(record["metrics"])
     progress.current().round(number, score)
     if number % max(1, rounds // _LOGGED) == 0:
-        prefect_artifacts.logged(f"round {number} of {rounds}" + (f": {score}" if score else ""))
+        prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
     for sentence in said:
         progress.current().say(f"{name}, round {record['round']}: {sentence}")
 
 
-def say_result(name: str, result: dict[str, Any], quantity: Quantity, problem: str | None) -> None:
+def log_result(name: str, result: dict[str, Any], quantity: TaskMetrics, problem: str | None) -> None:
     """The run is over; `problem`: why MLflow was not told of all of it."""
     score = quantity.said(result["metrics"])
     progress.current().end(name, score, result["seconds"]["total"])
-    prefect_artifacts.logged(f"{name} is done: {score or 'no test rows'}; {result['folder']}, {_in_mlflow(result)}")
+    prefect_artifacts.log_artifact(
+        f"{name} is done: {score or 'no test rows'}; {result['folder']}, {_in_mlflow(result)}"
+    )
     if problem:
         progress.current().say(
             f"{name}: {problem}; its metrics are kept in {result['folder']}, and --resume delivers them."

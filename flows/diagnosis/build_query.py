@@ -9,7 +9,7 @@ from scipy.stats import norm
 from flows.config.diagnose_params import FEW_BINS, DiagnoseParams
 from models.shift.client_summaries.client_summary import Layout, Summaries, of_all
 from models.shift.client_summaries.gaussian_mechanism import rho
-from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.query import Query
 from models.shift.client_summaries.random_projections import bounds, projected
 from silos.cohort import Silos
 from silos.errors import UserError
@@ -20,7 +20,7 @@ _WIDE = 3.0  # deviations around the mean of all rows, beyond which a bin is ope
 _GROUPS = 5  # of targets, that stand for classes
 
 
-def first_question(silos: Silos, params: DiagnoseParams) -> Question | None:
+def first_query(silos: Silos, params: DiagnoseParams) -> Query | None:
     """Moments only: what is asked where bounds of a feature, or groups of targets, are not agreed on; None where they are.
 
     UserError where they cannot be asked for, since clients add noise.
@@ -35,11 +35,11 @@ def first_question(silos: Silos, params: DiagnoseParams) -> Question | None:
         what = f"feature {open_ends[0]!r} has no bounds" if open_ends else "targets have no agreed groups"
         way = "declare its low and high under data.features" if open_ends else "leave noise out"
         raise UserError(f"params.yaml: diagnose.noise is asked for, and {what}, which rows would tell; {way}.")
-    asked = Question(schema.id, layout, _pictures(schema), counts=False)
+    asked = Query(schema.id, layout, _pictures(schema), counts=False)
     return replace(asked, layout=_with_target(layout), targets=True) if regression else asked
 
 
-def question(silos: Silos, params: DiagnoseParams, told: Summaries | None) -> Question:
+def build_query(silos: Silos, params: DiagnoseParams, told: Summaries | None) -> Query:
     """The one that the verdict stands on; told: answers to the first question, if there was one."""
     schema = schema_of(silos.manifest)
     layout, agreed = _layout(schema, min(params.bins, FEW_BINS) if params.noise else params.bins)
@@ -52,7 +52,7 @@ def question(silos: Silos, params: DiagnoseParams, told: Summaries | None) -> Qu
             layout = replace(layout, targets=tuple(cuts.tolist()), classes=_GROUPS)
         layout = replace(layout, low=np.where(agreed, layout.low, low), high=np.where(agreed, layout.high, high))
     cost = rho(params.noise.epsilon, params.noise.delta) if params.noise else 0.0
-    return Question(schema.id, layout, _pictures(schema), counts=params.verdict != "moments", rho=cost)
+    return Query(schema.id, layout, _pictures(schema), counts=params.verdict != "moments", rho=cost)
 
 
 def _layout(schema: Schema, bins: int) -> tuple[Layout, np.ndarray]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.console import progress
-from flows.experiment.project import Project, thrown_away
+from flows.experiment.project import Project, scratch_dir
 from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.io import locks
@@ -19,7 +19,7 @@ from silos.versioning.history import files_of, inside, link
 
 
 @contextmanager
-def earlier(project: Project, revision: str) -> Iterator[Silos]:
+def load_version(project: Project, revision: str) -> Iterator[Silos]:
     """The project's partition in a version, as `siloflow data use` would bring it back, in a folder of links.
 
     UserError where there is none, where DVC's cache does not hold it, and where its schema is another. Who has the same
@@ -33,10 +33,10 @@ def earlier(project: Project, revision: str) -> Iterator[Silos]:
         others = ", ".join(sorted({path.split("/", 1)[0] for path in files if "/" in path}))
         raise UserError(f"params.yaml: data.name is {name}, and {shown(revision)} has {others or 'no data'} only.")
     place = project.root / "cache" / "versions" / version.removesuffix(".dir")
-    turn = locks.changing(
+    turn = locks.write_lock(
         project.root / "runs" / "locks" / place.name, "another `siloflow diagnose --against`", progress.current().say
     )
-    with turn, thrown_away(place) as folder:
+    with turn, scratch_dir(place) as folder:
         link(project.root, name, hashes, folder / name)
         read_manifest(folder / name, f"data/{name} in {shown(revision)}")
         silos = Silos.open(folder / name, version, hashes)

@@ -8,45 +8,47 @@ from typing import Any
 from flows.config.diagnose_params import DiagnoseParams
 from flows.methods.context import on_cohorts
 from models.shift.client_summaries.gaussian_mechanism import rho
-from models.shift.client_summaries.query import Question
-from silos.client_store import PrivateStore
+from models.shift.client_summaries.query import Query
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from tasks.diagnosis.report_summary import tell_shift
+from tasks.diagnosis.report_summary import report_summary
 from tasks.execution.runner import Runner
 from tasks.execution.task_types import ClientStep
-from tasks.messages import Message, NoisyCounts, ShiftNumbers, Silence
+from tasks.messages import Message, NoisyCounts, Refusal, ShiftNumbers
 
 _STACK = 16  # clients whose rows are opened together
 
 
 @dataclass(frozen=True)
-class Answers:
+class Responses:
     """What was told, and why the clients that told nothing did not."""
 
     messages: list[ShiftNumbers | NoisyCounts]
     silent: Mapping[str, str]
 
 
-def ask(runner: Runner, silos: Silos, private: PrivateStore, asked: Question, params: DiagnoseParams) -> Answers:
+def query_clients(
+    runner: Runner, silos: Silos, private: ClientStore, asked: Query, params: DiagnoseParams
+) -> Responses:
     """Every client; UserError where none may answer."""
     noise = params.noise
     allowed = {"budget": rho(noise.budget, noise.delta), "delta": noise.delta} if noise else {}
-    heard, silent = answered(runner, tell_shift, silos, private=private, question=asked, **allowed)
+    heard, silent = answered(runner, report_summary, silos, private=private, question=asked, **allowed)
     messages = [m for m in heard if isinstance(m, ShiftNumbers | NoisyCounts)]
     if not messages:
-        raise UserError(nobody(silent))
-    return Answers(messages, silent)
+        raise UserError(no_reports(silent))
+    return Responses(messages, silent)
 
 
 def answered(runner: Runner, task: ClientStep, silos: Silos, **options: Any) -> tuple[list[Message], Mapping[str, str]]:
     """What every client answers to a step, and why those that may not did not."""
     heard: list[Message] = [m for cohort in on_cohorts(runner, task, silos, _STACK, **options) for m in cohort]
-    silent = {client: why for m in heard if isinstance(m, Silence) for client, why in m.why.items()}
-    return [m for m in heard if not isinstance(m, Silence)], silent
+    silent = {client: why for m in heard if isinstance(m, Refusal) for client, why in m.why.items()}
+    return [m for m in heard if not isinstance(m, Refusal)], silent
 
 
-def bytes_told(answers: Sequence[Answers], look: Mapping[str, Any] | None = None) -> dict[str, int]:
+def bytes_reported(answers: Sequence[Responses], look: Mapping[str, Any] | None = None) -> dict[str, int]:
     """Of all that answered to any of these questions, and the most of one; look: what a second look says of itself.
 
     A client's answer to a question is as large as any other's.
@@ -58,7 +60,7 @@ def bytes_told(answers: Sequence[Answers], look: Mapping[str, Any] | None = None
     return {"up": of.total() + up["up"], "up_of_a_client": max(of.values(), default=0) + up["up_of_a_client"]}
 
 
-def nobody(silent: Mapping[str, str]) -> str:
+def no_reports(silent: Mapping[str, str]) -> str:
     """The sentence where nobody is heard."""
     first = min(silent)
     more = f" (and {len(silent) - 1} more silos likewise)" if len(silent) > 1 else ""

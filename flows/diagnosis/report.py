@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
-from models.shift.client_summaries.query import Question
-from models.shift.effect_sizes import GRADES, Strengths
+from models.shift.client_summaries.query import Query
+from models.shift.effect_sizes import GRADES, EffectSizes
 from models.shift.findings import WHY, Findings
 from models.shift.nested_tests import TYPES
 from models.shift.pair_details import MUCH
@@ -55,7 +55,7 @@ NARROW = 0.1
 _LARGE = 0.1  # φ below which a feature is no part of what was found
 
 
-def report(found: Compared, question: Question) -> dict[str, Any]:
+def report(found: Compared, question: Query) -> dict[str, Any]:
     """Of all pairs, groups and silos; names in place of numbers."""
     clients, features = found.clients, question.layout.names
     names = found.names
@@ -85,7 +85,7 @@ def report(found: Compared, question: Question) -> dict[str, Any]:
     }
 
 
-def report_of_versions(found: ComparedVersions, question: Question) -> dict[str, Any]:
+def report_of_versions(found: ComparedVersions, question: Query) -> dict[str, Any]:
     """Of each client before and after, in the order of their names; `between` has a line for each of them."""
     features = question.layout.names
     pairs = _described(found.pairs, features)
@@ -101,7 +101,7 @@ def report_of_versions(found: ComparedVersions, question: Question) -> dict[str,
     }
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def _asked(question: Query) -> dict[str, Any]:
     """What sentences depend on, besides what was found."""
     return {
         "question": question.id,
@@ -113,7 +113,7 @@ def _asked(question: Question) -> dict[str, Any]:
     }
 
 
-def _rows_noise(question: Question) -> float:
+def _rows_noise(question: Query) -> float:
     """The deviation of a silo's number of rows, which under noise is the mean over features of what it told of cells."""
     layout = question.layout
     if not question.rho:
@@ -164,7 +164,7 @@ def _described(found: Findings, features: tuple[str, ...]) -> list[dict[str, Any
     return lines
 
 
-def _add_strengths(lines: list[dict[str, Any]], found: Strengths) -> None:
+def _add_strengths(lines: list[dict[str, Any]], found: EffectSizes) -> None:
     """The printed rule's distances and grades, and what else says how far a pair is apart; None where unknown."""
     for at, line in enumerate(lines):
         distances = {name: _number(value) for name, value in zip(TYPES, found.distances[at].tolist(), strict=True)}

@@ -5,9 +5,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flows.config.load_config import flat
+from flows.config.load_config import flatten_params
 from flows.console import progress
-from flows.diagnosis.text.findings_page import page
+from flows.diagnosis.text.findings_page import report_markdown
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, new_experiment
 from flows.experiment.run.mlflow_run import dataset, git_commit
@@ -16,8 +16,8 @@ from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Compared
 from tasks.diagnosis.compare_versions import ComparedVersions
 from tasks.tracking.json_io import write_json
-from tasks.tracking.mlflow_logging.async_logger import Delivery
-from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
+from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
 EXPERIMENT = "diagnoses"
@@ -26,10 +26,10 @@ EXPERIMENT = "diagnoses"
 _COLUMNS = ("clients", "groups", "pairs/differ", *(f"pairs/{name}" for name in TYPES), "pairs/undetermined", "bytes/up")
 
 
-def recorded(project: Project, found: Compared | ComparedVersions, report: dict[str, Any]) -> dict[str, Any]:
+def save_report(project: Project, found: Compared | ComparedVersions, report: dict[str, Any]) -> dict[str, Any]:
     """The report with its folder and pictures; report.json is written last, and is there once all else is."""
     name = new_experiment(project, "diagnose", _about(report))
-    called = prefect_artifacts.called(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
+    called = prefect_artifacts.name_flow_run(f"diagnose {project.params.data.name}, {name.rpartition('-')[2]}")
     folder = project.runs / name
     pictures = _drawn(folder, found, report, _classes(project, report))
     answer = {
@@ -37,7 +37,7 @@ def recorded(project: Project, found: Compared | ComparedVersions, report: dict[
         "folder": str(folder.relative_to(project.root)),
         "pictures": [picture.name for picture in pictures],
     }
-    text = page(answer, project.params.data.name)
+    text = report_markdown(answer, project.params.data.name)
     write_bytes(folder / "findings.md", text.encode())
     write_json(folder / "report.json", answer)
     prefect_artifacts.shown("diagnosis", text)
@@ -82,7 +82,7 @@ def _tell_mlflow(
 ) -> None:
     """One run; a store that is away is no reason to fail. `flow_run`: its name in Prefect."""
     params = project.params.model_dump(mode="json", include={"diagnose", "data"})
-    ticket = Ticket(
+    ticket = RunSpec(
         uri=project.tracking,
         artifacts=(project.runs / "artifacts" / EXPERIMENT).as_uri(),
         experiment=EXPERIMENT,
@@ -91,12 +91,12 @@ def _tell_mlflow(
         tags={**_about(report), "git_commit": git_commit(project.root)},
         links=prefect_artifacts.link(flow_run),
         note=prefect_artifacts.sentence(flow_run),
-        params=flat(params),
+        params=flatten_params(params),
         columns=_COLUMNS,
     )
     metrics = {"round": 0, "time_ms": int(time.time() * 1000), "metrics": _metrics(report)}
-    delivery = Delivery(folder, ticket)
-    if delivery.finish(Finish(files, data=dataset(project, project.silos), metrics=metrics)) is None:
+    delivery = MLflowLogger(folder, ticket)
+    if delivery.finish(FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics)) is None:
         progress.current().say(f"{delivery.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
     elif delivery.notice:
         progress.current().say_once(f"{delivery.notice}.")

@@ -3,11 +3,11 @@
 from typing import Any
 
 from flows.console import progress
-from flows.diagnosis.build_query import first_question, question
-from flows.diagnosis.load_version import earlier
-from flows.diagnosis.query_clients import ask, bytes_told, nobody
+from flows.diagnosis.build_query import build_query, first_query
+from flows.diagnosis.load_version import load_version
+from flows.diagnosis.query_clients import bytes_reported, no_reports, query_clients
 from flows.diagnosis.report import report_of_versions
-from flows.diagnosis.text.findings_page import said_of_versions
+from flows.diagnosis.text.findings_page import version_report_text
 from flows.experiment.project import Project
 from models.shift.fomichev.distances import Readings
 from silos.errors import UserError, shown
@@ -16,7 +16,7 @@ from tasks.diagnosis.report_summary import summaries
 from tasks.execution.runner import Runner
 
 
-def examined_against(project: Project, runner: Runner, revision: str) -> tuple[ComparedVersions, dict[str, Any]]:
+def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[ComparedVersions, dict[str, Any]]:
     """What was found, and the same as plain JSON with the words for it.
 
     UserError as of `earlier`, and where no silo was there then.
@@ -28,7 +28,7 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
             "--set diagnose.second_look=false."
         )
     private = project.ledgers
-    with earlier(project, revision) as before:
+    with load_version(project, revision) as before:
         now, then = project.silos.federated(), before.federated()
         both = [client for client in now.clients if client in {*then.clients}]
         if not both:
@@ -36,19 +36,19 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
                 f"no silo of data/{data} was there in {shown(revision)}; `siloflow data diff` shows who was."
             )
         versions = [silos.select(both) for silos in (then, now)]
-        first = first_question(now, params)
-        to_first = [ask(runner, silos, private, first, params) for silos in versions] if first else []
+        first = first_query(now, params)
+        to_first = [query_clients(runner, silos, private, first, params) for silos in versions] if first else []
         told = summaries([m for answers in to_first for m in answers.messages]) if first else None
-        asked = question(now, params, told)  # the same of both versions: bins that either has rows in
-        old, new = (ask(runner, silos, private, asked, params) for silos in versions)
+        asked = build_query(now, params, told)  # the same of both versions: bins that either has rows in
+        old, new = (query_clients(runner, silos, private, asked, params) for silos in versions)
     silent = {**old.silent, **new.silent}
     if len(silent) == len(both):
-        raise UserError(nobody(silent))
+        raise UserError(no_reports(silent))
     readings = Readings(**params.paper.model_dump(), grid="federation")
     found: ComparedVersions = runner.once(
         compare_versions, old.messages, new.messages, asked, params.verdict, readings, progress.current().say
     )
-    return found, said_of_versions(
+    return found, version_report_text(
         {
             "verdict": params.verdict,
             "noise": params.noise.model_dump() if params.noise else None,
@@ -56,7 +56,7 @@ def examined_against(project: Project, runner: Runner, revision: str) -> tuple[C
             "came": sorted({*now.clients} - {*both}),
             "left": sorted({*then.clients} - {*both}),
             "silent": silent,
-            "bytes": bytes_told([*to_first, old, new]),
+            "bytes": bytes_reported([*to_first, old, new]),
             "against": shown(revision),
             "since": before.version,
             "data_version": now.version,

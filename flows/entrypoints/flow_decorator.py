@@ -18,12 +18,12 @@ from prefect.context import FlowRunContext
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.config.load_config import file_of
-from flows.config.validation_errors import nearest
+from flows.config.load_config import params_file_of
+from flows.config.validation_errors import nearest_hint
 from flows.console import progress
 from flows.console.interruption import interruption
 from flows.history.abandoned_runs import OPEN, close_abandoned
-from flows.servers.ephemeral_server import prefects_api
+from flows.servers.ephemeral_server import ephemeral_api
 from flows.servers.prefect_failure import discard_events, failure_sentence, is_prefect_failure
 from silos.errors import UserError
 from silos.io.locks import hold
@@ -37,7 +37,7 @@ class IncompleteError(Exception):
         self.answer = answer
 
 
-class Verb(Flow):
+class ProjectFlow(Flow):
     """A flow that brings Prefect's API along where it is called from Python, and none is there."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -53,8 +53,8 @@ class Verb(Flow):
                 args, options = tuple(map(_anew, args)), {name: _anew(value) for name, value in options.items()}
                 with _holding():
                     return self._call_flow(*args, **options)
-            file_of(Path())  # before Prefect leaves its folder here
-            with prefects_api(), _holding():
+            params_file_of(Path())  # before Prefect leaves its folder here
+            with ephemeral_api(), _holding():
                 return self._call_flow(*args, **options)
         except IncompleteError as error:
             return error.answer
@@ -69,7 +69,7 @@ class Verb(Flow):
         signature = inspect.signature(self.fn)
         for keyword in options:
             if keyword not in signature.parameters:
-                hint = nearest(keyword, list(signature.parameters))
+                hint = nearest_hint(keyword, list(signature.parameters))
                 raise TypeError(f"{self.name}: got an unknown keyword {keyword!r}{hint}")
         try:
             signature.bind(*args, **options)
@@ -123,11 +123,11 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
 
 
-def verb(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], Verb]:
+def project_flow(run_name: str | Callable[[], str]) -> Callable[[Callable[..., Any]], ProjectFlow]:
     """The function as a verb of the same name; its runs are called by `run_name` on Prefect's page."""
 
-    def made(function: Callable[..., Any]) -> Verb:
-        return Verb(
+    def made(function: Callable[..., Any]) -> ProjectFlow:
+        return ProjectFlow(
             _failing(function),
             name=function.__name__,
             description=inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:")[0],  # a form has the rest

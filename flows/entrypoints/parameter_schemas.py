@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from flows.methods.base import names as methods
+from flows.methods.base import method_names as methods
 from silos import limits
 
 _SEED = {"type": "integer", "minimum": 0, "maximum": limits.SEED}

@@ -13,13 +13,13 @@ import numpy as np
 
 from flows.config.params_schema import Params
 from flows.console.safe_text import shortened
-from flows.experiment.comparison.paired_runs import compared, difference_record
+from flows.experiment.comparison.paired_runs import compare_pairs, difference_record
 from flows.experiment.project import Project
 from flows.methods.context import on_cohorts
-from models.metrics.task_metrics import QUANTITIES
-from silos.client_store import PrivateStore
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.standardizer import AS_THEY_ARE
+from silos.standardizer import NO_STANDARDIZATION
 from silos.storage.partition_store import open_client
 from tasks.evaluation.evaluate import evaluate_constant
 from tasks.evaluation.paired_outcomes import Kept
@@ -63,14 +63,14 @@ def scored_baseline(project: Project) -> Iterator[Baseline | None]:
 
 
 def _scored_clients(project: Project) -> Silos:
-    return replace(project.scored.federated(), scaling=AS_THEY_ARE)
+    return replace(project.scored.federated(), scaling=NO_STANDARDIZATION)
 
 
 @contextmanager
 def _scored(silos: Silos) -> Iterator[Baseline | None]:
-    quantity = QUANTITIES[silos.manifest.task]
+    quantity = TASK_METRICS[silos.manifest.task]
     with TemporaryDirectory(prefix="siloflow-") as folder:
-        store, answer = PrivateStore(folder), constant_answer(silos)
+        store, answer = ClientStore(folder), constant_answer(silos)
         answers = on_cohorts(PlainRunner(), evaluate_constant, silos, _STACK, answer, private=store)
         scores: list[Scores] = [message for cohort in answers for message in cohort]
         rows = [row for row in by_client(scores, quantity).values() if row["test/rows"]]
@@ -91,7 +91,7 @@ def against_baseline(
     paired = []
     for method, outcomes in runs.items():
         same = [found.outcomes] * len(outcomes)
-        difference = compared(PlainRunner(), found.silos, outcomes, same, quantity)
+        difference = compare_pairs(PlainRunner(), found.silos, outcomes, same, quantity)
         assert difference is not None, "there are test rows"
         paired.append({"method": method, **difference_record(method, name, difference, quantity)})
     none = bool(paired) and all(one["better"] != one["method"] for one in paired)
@@ -122,7 +122,7 @@ def constant_answer(silos: Silos) -> float:
 
 def _named(silos: Silos, answer: float) -> dict[str, Any]:
     if silos.manifest.task == "regression":
-        number = QUANTITIES["regression"].number(answer)
+        number = TASK_METRICS["regression"].number(answer)
         return {"name": f"always {number}", "answer": answer, "kind": "mean target"}
     label = silos.manifest.classes[int(answer)]
     return {"name": f'always "{shortened(label, _LETTERS)}"', "answer": label, "kind": "commonest class"}

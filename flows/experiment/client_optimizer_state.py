@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from models.model import Model, of_one
 from models.networks.registry import learned
-from models.state import Private, State, Weights
-from models.training.engine import Training, stacked
+from models.state import ClientStateRefs, ServerState, Weights
+from models.training.engine import Training, broadcast_weights
 from tasks.messages import Update
 
 OPTIMISER = "optimiser"
@@ -21,7 +21,7 @@ Refs = Mapping[str, Mapping[str, str]]  # section, client, hash
 
 
 @dataclass
-class KeptOptimisers:
+class ClientOptimizerStates:
     """A round's trainings: the first of a client goes on from the first of its last round, the second from the second.
 
     Where the weights are of other shapes than then, the optimiser starts anew.
@@ -31,19 +31,19 @@ class KeptOptimisers:
     after: dict[str, dict[str, str]] = field(default_factory=dict)
     times: Counter[str] = field(default_factory=Counter)
 
-    def of(self, model: Model, training: Training, clients: Sequence[str]) -> Private | None:
+    def of(self, model: Model, training: Training, clients: Sequence[str]) -> ClientStateRefs | None:
         """What these clients' next training goes on from; None if there are none, or such an optimiser remembers nothing."""
         if not clients:
             return None
         number = max(self.times[client] for client in clients)
         self.times.update(clients)
         weights = {**model.shared, **of_one(model.personal)}
-        fresh = training.optimiser.init(learned(model.network, stacked(weights, 1)), 1)
+        fresh = training.optimiser.init(learned(model.network, broadcast_weights(weights, 1)), 1)
         if not fresh:
             return None
         start = {name: tensor[0] for name, tensor in fresh.items()}
         section = f"{OPTIMISER}{number}.{_shapes(start)}"
-        return Private(section, {**self.before.get(section, {}), **self.after.get(section, {})}, start)
+        return ClientStateRefs(section, {**self.before.get(section, {}), **self.after.get(section, {})}, start)
 
     def remember(self, section: str, updates: Sequence[Update]) -> None:
         """The hashes of what clients kept after a training."""
@@ -67,7 +67,7 @@ class KeptOptimisers:
         for client in clients:
             del self.times[client]
 
-    def into(self, state: State) -> State:
+    def into(self, state: ServerState) -> ServerState:
         """The state with them; what was kept of other shapes, and is of no use any more, is forgotten."""
         if not self.before and not self.after:
             return state
@@ -78,9 +78,9 @@ class KeptOptimisers:
         return replace(state, private={**page, **others, **kept})
 
 
-def kept_optimisers(state: State) -> KeptOptimisers:
+def client_optimizer_states(state: ServerState) -> ClientOptimizerStates:
     """Those that the state knows of."""
-    return KeptOptimisers({name: refs for name, refs in state.private.items() if _SECTION.fullmatch(name)})
+    return ClientOptimizerStates({name: refs for name, refs in state.private.items() if _SECTION.fullmatch(name)})
 
 
 def _training_of(section: str) -> str:

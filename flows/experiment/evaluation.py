@@ -4,14 +4,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from flows.experiment.comparison.paired_runs import by_own_law
+from flows.experiment.comparison.paired_runs import by_prior_shift
 from flows.experiment.project import Project
 from flows.experiment.run.round_record import by_client_of, means_of, metrics_of
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import Round, Tally
+from flows.methods.context import RoundContext, RoundCost
 from models.model import Model
-from models.state import State
+from models.state import ServerState
 from silos.cohort import Silos
 from tasks.evaluation.evaluate import evaluate
 from tasks.messages import Scores
@@ -22,7 +22,7 @@ from tasks.uncertainty_check import uncertainty_check
 SPLITS = ("validation", "test")
 
 
-def scored_model(page: Method, silos: Silos, state: State, round: Round) -> Model:
+def scored_model(page: Method, silos: Silos, state: ServerState, round: RoundContext) -> Model:
     """The model of every client, of all roles, that has one; also of those that did not take part, or are not scored.
 
     The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
@@ -37,22 +37,22 @@ def for_scored(project: Project, page: Method, model: Model) -> Model:
     return model.select(page.silos_with_a_model(project.scored).clients)
 
 
-def scores_of_others(project: Project, page: Method, state: State, round: Round) -> dict[str, float]:
+def scores_of_others(project: Project, page: Method, state: ServerState, round: RoundContext) -> dict[str, float]:
     """Metrics of what else a page answers with, each under its name: `own/accuracy/mean`."""
     metrics: dict[str, float] = {}
-    for name, model in page.other_answers(state, _of_everybody(page, project.silos, round)).items():
+    for name, model in page.other_models(state, _of_everybody(page, project.silos, round)).items():
         scored = by_client(scores_of(project, for_scored(project, page, model), round), project.quantity)
         metrics |= {f"{name}/{k}": v for k, v in metrics_of(scored, project.silos, project.quantity).items()}
     return metrics
 
 
-def _of_everybody(page: Method, silos: Silos, round: Round) -> Round:
+def _of_everybody(page: Method, silos: Silos, round: RoundContext) -> RoundContext:
     silos = page.silos_with_a_model(silos)
-    problem, tally = replace(round.problem, silos=silos), Tally(round.tally.seconds)
+    problem, tally = replace(round.problem, silos=silos), RoundCost(round.tally.seconds)
     return replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally, validation=None)
 
 
-def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool = False) -> list[Scores]:
+def scores_of(project: Project, model: Model, round: RoundContext, keep_outcomes: bool = False) -> list[Scores]:
     """Every client of the model is scored; one model on common rows is scored once and counts for every client."""
     silos = project.silos.select(model.clients)
     once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
@@ -69,7 +69,7 @@ def scores_of(project: Project, model: Model, round: Round, keep_outcomes: bool 
     return scores
 
 
-def doubts_of(project: Project, model: Model, round: Round) -> dict[str, dict[str, float]]:
+def doubts_of(project: Project, model: Model, round: RoundContext) -> dict[str, dict[str, float]]:
     """client to what uncertainty_check finds on its test rows; nothing of a regression, or without test rows."""
     if project.quantity.outcome != "correct":
         return {}
@@ -88,7 +88,7 @@ def doubts_of(project: Project, model: Model, round: Round) -> dict[str, dict[st
 
 
 def last_scores(
-    project: Project, model: Model, round: Round, folder: RunFolder
+    project: Project, model: Model, round: RoundContext, folder: RunFolder
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """A run's metrics, and the doubts of each client; every client keeps its outcomes, whose hashes are in the folder."""
     silos, quantity = project.scored, project.quantity
@@ -99,12 +99,12 @@ def last_scores(
     return {**metrics, f"{quantity.name}/by_client": by_client_of(table, silos, quantity)}, doubts
 
 
-def _by_own_law(project: Project, scores: list[Scores], round: Round) -> dict[str, float]:
+def _by_own_law(project: Project, scores: list[Scores], round: RoundContext) -> dict[str, float]:
     """Of a classification on common test rows the mean over federated clients as each one's classes count; else nothing."""
     refs = {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
     silos = project.scored.federated()
     silos = silos.select([client for client in silos.clients if client in refs])
     if not silos.common("test") or project.quantity.outcome != "correct":
         return {}
-    values = by_own_law(round.runner, silos, (round.private, refs)).values()
+    values = by_prior_shift(round.runner, silos, (round.private, refs)).values()
     return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}

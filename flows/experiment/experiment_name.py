@@ -18,7 +18,7 @@ _OURS = {
 }
 
 
-def free_name(project: Project, name: str) -> str:
+def unused_name(project: Project, name: str) -> str:
     """The name; UserError if it is no plain one, or another's, here or in an MLflow that answers."""
     plain(name, "--name")
     if name in _OURS or UNNAMED.fullmatch(name):

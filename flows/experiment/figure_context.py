@@ -7,32 +7,32 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import Round
-from models.metrics.task_metrics import Quantity
+from flows.methods.context import RoundContext
+from models.metrics.task_metrics import TaskMetrics
 from models.model import Model
 from silos.cohort import Silos
 from silos.io.atomic_io import write_bytes
 
 
 @dataclass(frozen=True)
-class Scene:
+class FigureContext:
     """What a picture may show: the model that is reported, its clients, and what the journal has of the rounds."""
 
     folder: Path
     model: Model
     silos: Silos
-    round: Round
+    round: RoundContext
     records: list[dict[str, Any]]
     journal: Callable[[], Iterable[dict[str, Any]]]  # the same with a row a client told of, one in memory at a time
-    quantity: Quantity
+    quantity: TaskMetrics
     personal: bool  # whether params let what is a client's own be seen (tracking.personal_models)
 
 
-Picture = Callable[[Scene], Path | None]
+FigureWriter = Callable[[FigureContext], Path | None]
 """Draws a file into the scene's folder; None where there is nothing to see."""
 
 
-def drawn(pictures: Sequence[Picture], scene: Scene) -> tuple[Path, ...]:
+def draw_figures(pictures: Sequence[FigureWriter], scene: FigureContext) -> tuple[Path, ...]:
     """Their files in the scene's folder, which is the run's; each is drawn in an empty one.
 
     ValueError for what is no file there, since all of it goes to MLflow, and for one that is called as a file of the run's
@@ -42,7 +42,7 @@ def drawn(pictures: Sequence[Picture], scene: Scene) -> tuple[Path, ...]:
     return tuple(path for path in found if path is not None)
 
 
-def _drawn(picture: Picture, scene: Scene) -> Path | None:
+def _drawn(picture: FigureWriter, scene: FigureContext) -> Path | None:
     with TemporaryDirectory() as folder:
         path = picture(replace(scene, folder=Path(folder)))
         if path is None:

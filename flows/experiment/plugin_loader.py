@@ -82,7 +82,7 @@ def _entries(file: str, digest: str) -> tuple[Entry, ...]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with refused(name), contextlib.redirect_stdout(sys.stderr), collected(file, name) as found:
+        with user_code_errors(name), contextlib.redirect_stdout(sys.stderr), collected(file, name) as found:
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -93,7 +93,7 @@ def _entries(file: str, digest: str) -> tuple[Entry, ...]:
 
 
 @contextmanager
-def refused(module: str) -> Iterator[None]:
+def user_code_errors(module: str) -> Iterator[None]:
     """Around what runs code of this module: an error in it is a sentence if the module is a user's own page."""
     try:
         yield
@@ -107,7 +107,7 @@ def refused(module: str) -> Iterator[None]:
         raise UserError(f"{path}{f', line {line}' if line else ''}: {said}; mend the page.") from error
 
 
-def error_of_plugin(error: BaseException, method: str, files: Mapping[str, str], page: str = "") -> MethodError | None:
+def plugin_error(error: BaseException, method: str, files: Mapping[str, str], page: str = "") -> MethodError | None:
     """Say which plugin file raised an error in a run's rounds; None if none did.
 
     `files` are the paths of the plugin files and their names for people. `page` is the path of the file that has the

@@ -30,7 +30,7 @@ class Logged:
 so_far = Logged()
 
 
-def called(name: str) -> str:
+def name_flow_run(name: str) -> str:
     """Gives the flow run this name, which says what it does, and answers it."""
     if flow_run.id:
         with tolerated(), get_client(sync_client=True) as client:
@@ -38,7 +38,7 @@ def called(name: str) -> str:
     return name
 
 
-def logged(line: str) -> None:
+def log_artifact(line: str) -> None:
     """A line in the flow run's log; sent in the background, some seconds' lines together."""
     if flow_run.id:
         begun = time.perf_counter()

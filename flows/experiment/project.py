@@ -20,15 +20,15 @@ from flows.config.params_schema import Params
 from flows.console import progress
 from flows.experiment.plugin_loader import Plugins, load
 from flows.plugins import FIGURES
-from models.metrics.task_metrics import QUANTITIES, Quantity
-from silos.client_store import PrivateStore
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.io import locks
 from silos.io.atomic_io import write_bytes
 from silos.registry import Registered, bound
 from silos.sources.source_registry import contents
-from silos.standardizer import AS_THEY_ARE, Scaling
+from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.partition_store import Manifest, write
 from silos.versioning import dvc_files, history
 from silos.versioning.data_swap import recover
@@ -36,7 +36,7 @@ from silos.versioning.hashing import code_digest, file_digest, file_hashes, list
 from tasks.tracking.json_io import ANEW, read_json, write_json
 
 if TYPE_CHECKING:
-    from flows.methods.context import Problem
+    from flows.methods.context import TrainingSetup
     from flows.methods.samplers.client_sampler import Sampler
     from tasks.execution.worker_pools import Workers
 
@@ -89,7 +89,7 @@ class Project:
     params: Params
     derived: bool = False
     scratch: Path | None = None
-    scaling: Scaling = AS_THEY_ARE
+    scaling: Standardization = NO_STANDARDIZATION
     file: ParamsFile | None = field(default=None, repr=False)
     _checked: _Checked = field(default_factory=_Checked, repr=False, compare=False)
 
@@ -216,12 +216,12 @@ class Project:
 
         They are drawn by the data's seed, so the same for every method and seed.
         """
-        from flows.methods.samplers.sampling_keys import scored
+        from flows.methods.samplers.sampling_keys import evaluation_clients
 
         wanted = self.params.evaluation.clients
         if wanted == "all":
             return self.silos
-        return self.once("scored", lambda: scored(self.silos, wanted, self.params.data.seed))
+        return self.once("scored", lambda: evaluation_clients(self.silos, wanted, self.params.data.seed))
 
     def _verified(self) -> Silos:
         """Check the data once for all projects that share them, whatever else they differ in."""
@@ -233,11 +233,11 @@ class Project:
 
     def _recorded(self) -> Silos:
         name = self.params.data.name
-        with locks.looking(_locks(self.root), _say):
+        with locks.wait_for_writer(_locks(self.root), _say):
             recover(self.root)
             hashes = dvc_files.verify(self.root, name, self.root / "runs" / "hashes.json")
-            silos = Silos.open(self.root / "data" / name, str(dvc_files.recorded(self.root)), hashes)
-        dvc_files.matches(silos.manifest, self.params.data)
+            silos = Silos.open(self.root / "data" / name, str(dvc_files.recorded_version(self.root)), hashes)
+        dvc_files.must_match_params(silos.manifest, self.params.data)
         return silos
 
     def same_rows(self, one: str, other: str) -> bool:
@@ -247,7 +247,7 @@ class Project:
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
         """data/ stays as it is meanwhile: who would change it is told that `name` works on it. May be nested."""
-        lock = nullcontext() if self.derived else locks.working(_locks(self.root), name, _say)
+        lock = nullcontext() if self.derived else locks.read_lock(_locks(self.root), name, _say)
         with lock, self._checked.locked():
             yield
 
@@ -264,7 +264,7 @@ class Project:
         folder = self.root / "cache" / "partitions" / hashlib.sha256(described.encode()).hexdigest()[:16]
         record = folder.with_name(f"{folder.name}.version")
         name = f"the making of {folder.relative_to(self.root)}"
-        with locks.changing(folder.with_name(f"{folder.name}.lock"), name, _say):
+        with locks.write_lock(folder.with_name(f"{folder.name}.lock"), name, _say):
             hashes = file_hashes(folder, None)
             if not record.is_file() or record.read_text() != listing_digest(hashes):
                 write(folder, data, self.root)
@@ -284,34 +284,34 @@ class Project:
         where = self.params.runner
         return open_workers(where.kind, where.workers, where.address, _say)
 
-    def problem(self, seed: int) -> "Problem":
+    def problem(self, seed: int) -> "TrainingSetup":
         """What every method of a seed is given."""
-        from flows.experiment.training_setup import problem
+        from flows.experiment.training_setup import training_setup
 
-        return problem(self.params, self.silos, self.device, seed, self.root)
+        return training_setup(self.params, self.silos, self.device, seed, self.root)
 
     @property
     def sampler(self) -> "Sampler":
         """Who is called in a round, as params say."""
-        from flows.experiment.training_setup import sampler
+        from flows.experiment.training_setup import client_sampler
 
-        return sampler(self.params.clients)
+        return client_sampler(self.params.clients)
 
     @property
-    def quantity(self) -> Quantity:
+    def quantity(self) -> TaskMetrics:
         """What runs are judged by; `problem` has checked that objective and data are of one task."""
         regression = self.params.training.objective.kind == "squared_error"
-        quantity = QUANTITIES["regression" if regression else "classification"]
+        quantity = TASK_METRICS["regression" if regression else "classification"]
         return quantity.with_metrics([metric.kind for metric in self.params.evaluation.metrics])
 
-    def private(self, folder: Path) -> PrivateStore:
+    def private(self, folder: Path) -> ClientStore:
         """Where clients keep what is theirs in this run: beside the rows, outside of data/, which is versioned."""
-        return PrivateStore(str(self._own / folder.relative_to(self.runs)))
+        return ClientStore(str(self._own / folder.relative_to(self.runs)))
 
     @property
-    def ledgers(self) -> PrivateStore:
+    def ledgers(self) -> ClientStore:
         """Where clients remember what they told in all runs; of a sweep's partitions each has clients of its own."""
-        return PrivateStore(str(self._own / ".partitions" / self.silos.version if self.derived else self._own))
+        return ClientStore(str(self._own / ".partitions" / self.silos.version if self.derived else self._own))
 
     @property
     def _own(self) -> Path:
@@ -334,9 +334,9 @@ _shared: ContextVar[Project | None] = ContextVar("shared", default=None)
 
 
 @contextmanager
-def changing(root: Path, name: str) -> Iterator[None]:
+def exclusive_data_access(root: Path, name: str) -> Iterator[None]:
     """Nobody works on data/ of this project meanwhile; UserError, with its name, where somebody does."""
-    with locks.changing(_locks(root), name, _say):
+    with locks.write_lock(_locks(root), name, _say):
         recover(root)
         yield
 
@@ -372,9 +372,9 @@ def experiment(project: Project, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def thrown_away(folder: Path) -> Iterator[Path]:
+def scratch_dir(folder: Path) -> Iterator[Path]:
     """The folder, empty, gone afterwards; a killed process leaves it until the next one comes. UserError beside another."""
-    with locks.alone(folder):
+    with locks.exclusive_lock(folder):
         try:
             _empty(folder)
             yield folder

@@ -7,18 +7,18 @@ from functools import partial
 from typing import Any
 
 from flows.config.params_schema import EvaluationParams
-from flows.console.interruption import heed
+from flows.console.interruption import raise_if_interrupted
 from flows.experiment.callbacks.callback import Callback, PlayedRound, UserCallback
 from flows.experiment.callbacks.report_run import FinalEvaluation, MLflowTracking, Progress, ResultFile, RunNotes
 from flows.experiment.callbacks.save_rounds import ClientStateCleanup, MemoryUse, RoundSaver
 from flows.experiment.callbacks.score_rounds import BestModel, EarlyStopping, Evaluation, StandardizerTraffic
-from flows.experiment.client_optimizer_state import kept_optimisers
+from flows.experiment.client_optimizer_state import client_optimizer_states
 from flows.experiment.run.run_context import RunContext
 from flows.methods.base import Method
-from flows.methods.context import Round
-from flows.methods.round_report import Report
-from flows.methods.samplers.client_sampler import called
-from models.state import State
+from flows.methods.context import RoundContext
+from flows.methods.round_report import RoundReport
+from flows.methods.samplers.client_sampler import sample_clients
+from models.state import ServerState
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Trainer:
         try:
             self._call("before_training")
             while not self.run.ended_by:
-                heed()
+                raise_if_interrupted()
                 self._call("after_round", self.play_round())
             self._call("after_training")
             self._call("on_end")
@@ -58,10 +58,10 @@ class Trainer:
         """Play the next round with sampled clients, and move the run's state, number and sampler memory on."""
         began, run, sampler = time.perf_counter(), self.run, self.run.sampler
         number = run.number + 1
-        sampled = called(sampler, run.problem, number, run.memory)
+        sampled = sample_clients(sampler, run.problem, number, run.memory)
         round = run.round(number, sampled, f"round {number}")
         round = replace(round, validation={} if sampler.asks_validation else None)
-        run.state, report = play(run.method, run.state, round)
+        run.state, report = play_method_round(run.method, run.state, round)
         run.number = number
         if round.clients:
             run.memory = sampler.remember(run.memory, round, report)
@@ -113,15 +113,15 @@ def default_callbacks(params: EvaluationParams, extra: Sequence[UserCallback] = 
     ]
 
 
-def play(method: Method, state: State, round: Round) -> tuple[State, Report]:
+def play_method_round(method: Method, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
     """Run the method's round: first for the clients that leave for good, then for those that take part.
 
     Client optimizers that are kept continue from where the state has them, and are written back into it.
     """
-    round, report = replace(round, optimisers=kept_optimisers(state)), Report()
+    round, report = replace(round, optimisers=client_optimizer_states(state)), RoundReport()
     if round.leaving:
         state, report = method.leave(state, replace(round, clients=round.leaving, dropped=()))
     if round.clients:
-        state, of_round = method.one_round(state, round)
+        state, of_round = method.run_round(state, round)
         report = report.beside(of_round)
     return round.optimisers.into(state), report

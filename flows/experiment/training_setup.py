@@ -16,8 +16,8 @@ from torch import Tensor
 from flows.config.clients_params import SAMPLERS, ClientsParams, OwnSampler
 from flows.config.params_schema import FocalParams, Params, layers_of
 from flows.config.plugin_params import OwnNetwork
-from flows.experiment.plugin_loader import refused
-from flows.methods.context import Problem
+from flows.experiment.plugin_loader import user_code_errors
+from flows.methods.context import TrainingSetup
 from flows.methods.samplers.client_sampler import OwnDrawing, Sampler
 from flows.methods.samplers.sampling_keys import validation_rows
 from models.networks.deep_ensemble import DeepEnsemble
@@ -25,7 +25,7 @@ from models.networks.registry import Network, build, kind_of, size
 from models.networks.torch_module import ModuleRefusedError, wrapped
 from models.networks.vision.pretrained import Pretrained
 from models.training import objectives, optimizers
-from models.training.autotune import pick
+from models.training.autotune import pick_kernel
 from models.training.engine import Training
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
@@ -38,7 +38,7 @@ from silos.storage.manifest import Manifest
 from tasks.messages import LEAST_ROWS
 
 
-def started(network: Pretrained, path: Path) -> Pretrained:
+def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
     """The network that starts from this file, known by its SHA-256; UserError if it is not there or holds something else.
 
     torch opens it as tensors only: a file that would run code is refused. Nothing is downloaded.
@@ -77,7 +77,7 @@ _OBJECTIVES: Mapping[str, Any] = {
 }
 
 
-def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) -> Problem:
+def training_setup(params: Params, silos: Silos, device: str, seed: int, root: Path) -> TrainingSetup:
     """The federated silos, the network for their rows, and how it trains; UserError for what does not fit together.
 
     `root` is the project's folder, in which files are named.
@@ -92,14 +92,14 @@ def problem(params: Params, silos: Silos, device: str, seed: int, root: Path) ->
     _improving(params, federated)
     try:
         network = _network(params, manifest, root)
-        kernel = pick(network, params.training.batch, device, engine.kind, engine.stack)
+        kernel = pick_kernel(network, params.training.batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
     _fits(params, network, min(kernel.stack, len(federated.clients)), device)
-    return Problem(federated, network, _training(params, kernel.kind), seed, kernel.stack)
+    return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack)
 
 
-def sampler(params: ClientsParams) -> Sampler:
+def client_sampler(params: ClientsParams) -> Sampler:
     """Who is called in a round, as params say."""
     shared = {name: getattr(params, name) for name in ("fraction", "dropout", "join", "leave")}
     own = params.sampling
@@ -125,7 +125,7 @@ def _network(params: Params, manifest: Manifest, root: Path) -> Network:
     path = options.pop("pretrained", None)
     network = build(params.model.kind, manifest.shape, len(manifest.classes) or 1, options)
     if path is not None:
-        network = started(cast(Pretrained, network), root / Path(path).expanduser())
+        network = load_pretrained(cast(Pretrained, network), root / Path(path).expanduser())
     return DeepEnsemble(network, params.model.members) if params.model.members > 1 else network
 
 
@@ -133,7 +133,7 @@ def own_network(params: OwnNetwork, shape: Sequence[int], outputs: int) -> Netwo
     """A plugin's network for rows of this shape: a Network as it is, a module of torch wrapped; UserError if neither."""
     target = params.entry.target
     options = options_of(params)
-    with refused(params.entry.module):
+    with user_code_errors(params.entry.module):
         if isinstance(target, type) and issubclass(target, Network):
             return target.for_rows(shape, outputs, **options)
         try:
@@ -270,7 +270,7 @@ def _improving(params: Params, silos: Silos) -> None:
 def _training(params: Params, engine: Kind) -> Training:
     training = params.training
     options = training.optimiser.model_dump(exclude={"kind", "state"})
-    optimiser: optimizers.Optimiser
+    optimiser: optimizers.Optimizer
     if training.optimiser.kind == "sgd":
         optimiser = optimizers.SGD(**options)
     else:

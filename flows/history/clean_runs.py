@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from flows.history.find_runs import Found, found
+from flows.history.find_runs import FoundRuns, find_experiment
 from flows.history.list_runs import unfinished
 from silos.errors import UserError
-from silos.io.locks import alone, is_held, workers
+from silos.io.locks import exclusive_lock, is_held, workers
 from tasks.tracking.mlflow_logging.connection import connect, own_store
 
 
@@ -74,12 +74,12 @@ class Leftover:
 
 def leftovers(root: Path) -> list[Leftover]:
     """Every kind that has something, in a fixed order."""
-    sets = found(root / "runs")
+    sets = find_experiment(root / "runs")
     kinds = (_unfinished, _private_of_gone_runs, _artifacts, _cache, _prefect, _logs)
     return [one for kind in kinds if (one := kind(root, sets)).places]
 
 
-def _unfinished(root: Path, sets: list[Found]) -> Leftover:
+def _unfinished(root: Path, sets: list[FoundRuns]) -> Leftover:
     """Of a comparison its unfinished runs alone: it goes on, and trains these anew."""
     busy = workers(root / "runs" / "locks")
     places: list[Path] = []
@@ -96,14 +96,14 @@ def _unfinished(root: Path, sets: list[Found]) -> Leftover:
     return Leftover("unfinished runs", "the rounds that they made; --resume begins them anew", tuple(places), of)
 
 
-def _private_of_gone_runs(root: Path, sets: list[Found]) -> Leftover:
+def _private_of_gone_runs(root: Path, sets: list[FoundRuns]) -> Leftover:
     """A run's folder was deleted; nobody can open what its clients kept."""
     there = [place for place in (root / "private").glob("*/[!.]*/[!.]*") if place.is_dir()]
     gone = [place for place in there if not (root / "runs" / place.parent.name / place.name).is_dir()]
     return Leftover("private/ of runs that are gone", "nothing that can be opened", tuple(gone))
 
 
-def _artifacts(root: Path, sets: list[Found]) -> Leftover:
+def _artifacts(root: Path, sets: list[FoundRuns]) -> Leftover:
     """Only of the store of this folder: what another keeps is not ours."""
     pass  # which takes seconds, where there are any
 
@@ -111,19 +111,19 @@ def _artifacts(root: Path, sets: list[Found]) -> Leftover:
     return Leftover("artifacts of runs deleted in MLflow", lost, tuple(artifacts_of_deleted_runs(root)))
 
 
-def _cache(root: Path, sets: list[Found]) -> Leftover:
+def _cache(root: Path, sets: list[FoundRuns]) -> Leftover:
     at_work = any(one.kind == "reproduce" and unfinished(one) for one in sets) or is_held(root / "cache" / "estimate")
     places = () if at_work else _there(root, "cache/*")
     return Leftover("cache/", "time: the next `siloflow reproduce` makes its partitions anew", places)
 
 
-def _prefect(root: Path, sets: list[Found]) -> Leftover:
+def _prefect(root: Path, sets: list[FoundRuns]) -> Leftover:
     places = _there(root, ".prefect/prefect.db*")
     lost = "flow and task runs on Prefect's page"
     return Leftover("Prefect's database", lost, () if open_elsewhere(places) else places)
 
 
-def _logs(root: Path, sets: list[Found]) -> Leftover:
+def _logs(root: Path, sets: list[FoundRuns]) -> Leftover:
     places = tuple(place for log in (".prefect/*.log", "runs/*.log") for place in _there(root, log))
     return Leftover("logs", "what servers said", () if open_elsewhere(places) else places)
 
@@ -136,7 +136,7 @@ def _files(place: Path) -> Iterator[Path]:
     return (file for file in place.rglob("*") if not file.is_dir()) if place.is_dir() else iter([place])
 
 
-def clean(root: Path, agreed: Callable[[Leftover], bool]) -> dict[str, Any]:
+def clean_runs(root: Path, agreed: Callable[[Leftover], bool]) -> dict[str, Any]:
     """What there is, and what of it is gone, as plain JSON; `agreed` is asked for each kind."""
     lines = []
     for one in leftovers(root):
@@ -154,7 +154,7 @@ def _thrown(one: Leftover, place: Path) -> bool:
     if place.is_file() and open_elsewhere([place]):
         return False
     try:
-        with alone(run) if run is not None and run.is_dir() else nullcontext():
+        with exclusive_lock(run) if run is not None and run.is_dir() else nullcontext():
             if run is not None and (run / "result.json").is_file():
                 return False
             shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)

@@ -4,13 +4,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from flows.config.load_config import differences
-from flows.experiment.comparison.paired_runs import compared, difference_record
+from flows.config.load_config import param_differences
+from flows.experiment.comparison.paired_runs import compare_pairs, difference_record
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.history.load_result import again
-from models.metrics.task_metrics import QUANTITIES, Quantity
-from silos.client_store import PrivateStore
+from flows.history.load_result import load_result
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.runner import PlainRunner
 from tasks.tracking.json_io import ANEW, read_json
@@ -19,7 +19,7 @@ Runs = dict[int, Path]
 """seed to the folder of a run."""
 
 
-def beside(project: Project, first: str, second: str) -> dict[str, Any]:
+def compare_results(project: Project, first: str, second: str) -> dict[str, Any]:
     """As plain JSON; UserError for what is no finished comparison, and for comparisons of two tasks."""
     sides = [_comparison(project, name) for name in (first, second)]
     names = [side["experiment"] for side in sides]
@@ -29,7 +29,7 @@ def beside(project: Project, first: str, second: str) -> dict[str, Any]:
         raise UserError(
             f"{names[0]} is a {sides[0]['task']} and {names[1]} a {sides[1]['task']}; they share no number."
         )
-    quantity = QUANTITIES[sides[0]["task"]]
+    quantity = TASK_METRICS[sides[0]["task"]]
     of = [{row["method"]: row for row in side["table"]} for side in sides]
     both = [method for method in of[0] if method in of[1]]
     runs = {method: [_runs(project, side, method) for side in sides] for method in both}
@@ -47,7 +47,7 @@ def beside(project: Project, first: str, second: str) -> dict[str, Any]:
 
 
 def _comparison(project: Project, name: str) -> dict[str, Any]:
-    answer, printer = again(project, name)
+    answer, printer = load_result(project, name)
     if printer != "compare":
         raise UserError(f"{name} is a run; name two comparisons.")
     return answer
@@ -74,7 +74,9 @@ def _other_rows(project: Project, sides: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _paired(project: Project, method: str, both: list[Runs], reason: str | None, quantity: Quantity) -> dict[str, Any]:
+def _paired(
+    project: Project, method: str, both: list[Runs], reason: str | None, quantity: TaskMetrics
+) -> dict[str, Any]:
     """Second less first on the same seeds and rows, or why there is no such number."""
     first, second = both
     seeds = sorted(first.keys() & second.keys())
@@ -87,7 +89,7 @@ def _paired(project: Project, method: str, both: list[Runs], reason: str | None,
     silos = project.silos.federated()
     scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in kept]
     there = silos.select(sorted(scored[0] & scored[1], key=silos.index))
-    difference = compared(PlainRunner(), there, kept[0], kept[1], quantity) if there.clients else None
+    difference = compare_pairs(PlainRunner(), there, kept[0], kept[1], quantity) if there.clients else None
     if difference is None:
         return {**record, "why_not": "the data have no test rows"}
     record |= difference_record("second", "first", difference, quantity)
@@ -96,10 +98,10 @@ def _paired(project: Project, method: str, both: list[Runs], reason: str | None,
     return record
 
 
-def _private(project: Project, run: Path) -> PrivateStore:
+def _private(project: Project, run: Path) -> ClientStore:
     """Where the clients of a run keep what is theirs, whatever the data are called in params.yaml today."""
     place = project.root / "private" / str(_known(run)["params"]["data"]["name"])
-    return PrivateStore(str(place / run.relative_to(project.runs)))
+    return ClientStore(str(place / run.relative_to(project.runs)))
 
 
 def _params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
@@ -107,7 +109,7 @@ def _params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
     methods: dict[str, list[str]] = defaultdict(list)
     for method, (first, second) in runs.items():
         old, new = (_known(of[min(of)])["params"] for of in (first, second))
-        for line in differences(old, new):
+        for line in param_differences(old, new):
             methods[line].append(method)
     return [{"difference": line, "methods": of} for line, of in methods.items()]
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.config.validation_errors import nearest
+from flows.config.validation_errors import nearest_hint
 from silos.errors import UserError, shown
 from tasks.tracking.json_io import read_json
 
@@ -13,7 +13,7 @@ _KINDS = ("run", "compare", "reproduce")
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRuns:
     """A set of runs: its folder and what its first command wrote of it."""
 
     folder: Path
@@ -41,19 +41,19 @@ class Found:
         return sorted(begun, key=lambda folder: (begun[folder], folder.name))
 
 
-def found(runs: Path) -> list[Found]:
+def find_experiment(runs: Path) -> list[FoundRuns]:
     """All sets in this folder, the newest first; UserError where one's record is damaged. A diagnosis has no runs."""
     sets = []
     for path in sorted(runs.glob("*/experiment.json")):
         about = read_json(path, "bring it back from a copy, or delete its folder", ("kind",))
         if about["kind"] in _KINDS:
-            sets.append(Found(path.parent, about))
+            sets.append(FoundRuns(path.parent, about))
     return sorted(sets, key=lambda one: (one.started, one.name), reverse=True)
 
 
-def find(runs: Path, name: str, kind: str | None = None) -> Found:
+def find_runs(runs: Path, name: str, kind: str | None = None) -> FoundRuns:
     """The one of this name, or whose name alone begins so; UserError with the nearest, or with those that it may be."""
-    sets = [one for one in found(runs) if kind in (None, one.kind)]
+    sets = [one for one in find_experiment(runs) if kind in (None, one.kind)]
     fits = [one for one in sets if one.name == name] or [one for one in sets if name and one.name.startswith(name)]
     if len(fits) == 1:
         return fits[0]
@@ -62,5 +62,9 @@ def find(runs: Path, name: str, kind: str | None = None) -> Found:
         names = ", ".join(one.name for one in fits[:5]) + (" …" if len(fits) > 5 else "")
         raise UserError(f"{shown(repr(name))} is the beginning of {len(fits)}: {names}; type more of it.")
     newest = [one.name for one in sets]
-    hint = nearest(name, newest) if len(newest) <= 5 else nearest(name, newest, "; `siloflow results` lists them.")
+    hint = (
+        nearest_hint(name, newest)
+        if len(newest) <= 5
+        else nearest_hint(name, newest, "; `siloflow results` lists them.")
+    )
     raise UserError(f"there is no {what} {shown(repr(name))} in runs/{hint}")

@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from flows.history.find_runs import Found, found
-from models.metrics.task_metrics import QUANTITIES
+from flows.history.find_runs import FoundRuns, find_experiment
+from models.metrics.task_metrics import TASK_METRICS
 from silos.io.locks import is_held
 from tasks.tracking.json_io import read_json
 
 
-def listed(root: Path) -> dict[str, Any]:
+def list_runs(root: Path) -> dict[str, Any]:
     """Newest first, as plain JSON."""
-    return {"results": [_line(one) for one in found(root / "runs")]}
+    return {"results": [_line(one) for one in find_experiment(root / "runs")]}
 
 
-def unfinished(one: Found) -> str:
+def unfinished(one: FoundRuns) -> str:
     """What of a set is not done yet, as a state: `at work`, `3 of 9 runs`, `round 12`; empty where all is."""
     if one.kind == "reproduce":
         return "at work" if _at_work(one) else ""  # what of a table is recorded is `siloflow reproduce`'s to say
@@ -30,7 +30,7 @@ def unfinished(one: Found) -> str:
     return f"round {max((_rounds(run) for run in one.runs), default=0)}"
 
 
-def _line(one: Found) -> dict[str, Any]:
+def _line(one: FoundRuns) -> dict[str, Any]:
     answer, state = _answer(one), unfinished(one)
     failed = len(answer.get("failed", [])) if answer else 0
     return {
@@ -44,7 +44,7 @@ def _line(one: Found) -> dict[str, Any]:
     }
 
 
-def _answer(one: Found) -> dict[str, Any] | None:
+def _answer(one: FoundRuns) -> dict[str, Any] | None:
     """What a finished set answered; None of one that is not finished, and of a sweep."""
     if one.kind == "compare":
         answer: dict[str, Any] | None = read_json(one.folder / "comparison.json")
@@ -53,7 +53,7 @@ def _answer(one: Found) -> dict[str, Any] | None:
     return results[-1] if results and results[-1] else None
 
 
-def _what(one: Found) -> str:
+def _what(one: FoundRuns) -> str:
     """`fedavg, ifca; seeds 0, 1, 2`."""
     if one.kind == "reproduce":
         return str(one.about.get("about", "")).partition(". ")[0]
@@ -64,7 +64,7 @@ def _what(one: Found) -> str:
 
 def _headline(answer: dict[str, Any]) -> str | None:
     """`accuracy 0.912` of a run; of a comparison its best method's too."""
-    quantity = QUANTITIES[answer["task"]]
+    quantity = TASK_METRICS[answer["task"]]
     if "table" not in answer:
         return quantity.said(answer["metrics"])
     rows = [row for row in answer["table"] if row.get(quantity.headline) is not None]
@@ -72,7 +72,7 @@ def _headline(answer: dict[str, Any]) -> str | None:
     return None if best is None else f"{best['method']} {quantity.number(best[quantity.headline])}"
 
 
-def _at_work(one: Found) -> bool:
+def _at_work(one: FoundRuns) -> bool:
     return any(is_held(run) for run in one.runs)
 
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 from flows.experiment.project import Project
-from flows.history.find_runs import find
+from flows.history.find_runs import find_runs
 from flows.history.list_runs import unfinished
 from silos.errors import UserError
 from tasks.tracking.json_io import read_json
 
 
-def again(project: Project, name: str) -> tuple[dict[str, Any], str]:
+def load_result(project: Project, name: str) -> tuple[dict[str, Any], str]:
     """The answer, and the printer of the command that gave it first.
 
     UserError where there is no such set of runs, and where it is not finished: with the command that goes on.
@@ -17,7 +17,7 @@ def again(project: Project, name: str) -> tuple[dict[str, Any], str]:
     name = name.removeprefix("runs/").rstrip("/")  # as a shell completes it
     if "/" in name:
         return _of_run(project, name), "run"
-    one = find(project.runs, name)
+    one = find_runs(project.runs, name)
     if one.kind == "reproduce":
         raise UserError(
             f"{one.name} is a sweep of a published table, which `siloflow reproduce` prints from its records."

@@ -11,14 +11,14 @@ import torch
 from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
-from flows.methods.base import Method, Report
-from flows.methods.common.clusters import Tree, members, model_of_groups, together
-from flows.methods.context import Problem, Round
+from flows.methods.base import Method, RoundReport
+from flows.methods.common.clusters import Tree, members, model_of_groups, train_together
+from flows.methods.context import RoundContext, TrainingSetup
 from models.clustering import Linkage
 from models.model import Model
 from models.networks.registry import learned
 from models.prng import server_stream
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.clustering.bipartition import bipartition, lengths, nearer
@@ -33,29 +33,29 @@ class CFL(Method):
     tuned = axes(mean_share=(0.1, 0.4))
 
     mean_below: float | None = Field(
-        None, ge=0, le=limits.REAL, description="the paper's e1: the mean update is shorter; null: mean_share"
+        None, ge=0, le=limits.MAX_REAL, description="the paper's e1: the mean update is shorter; null: mean_share"
     )
     longest_above: float | None = Field(
-        None, ge=0, le=limits.REAL, description="the paper's e2: the longest update is longer; null: longest_share"
+        None, ge=0, le=limits.MAX_REAL, description="the paper's e2: the longest update is longer; null: longest_share"
     )
     mean_share: float = Field(
-        0.1, ge=0, le=limits.REAL, description="e1 as a share of the first round's longest update"
+        0.1, ge=0, le=limits.MAX_REAL, description="e1 as a share of the first round's longest update"
     )
     longest_share: float = Field(
-        0.2, ge=0, le=limits.REAL, description="e2 as a share of the first round's longest update"
+        0.2, ge=0, le=limits.MAX_REAL, description="e2 as a share of the first round's longest update"
     )
     after_round: int = Field(0, ge=0, le=limits.TIMES, description="rounds of FedAvg before the first split")
     separation: float = Field(0.0, ge=0, le=1, description="least gap of directions between parts, 0 to 1")
     linkage: Linkage = Field("single", description="how two parts are found: single is the paper's rule")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """One cluster, the root of the tree, with FedAvg's start."""
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
         nowhere = {name: torch.zeros_like(w) for name, w in learned(problem.network, start).items()}
         numbers: dict[str, Any] = {"parent": [None], "cluster": {}, "first": None}
-        return State({"weights": together([start]), "toward": together([nowhere])}, numbers)
+        return ServerState({"weights": train_together([start]), "toward": train_together([nowhere])}, numbers)
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg in every cluster, then the split of those that stand still while their clients do not."""
         tree, first = Tree.of(state), state.numbers["first"]
         updates: list[Update] = []
@@ -82,18 +82,18 @@ class CFL(Method):
             updates += sent
             norms |= length
             steps.append(step)
-        report = Report.of(updates)
+        report = RoundReport.of(updates)
         clusters = {c: float(tree.of_client(c)) for c in round.clients}
         numbers = {"clusters": float(tree.clusters), "update/mean": max(steps)}
         numbers |= {**report.numbers, "update/longest": max(norms.values())}
-        return tree.state(first=first), Report(numbers, {**report.rows, "cluster": clusters, "update": norms})
+        return tree.state(first=first), RoundReport(numbers, {**report.rows, "cluster": clusters, "update": norms})
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client has its cluster's weights; a fresh one has the root's, where it has not been asked."""
         cluster = state.numbers["cluster"]
         return model_of_groups(problem, state.tensors["weights"], {c: cluster.get(c, 0) for c in problem.silos.clients})
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A fresh client goes down the tree: it trains from the parent's weights and takes the part that it is like."""
         tree = Tree.of(state)
         cluster = {client: tree.of_client(client) for client in round.clients}
@@ -116,7 +116,7 @@ class CFL(Method):
         return mean < below and longest > above
 
 
-def _model(current: Weights, round: Round, clients: list[str]) -> Model:
+def _model(current: Weights, round: RoundContext, clients: list[str]) -> Model:
     return Model(round.problem.network, shared=current, clients=tuple(clients))
 
 

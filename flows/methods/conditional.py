@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from flows.experiment.comparison.search_space import axes
-from flows.methods.base import Method, Report
-from flows.methods.common.conditioning import Conditions, FewRows, Known, Source
+from flows.methods.base import Method, RoundReport
+from flows.methods.common.conditioning import Conditioning, FewRows, Source, StatisticsMatrix
 from flows.methods.common.gradient_round import gradient_round
 from flows.methods.common.network_checks import fitting
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.networks.registry import Network, kind_of
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from models.statistics.feature_vector import Statistic, make
 from models.statistics.spectrum import Loadings
 from silos import limits
@@ -71,16 +71,16 @@ class Conditional(Method):
             raise ValueError("names no statistic; one is {kind: covariance_xy}")
         return statistics
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """One draw of weights; nobody has described their rows yet."""
         network = fitting(self._network(problem), "method.conditional")
         weights = network.init(server_stream(problem.seed, 0, "init"))
-        return Known().within(State({"weights": weights}))
+        return StatisticsMatrix().within(ServerState({"weights": weights}))
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Who takes part for the first time computes its statistics; then a round of the arm."""
         problem = round.problem
-        before = Known.of(state)
+        before = StatisticsMatrix.of(state)
         known = self._conditions.ask(round, self._bare(state, problem), round.clients, before)
         state, model = known.within(state), self._model(state, problem, round.clients, known)
         if self.arm == "fedsgd":
@@ -92,23 +92,25 @@ class Conditional(Method):
             else:
                 updates = round.train(local_train, model)
             weights = round.once(aggregate, updates, state.tensors["weights"])
-            state, report = state.with_tensors(weights=weights), Report.of(updates)
+            state, report = state.with_tensors(weights=weights), RoundReport.of(updates)
         doubted = {"clients/undetermined": len(known.undetermined), "clients/unsteady": len(known.unsteady)}
-        return state, report.beside(Report(doubted, said=self._conditions.doubt(before, known)))
+        return state, report.beside(RoundReport(doubted, said=self._conditions.doubt(before, known)))
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The same weights for everybody, each with its own statistics; for clients that have computed them."""
-        known = Known.of(state)
+        known = StatisticsMatrix.of(state)
         there = [c for c in problem.silos.clients if c in known.refs or not self._conditions.private]
         return self._model(state, problem, there, known)
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A client that never took part computes its statistics now, from its training rows; it trains nothing."""
         problem = round.problem
-        known = self._conditions.ask(round, self._bare(state, problem), problem.silos.clients, Known.of(state))
+        known = self._conditions.ask(
+            round, self._bare(state, problem), problem.silos.clients, StatisticsMatrix.of(state)
+        )
         return self._model(state, problem, problem.silos.clients, known)
 
-    def reads(self) -> Conditions:
+    def reads(self) -> Conditioning:
         """The statistics, or what stands in their place."""
         return self._conditions
 
@@ -117,18 +119,20 @@ class Conditional(Method):
         return tuple(make(spec) for spec in self.statistics)
 
     @property
-    def _conditions(self) -> Conditions:
-        return Conditions(self._records, self.source, self.few_rows)
+    def _conditions(self) -> Conditioning:
+        return Conditioning(self._records, self.source, self.few_rows)
 
-    def _bare(self, state: State, problem: Problem) -> Model:
+    def _bare(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The weights alone, for tasks that need no context."""
         return Model(self._network(problem), shared=state.tensors["weights"], clients=problem.silos.clients)
 
-    def _model(self, state: State, problem: Problem, clients: Sequence[str], known: Known) -> Model:
+    def _model(
+        self, state: ServerState, problem: TrainingSetup, clients: Sequence[str], known: StatisticsMatrix
+    ) -> Model:
         context = self._conditions.context(problem.silos, clients, known, problem.seed)
         return replace(self._bare(state, problem), context=context, clients=tuple(clients))
 
-    def _network(self, problem: Problem) -> Network:
+    def _network(self, problem: TrainingSetup) -> Network:
         """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
         count, network = self._conditions.count(problem.silos), problem.network
         manifest = problem.silos.manifest

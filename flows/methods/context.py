@@ -9,23 +9,23 @@ from typing import Any
 
 from torch import Tensor
 
-from flows.experiment.client_optimizer_state import KeptOptimisers
+from flows.experiment.client_optimizer_state import ClientOptimizerStates
 from models.model import Model
 from models.networks.registry import Network
 from models.prng import client_streams, uniform
-from models.training.autotune import even
+from models.training.autotune import even_stack_size
 from models.training.engine import Training
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Silos, make_stacks
 from silos.errors import UserError
 from tasks.execution.runner import Runner
-from tasks.execution.scheduling import call, deal
+from tasks.execution.scheduling import assign_stacks, bind_arguments
 from tasks.execution.task_types import ClientStep, ServerStep
 from tasks.messages import Message, Update, check_few
 
 
 @dataclass(frozen=True)
-class Problem:
+class TrainingSetup:
     """What stays the same over all rounds of a run.
 
     `silos` are the clients that a model is asked for: in training the federated ones, in evaluation also fresh and unseen.
@@ -44,7 +44,7 @@ class Problem:
 
 
 @dataclass
-class Tally:
+class RoundCost:
     """What a round's tasks cost: seconds inside each task by name (the longest cohort counts), bytes, clients' steps."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -58,18 +58,18 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundContext:
     """One round: its number, the clients that take part, dropped out, or leave for good before it, and where tasks run."""
 
     number: int
-    problem: Problem
+    problem: TrainingSetup
     clients: tuple[str, ...]
     dropped: tuple[str, ...]
     runner: Runner
-    private: PrivateStore
+    private: ClientStore
     device: str = "cpu"
-    tally: Tally = field(default_factory=Tally)
-    optimisers: KeptOptimisers = field(default_factory=KeptOptimisers)
+    tally: RoundCost = field(default_factory=RoundCost)
+    optimisers: ClientOptimizerStates = field(default_factory=ClientOptimizerStates)
     # of each client's last training what it told: its mean loss on validation rows before and after; None if nobody asks
     validation: dict[str, tuple[float, float]] | None = None
     leaving: tuple[str, ...] = ()
@@ -169,11 +169,11 @@ def on_cohorts(
     runner: Runner, task: ClientStep, silos: Silos, stack: int, *args: Any, **options: Any
 ) -> list[list[Any]]:
     """Each cohort's messages, one a stack of at most `stack` clients; a cohort is given itself and its part of the rest."""
-    cohorts = deal(silos, make_stacks(silos, even(len(silos.clients), stack)), runner.workers)
-    return runner.each(task, [call(cohort, args, options) for cohort in cohorts])
+    cohorts = assign_stacks(silos, make_stacks(silos, even_stack_size(len(silos.clients), stack)), runner.workers)
+    return runner.each(task, [bind_arguments(cohort, args, options) for cohort in cohorts])
 
 
-def tickets(problem: Problem, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
+def uniform_by_client(problem: TrainingSetup, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
     """A number in [0, 1) for each client, which follows from the seed, the round, the purpose and its name."""
     clients = list(clients)
     drawn = uniform(client_streams(problem.seed, clients, number, purpose), (1,))[:, 0]

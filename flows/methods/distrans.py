@@ -10,13 +10,13 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import Axis, axes
 from flows.methods import fedavg
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import apart, ending_in_a_layer
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
-from models.networks.wrappers.distrans_network import Transformed
+from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.prng import server_stream
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -34,33 +34,33 @@ class DisTrans(fedavg.FedAvg):
 
     mix: float = Field(0.2, ge=0, lt=1, description="a: how much of the client's picture is mixed in")
     offset_rate: float = Field(
-        0.2, ge=0, le=limits.REAL, description="the picture's learning rate, in those of the model"
+        0.2, ge=0, le=limits.MAX_REAL, description="the picture's learning rate, in those of the model"
     )
-    start_scale: float = Field(1.0, ge=0, le=limits.REAL, description="the picture starts uniform from 0 to this")
+    start_scale: float = Field(1.0, ge=0, le=limits.MAX_REAL, description="the picture starts uniform from 0 to this")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""
         sections, _ = self._start(problem)
-        return State(sections, private={SECTION: {}})
+        return ServerState(sections, private={SECTION: {}})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg of the shared weights; every client keeps its offset."""
         updates = round.train(local_train, self.model(state, round.problem))
         for update in updates:
             state = state.with_private(SECTION, update.private[SECTION])
         weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The shared weights with each client's offset; one that has not trained has the start."""
         _, start = self._start(problem)
-        offset = Private(SECTION, state.private[SECTION], start)
+        offset = ClientStateRefs(SECTION, state.private[SECTION], start)
         return Model(self._network(problem), state.tensors["weights"], offset, clients=problem.silos.clients)
 
-    def _start(self, problem: Problem) -> tuple[dict[str, Weights], Weights]:
+    def _start(self, problem: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
         network = self._network(problem)
         return apart(network.init(server_stream(problem.seed, 0, "init")), network.personal)
 
-    def _network(self, problem: Problem) -> Transformed:
+    def _network(self, problem: TrainingSetup) -> OffsetNetwork:
         inner, shape = ending_in_a_layer(problem), tuple(problem.silos.manifest.shape)
-        return Transformed(inner, shape, self.mix, self.offset_rate, self.start_scale)
+        return OffsetNetwork(inner, shape, self.mix, self.offset_rate, self.start_scale)

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.prng import server_stream
-from models.state import Private, State
+from models.state import ClientStateRefs, ServerState
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -24,26 +24,32 @@ class Ditto(fedavg.FedAvg):
     tested_model = "personal"
     tuned = axes(personal_weight=(0.1, 1.0))
 
-    personal_weight: float = Field(1.0, ge=0, le=limits.REAL, description="lambda: 0 is local_only, a large one fedavg")
+    personal_weight: float = Field(
+        1.0, ge=0, le=limits.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
+    )
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's start; nobody has stored weights yet."""
         return super().init(problem).with_private("personal", {})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg; then, on the same batches, every client's own weights."""
         problem, w = round.problem, state.tensors["weights"]
         updates = round.train(local_train, super().model(state, problem))
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        model = Model(problem.network, {}, Private("personal", state.private["personal"], start), clients=round.clients)
+        model = Model(
+            problem.network, {}, ClientStateRefs("personal", state.private["personal"], start), clients=round.clients
+        )
         kept = round.train(local_train, model, proximal=self.personal_weight, anchor=w)
         for update in kept:
             state = state.with_private("personal", update.private["personal"])
-        report, shared = Report.of(kept), Report.of(updates).numbers["loss/train"]
+        report, shared = RoundReport.of(kept), RoundReport.of(updates).numbers["loss/train"]
         weights = round.once(aggregate, updates, w)
-        return state.with_tensors(weights=weights), Report({**report.numbers, "loss/train_shared": shared}, report.rows)
+        return state.with_tensors(weights=weights), RoundReport(
+            {**report.numbers, "loss/train_shared": shared}, report.rows
+        )
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client's own weights; one that has not trained has the shared ones."""
-        personal = Private("personal", state.private["personal"], state.tensors["weights"])
+        personal = ClientStateRefs("personal", state.private["personal"], state.tensors["weights"])
         return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)

@@ -5,11 +5,11 @@ repeat: every client k trains w_k from w for E local epochs
         w <- sum_k n_k w_k / sum_k n_k
 """
 
-from flows.methods.base import Method, Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import Method, RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -17,16 +17,16 @@ from tasks.local_train import local_train
 class FedAvg(Method):
     """No options of its own."""
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """One draw of weights, the same for every method of a seed."""
-        return State({"weights": problem.network.init(server_stream(problem.seed, 0, "init"))})
+        return ServerState({"weights": problem.network.init(server_stream(problem.seed, 0, "init"))})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average."""
         updates = round.train(local_train, self.model(state, round.problem))
         weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The same weights for everybody."""
         return Model(problem.network, shared=state.tensors["weights"], clients=problem.silos.clients)

@@ -10,12 +10,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.methods.base import Method, Report
+from flows.methods.base import Method, RoundReport
 from flows.methods.common import local_batchnorm
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
-from models.state import State
-from models.training.batchnorm_statistics import statistics_of
+from models.state import ServerState
+from models.training.batchnorm_statistics import normalisation_statistics
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -32,25 +32,25 @@ class FedBN(Method):
         "layers", description="what stays of normalising layers: all of it, or running statistics"
     )
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's draw; nobody has stored normalising layers yet."""
         return local_batchnorm.start(problem, self._own(problem))
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average what is shared, keep the rest."""
         updates = round.train(local_train, self.model(state, round.problem))
         state = local_batchnorm.with_kept(state, updates, self._own(round.problem))
         weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The same weights for everybody, but for what each client keeps."""
         return local_batchnorm.model(state, problem, self._own(problem))
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A client that never trained has the start's scales, and measures the statistics of its own training rows."""
         return local_batchnorm.measured_where_missing(self.model(state, round.problem), round)
 
-    def _own(self, problem: Problem) -> Sequence[str]:
+    def _own(self, problem: TrainingSetup) -> Sequence[str]:
         """The names of what clients keep."""
-        return problem.network.normalising if self.keep == "layers" else statistics_of(problem.network)
+        return problem.network.normalising if self.keep == "layers" else normalisation_statistics(problem.network)

@@ -12,12 +12,12 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import ending_in_a_layer
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
-from models.networks.wrappers.fediir_network import Matched
-from models.state import State
+from models.networks.wrappers.fediir_network import GradientMatching
+from models.state import ServerState
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.gradients import head_gradient
@@ -32,17 +32,17 @@ class FedIIR(fedavg.FedAvg):
     tuned = axes(penalty=(0.001, 0.01))
 
     penalty: float = Field(
-        0.01, ge=0, le=limits.REAL, description="lambda: weight of the distance to the mean gradient"
+        0.01, ge=0, le=limits.MAX_REAL, description="lambda: weight of the distance to the mean gradient"
     )
     decay: float = Field(0.95, ge=0, lt=1, description="how much of the last round's mean gradient is kept")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's start, and g = 0."""
         state = super().init(problem)
         weights = state.tensors["weights"]
         return state.with_tensors(target={n: torch.zeros_like(weights[n]) for n in self._network(problem).parts})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Ask for gradients, move g, train towards it, average."""
         network, model = self._network(round.problem), self.model(state, round.problem)
         g, now = state.tensors["target"], Model(network, model.shared, clients=round.clients)
@@ -52,10 +52,10 @@ class FedIIR(fedavg.FedAvg):
         everybodys = {name: t.expand(len(round.clients), *t.shape) for name, t in g.items()}
         updates = round.train(local_train, Model(network, model.shared, context=everybodys, clients=round.clients))
         weights = round.once(aggregate, updates, model.shared)
-        report, size = Report.of(updates), sum(float((t.double() ** 2).sum()) for t in g.values()) ** 0.5
-        return state.with_tensors(weights=weights, target=g), Report(
+        report, size = RoundReport.of(updates), sum(float((t.double() ** 2).sum()) for t in g.values()) ** 0.5
+        return state.with_tensors(weights=weights, target=g), RoundReport(
             {**report.numbers, "gradient/norm": size}, report.rows
         )
 
-    def _network(self, problem: Problem) -> Matched:
-        return Matched(ending_in_a_layer(problem), self.penalty)
+    def _network(self, problem: TrainingSetup) -> GradientMatching:
+        return GradientMatching(ending_in_a_layer(problem), self.penalty)

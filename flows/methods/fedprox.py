@@ -7,9 +7,9 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Round
-from models.state import State
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext
+from models.state import ServerState
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -21,12 +21,12 @@ class FedProx(fedavg.FedAvg):
     tuned = axes(proximal=(0.01, 0.1))
 
     proximal: float = Field(
-        0.01, ge=0, le=limits.REAL, description="mu: how strongly clients are held near the server's weights"
+        0.01, ge=0, le=limits.MAX_REAL, description="mu: how strongly clients are held near the server's weights"
     )
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere with the proximal term, average."""
         model = self.model(state, round.problem)
         updates = round.train(local_train, model, proximal=self.proximal)
         weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)

@@ -6,15 +6,15 @@ repeat: every client k computes g_k = gradient of its mean training loss at w
 """
 
 from flows.methods import fedavg
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods.common.gradient_round import gradient_round
-from flows.methods.context import Round
-from models.state import State
+from flows.methods.context import RoundContext
+from models.state import ServerState
 
 
 class FedSGD(fedavg.FedAvg):
     """No options of its own; the server keeps the optimiser's state from round to round. Epochs and batch do not count."""
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """A gradient from everywhere, one step."""
         return gradient_round(state, round, self.model(state, round.problem))

@@ -10,13 +10,13 @@ from pydantic import Field
 
 from flows.experiment.comparison.search_space import axes
 from flows.methods import fedavg
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods.common.network_checks import apart, ending_in_a_layer, fitting
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
-from models.networks.wrappers.fedsr_network import Represented
+from models.networks.wrappers.fedsr_network import StochasticRepresentation
 from models.prng import server_stream
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
@@ -35,10 +35,10 @@ class FedSR(fedavg.FedAvg):
     tuned = axes(norm_weight=(0.001, 0.01))
 
     norm_weight: float = Field(
-        0.01, ge=0, le=limits.REAL, description="alpha L2R: weight of the representation's length"
+        0.01, ge=0, le=limits.MAX_REAL, description="alpha L2R: weight of the representation's length"
     )
     conditional_weight: float = Field(
-        0.001, ge=0, le=limits.REAL, description="alpha CMI: weight of the distance to a class's reference"
+        0.001, ge=0, le=limits.MAX_REAL, description="alpha CMI: weight of the distance to a class's reference"
     )
     sampled: bool = Field(True, description="draw the representation; false takes its mean")
     width: int | None = Field(
@@ -48,32 +48,32 @@ class FedSR(fedavg.FedAvg):
         description="numbers of the representation, by a layer of its own; null: as they are",
     )
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's draw with a layer for sigma; nobody has stored references yet."""
         fitting(self._network(problem), "method.fedsr.width")
         sections, _ = self._start(problem)
-        return State(sections, private={SECTION: {}})
+        return ServerState(sections, private={SECTION: {}})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg of the shared weights; every client keeps its references."""
         _, start = self._start(round.problem)
-        references = Private(SECTION, state.private[SECTION], start)
+        references = ClientStateRefs(SECTION, state.private[SECTION], start)
         network = self._network(round.problem)
         training = Model(network, state.tensors["weights"], references, clients=round.clients)
         updates = round.train(local_train, training)
         for update in updates:
             state = state.with_private(SECTION, update.private[SECTION])
         weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The same weights for everybody: references serve training alone."""
         return Model(self._network(problem), state.tensors["weights"], clients=problem.silos.clients)
 
-    def _start(self, problem: Problem) -> tuple[dict[str, Weights], Weights]:
+    def _start(self, problem: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
         network = self._network(problem)
         return apart(network.init(server_stream(problem.seed, 0, "init")), network.personal)
 
-    def _network(self, problem: Problem) -> Represented:
+    def _network(self, problem: TrainingSetup) -> StochasticRepresentation:
         inner = ending_in_a_layer(problem)
-        return Represented(inner, self.norm_weight, self.conditional_weight, self.sampled, self.width)
+        return StochasticRepresentation(inner, self.norm_weight, self.conditional_weight, self.sampled, self.width)

@@ -11,16 +11,16 @@ import torch
 from pydantic import Field
 
 from flows.experiment.comparison.search_space import Axis, axes
-from flows.methods.base import Method, Report
-from flows.methods.common.clusters import members, model_of_groups, of_group, together, train_groups
+from flows.methods.base import Method, RoundReport
+from flows.methods.common.clusters import members, model_of_groups, of_group, train_groups, train_together
 from flows.methods.common.network_checks import fitting
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.networks.registry import learned
 from models.prng import server_stream
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from silos import limits
-from tasks.messages import Choices
+from tasks.messages import ClusterChoice
 from tasks.regroup import regroup
 
 Choice = dict[str, list[int]]
@@ -40,18 +40,20 @@ class IFCA(Method):
     )
     trial: int = Field(10, ge=1, le=limits.TIMES, description="rounds of that trial")
     start_scale: float = Field(
-        1.0, gt=0, le=limits.REAL, description="factor of the drawn weights: near starts are alike to clients"
+        1.0, gt=0, le=limits.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
     )
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """A draw for every model of every set; the first of them is FedAvg's."""
         fitting(problem.network, "method.ifca.clusters and restarts", self.clusters * self.restarts)
         sets = [
             [self._draw(problem, i * self.clusters + k) for k in range(self.clusters)] for i in range(self.restarts)
         ]
-        return State({"weights": together([together(models) for models in sets])}, {"choice": {}, "best": 0})
+        return ServerState(
+            {"weights": train_together([train_together(models) for models in sets])}, {"choice": {}, "best": 0}
+        )
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Every client chooses, every cluster averages."""
         sets = state.tensors["weights"]  # (sets, clusters, ...)
         chosen = _choose(sets, round)
@@ -64,50 +66,50 @@ class IFCA(Method):
             after.append(weights)
             updates.append(sent)
         known = state.numbers["choice"]
-        report = self._report(Report.of(updates[best]), choice, known, best)
+        report = self._report(RoundReport.of(updates[best]), choice, known, best)
         known = {**known, **choice}
         if round.number >= self.trial and len(after) > 1:
             after, known, best = [after[best]], {client: [models[best]] for client, models in known.items()}, 0
-        return State({"weights": together(after)}, {"choice": known, "best": best}), report
+        return ServerState({"weights": train_together(after)}, {"choice": known, "best": best}), report
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client has the model that it chose last; one that was never asked has the first."""
         best, choice = state.numbers["best"], state.numbers["choice"]
         group_of = {c: choice[c][best] if c in choice else 0 for c in problem.silos.clients}
         return model_of_groups(problem, of_group(state.tensors["weights"], best), group_of)
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """Every client chooses among today's models, also the fresh and the unseen."""
         best = state.numbers["best"]
         weights = of_group(state.tensors["weights"], best)
-        choice = _choices(_choose(together([weights]), round))
+        choice = _choices(_choose(train_together([weights]), round))
         return model_of_groups(round.problem, weights, {client: model for client, (model,) in choice.items()})
 
-    def _draw(self, problem: Problem, number: int) -> Weights:
+    def _draw(self, problem: TrainingSetup, number: int) -> Weights:
         purpose = f"init {number}" if number else "init"
         drawn = problem.network.init(server_stream(problem.seed, 0, purpose))
         return {**drawn, **{name: w * self.start_scale for name, w in learned(problem.network, drawn).items()}}
 
-    def _report(self, report: Report, choice: Choice, before: Choice, best: int) -> Report:
+    def _report(self, report: RoundReport, choice: Choice, before: Choice, best: int) -> RoundReport:
         """Who took which model of the best set, how many took each, and how many took another one than before."""
         taken = {client: models[best] for client, models in choice.items()}
         sizes = {f"clients/cluster{k}": float(list(taken.values()).count(k)) for k in range(self.clusters)}
         changed = sum(client in before and before[client][best] != k for client, k in taken.items())
         numbers = {**report.numbers, **sizes, "clients/changed": float(changed)}
-        return Report(numbers, {**report.rows, "cluster": {client: float(k) for client, k in taken.items()}})
+        return RoundReport(numbers, {**report.rows, "cluster": {client: float(k) for client, k in taken.items()}})
 
 
-def _choose(sets: Weights, round: Round) -> list[Choices]:
+def _choose(sets: Weights, round: RoundContext) -> list[ClusterChoice]:
     problem = round.problem
     model = Model(problem.network, shared=sets, clients=round.clients)
     return round.each(regroup, model, training=problem.training)
 
 
-def _choices(chosen: Sequence[Choices]) -> Choice:
+def _choices(chosen: Sequence[ClusterChoice]) -> Choice:
     return {c: models for m in chosen for c, models in zip(m.clients, m.choice.tolist(), strict=True)}
 
 
-def _best(chosen: Sequence[Choices]) -> int:
+def _best(chosen: Sequence[ClusterChoice]) -> int:
     """The set with the smallest loss over all training rows, the first of equals."""
     total = torch.stack([(m.loss * m.rows[:, None]).nan_to_num(posinf=torch.inf).sum(0) for m in chosen]).sum(0)
     return int(total.numpy().argmin())

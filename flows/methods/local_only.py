@@ -3,11 +3,11 @@
 w_k <- init, the same for all; every client k trains w_k on its own rows for E local epochs a round
 """
 
-from flows.methods.base import Method, Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import Method, RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.prng import server_stream
-from models.state import Private, State
+from models.state import ClientStateRefs, ServerState
 from silos.cohort import Silos
 from tasks.local_train import local_train
 
@@ -17,21 +17,21 @@ class LocalOnly(Method):
 
     tested_model = "personal"
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """Nobody has stored weights yet."""
-        return State(private={"weights": {}})
+        return ServerState(private={"weights": {}})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, keep."""
         updates = round.train(local_train, self.model(state, round.problem))
         for update in updates:
             state = state.with_private("weights", update.private["weights"])
-        return state, Report.of(updates)
+        return state, RoundReport.of(updates)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client's own weights; one that has trained never has the start."""
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        personal = Private("weights", state.private["weights"], start)
+        personal = ClientStateRefs("weights", state.private["weights"], start)
         return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)
 
     def silos_with_a_model(self, silos: Silos) -> Silos:

@@ -4,9 +4,9 @@ w <- E local epochs on the union of the rows, a round; with one client this is l
 """
 
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Round
-from models.state import State
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext
+from models.state import ServerState
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 
@@ -14,9 +14,9 @@ from tasks.local_train import local_train
 class Pooled(fedavg.FedAvg):
     """No options of its own."""
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """The union of the rows trains as one client."""
         model = self.model(state, round.problem)
         updates = round.train(local_train, model, silos=round.silos.pool())
         weights = round.once(aggregate, updates, state.tensors["weights"])
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)

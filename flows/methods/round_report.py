@@ -14,7 +14,7 @@ _COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides tho
 
 
 @dataclass(frozen=True)
-class Report:
+class RoundReport:
     """What one round tells besides the new state: numbers of the round and of each client, and sentences for a person.
 
     ValueError for a number that MLflow would not take, or a column that clients.csv has already.
@@ -36,13 +36,13 @@ class Report:
                 raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
 
     @classmethod
-    def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "Report":
+    def of(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "RoundReport":
         """Each client's training loss and their mean over rows."""
         losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
         rows = sum(int(u.rows.sum()) for u in updates)
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
         return cls({"loss/train": mean}, {"train_loss": losses})
 
-    def beside(self, other: "Report") -> "Report":
+    def beside(self, other: "RoundReport") -> "RoundReport":
         """Both together; of what both name, the other's."""
-        return Report({**self.numbers, **other.numbers}, {**self.rows, **other.rows}, (*self.said, *other.said))
+        return RoundReport({**self.numbers, **other.numbers}, {**self.rows, **other.rows}, (*self.said, *other.said))

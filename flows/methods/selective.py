@@ -11,23 +11,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flows.experiment.figure_context import Picture
-from flows.methods.base import Method, Report
+from flows.experiment.figure_context import FigureWriter
+from flows.methods.base import Method, RoundReport
 from flows.methods.common import correctness_overlap
-from flows.methods.common.clusters import model_of_groups, of_group, together, train_groups
+from flows.methods.common.clusters import model_of_groups, of_group, train_groups, train_together
 from flows.methods.common.correctness_overlap import best_threshold
 from flows.methods.common.round_figures import group_history
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.clustering import Assign, Overlap
 from models.model import Model
 from models.prng import server_stream
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.clustering.overlap_clustering import Overlapping, admit, overlap
 from tasks.local_train import local_train
-from tasks.messages import RightRows, Update
-from tasks.send_weights import send
+from tasks.messages import CorrectnessBits, Update
+from tasks.send_weights import send_weights
 
 LOCAL, TRAINED = "weights", "trained"
 """Of a client, in its store: the weights of phase 1, and those that wait for groups to be made anew."""
@@ -60,12 +60,12 @@ class Selective(Method):
         None, ge=1, le=limits.TIMES, description="groups are made anew after so many rounds; null: never"
     )
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """Nobody has trained, and there are no groups; UserError without rows on which every client can be tried."""
         correctness_overlap.check_common_rows("selective", problem)
-        return State(numbers={**correctness_overlap.nobody_yet(), "since": 0}, private={LOCAL: {}, TRAINED: {}})
+        return ServerState(numbers={**correctness_overlap.nobody_yet(), "since": 0}, private={LOCAL: {}, TRAINED: {}})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Alone in phase 1, at whose end groups are made; with one's group in phase 2. Who comes later catches up."""
         made: Overlapping | None = None
         if not state.numbers["group"]:
@@ -85,14 +85,14 @@ class Selective(Method):
         state, caught_up = self._joined(state, round, late)
         return state, _report([*updates, *caught_up], state, round, made)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client's own weights in phase 1, its group's in phase 2; one that was never met has the first group's."""
         clients, group = problem.silos.clients, state.numbers["group"]
         if not group:
             return _local(state, problem, clients)
         return model_of_groups(problem, state.tensors["weights"], {client: group.get(client, 0) for client in clients})
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A fresh or unseen client trains alone as the others did in phase 1, and is in the group that it fits.
 
         After the last round of phase 1 clients still have their own weights where groups begin with the common start.
@@ -104,11 +104,11 @@ class Selective(Method):
             return _local(state, round.problem, round.clients)
         return self.model(state, round.problem)
 
-    def pictures(self) -> Sequence[Picture]:
+    def pictures(self) -> Sequence[FigureWriter]:
         """Who was with whom, and when."""
         return (group_history,)
 
-    def _grouped(self, state: State, round: Round) -> tuple[State, Overlapping]:
+    def _grouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, Overlapping]:
         """The end of phase 1, for those that take part in its last round."""
         state, made = self._groups(state, round, _local(state, round.problem, round.clients))
         drawn = _drawn(round.problem)
@@ -118,9 +118,9 @@ class Selective(Method):
         else:
             groups = correctness_overlap.groups_of(state)
             starts = [_mean(_local(state, round.problem, names), round, drawn) for names in groups]
-        return state.with_tensors(weights=together(starts)), made
+        return state.with_tensors(weights=train_together(starts)), made
 
-    def _regrouped(self, state: State, round: Round) -> tuple[State, list[Update], Overlapping]:
+    def _regrouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, list[Update], Overlapping]:
         """A round of phase 2 after which groups are made anew, before what was trained is averaged."""
         problem, before, group = round.problem, state.tensors["weights"], state.numbers["group"]
         updates: list[Update] = []
@@ -131,14 +131,16 @@ class Selective(Method):
         refs = {client: ref for update in updates for client, ref in update.private[TRAINED].items()}
 
         def trained(names: Sequence[str]) -> Model:
-            return Model(problem.network, {}, Private(TRAINED, refs), clients=tuple(c for c in names if c in refs))
+            return Model(
+                problem.network, {}, ClientStateRefs(TRAINED, refs), clients=tuple(c for c in names if c in refs)
+            )
 
         state, made = self._groups(state, round, trained(round.clients))
         after = correctness_overlap.groups_of(state)
         means = [_mean(trained(names), round, of_group(before, group[names[0]])) for names in after]
-        return state.with_tensors(weights=together(means)), updates, made
+        return state.with_tensors(weights=train_together(means)), updates, made
 
-    def _groups(self, state: State, round: Round, model: Model) -> tuple[State, Overlapping]:
+    def _groups(self, state: ServerState, round: RoundContext, model: Model) -> tuple[ServerState, Overlapping]:
         """Everybody who told their bits once in groups, after the model's clients have told theirs."""
         answers = correctness_overlap.latest(state, correctness_overlap.asked(model, round))
         seed = (
@@ -150,7 +152,9 @@ class Selective(Method):
         )
         return correctness_overlap.grouped_as(state, answers, made.groups, made.threshold), made
 
-    def _threshold(self, state: State, round: Round, answers: Sequence[RightRows], seed: int | None) -> float | None:
+    def _threshold(
+        self, state: ServerState, round: RoundContext, answers: Sequence[CorrectnessBits], seed: int | None
+    ) -> float | None:
         """The number that params give, or that was found worth most when groups were first made; None for the gap."""
         if seed is None or self.threshold != "accuracy":
             return None if self.threshold == "gap" else float(self.threshold)
@@ -163,7 +167,7 @@ class Selective(Method):
 
         return best_threshold(answers, round, seed, self.overlap, self.assign, self.trial_rounds, start)
 
-    def _joined(self, state: State, round: Round, late: Sequence[str]) -> tuple[State, list[Update]]:
+    def _joined(self, state: ServerState, round: RoundContext, late: Sequence[str]) -> tuple[ServerState, list[Update]]:
         """Late clients go through phase 1 in this round, and each is let into the group that it fits; nobody else moves."""
         if not late:
             return state, []
@@ -186,10 +190,12 @@ class Selective(Method):
         fresh = [_mean(_local(state, round.problem, names), round, drawn) for names in new]
         weights = [of_group(state.tensors["weights"], number) for number in range(len(before))]
         state = correctness_overlap.grouped_as(state, [known, *told], after, threshold)
-        return state.with_tensors(weights=together([*weights, *fresh])), updates
+        return state.with_tensors(weights=train_together([*weights, *fresh])), updates
 
 
-def _alone(state: State, round: Round, clients: Sequence[str], since: int = 0) -> tuple[State, list[Update]]:
+def _alone(
+    state: ServerState, round: RoundContext, clients: Sequence[str], since: int = 0
+) -> tuple[ServerState, list[Update]]:
     """A round of phase 1 for these clients."""
     silos = round.problem.silos.select(clients)
     updates = round.train(local_train, _local(state, round.problem, clients), silos, since=since)
@@ -198,36 +204,44 @@ def _alone(state: State, round: Round, clients: Sequence[str], since: int = 0) -
     return state, updates
 
 
-def _local(state: State, problem: Problem, clients: Sequence[str]) -> Model:
+def _local(state: ServerState, problem: TrainingSetup, clients: Sequence[str]) -> Model:
     """Each client's weights of phase 1; one that has trained never has the start."""
-    return Model(problem.network, {}, Private(LOCAL, state.private[LOCAL], _drawn(problem)), clients=tuple(clients))
+    return Model(
+        problem.network, {}, ClientStateRefs(LOCAL, state.private[LOCAL], _drawn(problem)), clients=tuple(clients)
+    )
 
 
-def _drawn(problem: Problem) -> Weights:
+def _drawn(problem: TrainingSetup) -> Weights:
     """FedAvg's start."""
     return problem.network.init(server_stream(problem.seed, 0, "init"))
 
 
-def _mean(model: Model, round: Round, otherwise: Weights) -> Weights:
+def _mean(model: Model, round: RoundContext, otherwise: Weights) -> Weights:
     """Of the weights that the model's clients keep, by rows; others if they have none."""
-    mean: Weights = round.once(aggregate, round.each(send, model, round.problem.silos.select(model.clients)), otherwise)
+    mean: Weights = round.once(
+        aggregate, round.each(send_weights, model, round.problem.silos.select(model.clients)), otherwise
+    )
     return mean
 
 
-def _present(state: State, round: Round) -> list[list[str]]:
+def _present(state: ServerState, round: RoundContext) -> list[list[str]]:
     """Those of each group that take part."""
     return [[client for client in names if client in round.clients] for names in correctness_overlap.groups_of(state)]
 
 
 def _report(
-    updates: Sequence[Update], state: State, round: Round, made: Overlapping | None, unasked: Sequence[str] = ()
-) -> Report:
+    updates: Sequence[Update],
+    state: ServerState,
+    round: RoundContext,
+    made: Overlapping | None,
+    unasked: Sequence[str] = (),
+) -> RoundReport:
     """Which group everybody is in; if groups were just made, how far apart they are; and what was not asked for them."""
-    report, group = Report.of(updates), state.numbers["group"]
+    report, group = RoundReport.of(updates), state.numbers["group"]
     numbers = {**report.numbers, "groups": float(len(correctness_overlap.groups_of(state)))}
     if made is not None:
         margins = {"overlap/within": made.within, "overlap/across": made.across, "overlap/threshold": made.threshold}
         numbers |= {name: value for name, value in margins.items() if value is not None}
     rows = {"group": {client: float(group[client]) for client in round.clients if client in group}} if group else {}
     said = (correctness_overlap.sentence(made), *unasked) if made else ()
-    return Report(numbers, {**report.rows, **rows}, said)
+    return RoundReport(numbers, {**report.rows, **rows}, said)

@@ -4,38 +4,40 @@ repeat: a round of FedAvg;  running statistics of w <- those of the common valid
 """
 
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
-from models.state import State, Weights
-from models.training.batchnorm_statistics import statistics_of
+from models.state import ServerState, Weights
+from models.training.batchnorm_statistics import normalisation_statistics
 from silos.errors import UserError
-from tasks.batchnorm_statistics_task import common_norms
+from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 
 
 class ServerBN(fedavg.FedAvg):
     """No options of its own; a network without batch normalisation is FedAvg's."""
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's; UserError where there are statistics to measure, and no rows that are nobody's."""
-        if statistics_of(problem.network) and not problem.silos.common("validation"):
+        if normalisation_statistics(problem.network) and not problem.silos.common("validation"):
             raise UserError(
                 "params.yaml: the method serverbn measures running statistics on rows that no client owns, and there are "
                 "none; set data.split.validation_rows to common and data.split.validation to a share."
             )
         return super().init(problem)
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg's, then the statistics."""
-        state, report = super().one_round(state, round)
+        state, report = super().run_round(state, round)
         return state.with_tensors(weights=measured_in_common(state.tensors["weights"], round)), report
 
 
-def measured_in_common(weights: Weights, round: Round) -> Weights:
+def measured_in_common(weights: Weights, round: RoundContext) -> Weights:
     """These weights with the statistics of the common validation rows, which any one client reads."""
     problem, reader = round.problem, round.clients[:1]
-    if not statistics_of(problem.network):
+    if not normalisation_statistics(problem.network):
         return weights
     averaged, silos = Model(problem.network, shared=weights, clients=reader), problem.silos.select(reader)
-    told = round.each(common_norms, averaged, silos, training=problem.training, seed=problem.seed, round=round.number)
+    told = round.each(
+        common_batchnorm_statistics, averaged, silos, training=problem.training, seed=problem.seed, round=round.number
+    )
     return {**weights, **{name: t[0] for answer in told for name, t in answer.statistics.items()}}

@@ -13,19 +13,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.experiment.figure_context import Picture
-from flows.methods.base import Method, Report
+from flows.experiment.figure_context import FigureWriter
+from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
 from flows.methods.common.codebook_transfer import Unseen, lend
-from flows.methods.common.codewords import common_books, doubts, with_classes, with_words
+from flows.methods.common.codewords import common_codebooks, doubts, with_classes, with_codes
 from flows.methods.common.network_checks import fitting
 from flows.methods.common.round_figures import codewords, stages
-from flows.methods.context import Problem, Round, tickets
+from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
 from models.model import Model
 from models.networks.registry import Network
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from silos import limits
 from tasks.codebook_extend import Fill, codebook_extend
 from tasks.messages import LEAST_ROWS
@@ -61,15 +61,15 @@ class UEFL(Method):
     segments: Annotated[int, Field(ge=1, le=limits.CHANNELS)] | Literal["auto"] = Field(
         1, description="slices of the channels that take a word each"
     )
-    commitment: float = Field(0.25, ge=0, le=limits.REAL, description="weight that draws features to their words")
+    commitment: float = Field(0.25, ge=0, le=limits.MAX_REAL, description="weight that draws features to their words")
     code_weight: float = Field(
-        1.0, ge=0, le=limits.REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
     )
     warm_up: int = Field(0, ge=0, le=limits.TIMES, description="rounds without words; with start centres")
     start: Literal["normal", "centres"] = Field(
         "normal", description="the first words: random, or centres that clients tell"
     )
-    start_scale: float = Field(1.0, gt=0, le=limits.REAL, description="spread of the words with start normal")
+    start_scale: float = Field(1.0, gt=0, le=limits.MAX_REAL, description="spread of the words with start normal")
     first_rounds: int = Field(20, ge=1, le=limits.TIMES, description="rounds of the first stage")
     more_rounds: int = Field(10, ge=1, le=limits.TIMES, description="rounds of every later stage")
     stages: int = Field(5, ge=1, le=limits.TIMES, description="stages at most")
@@ -81,7 +81,7 @@ class UEFL(Method):
         "validation", description="rows on which clients are asked for their doubt"
     )
     tolerance: float | None = Field(
-        0.3, ge=-1, le=limits.REAL, description="gamma: doubt above the least by this is uncertain; null: never"
+        0.3, ge=-1, le=limits.MAX_REAL, description="gamma: doubt above the least by this is uncertain; null: never"
     )
     threshold: Literal["first", "each_stage"] = Field(
         "first", description="the limit of the first check stays, or is anew each stage"
@@ -101,14 +101,14 @@ class UEFL(Method):
     def _of_arm(cls, given: dict[str, Any]) -> dict[str, Any]:
         return {**_ARMS.get(str(given.get("arm", cls.model_fields["arm"].default)), {}), **given}
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
         problem = with_classes("uefl", problem)
         network = self._network(problem, words=0 if self.start == "centres" else self.words)
         fitting(self._network(problem, self.words), "method.uefl.words")
         return codebook_stages.begin(network.init(server_stream(problem.seed, 0, "init")))
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
         state, news = self._started(state, round)
         state, report = codebook_stages.train(state, round, self._model(state, round.problem, round.clients), news)
@@ -122,15 +122,15 @@ class UEFL(Method):
             state = self._common_book(state, round) if self.extend == "shared" else self._more(state, round, extended)
         return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The same network for everybody, each client with its own words beside the shared ones."""
         return self._model(state, problem, problem.silos.clients)
 
-    def pictures(self) -> tuple[Picture, ...]:
+    def pictures(self) -> tuple[FigureWriter, ...]:
         """Stages and codewords."""
         return stages, codewords
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A client that never took part reads the words that `unseen` says, once there are any."""
         model = self.model(state, round.problem)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
@@ -140,7 +140,7 @@ class UEFL(Method):
             return self.model(self._more(state, round, fresh), round.problem)
         return lend(self.unseen, model, round, fresh)
 
-    def _started(self, state: State, round: Round) -> tuple[State, tuple[str, ...]]:
+    def _started(self, state: ServerState, round: RoundContext) -> tuple[ServerState, tuple[str, ...]]:
         """With shared words once the warm-up is over, and words of their own for those who come late; what to say of it."""
         if round.number > self.warm_up and not codebook_stages.common(state):
             state = self._common_book(state, round)
@@ -152,7 +152,7 @@ class UEFL(Method):
             return state, ()
         return self._more(state, round, late), codebook_stages.greeting(late)
 
-    def _check(self, state: State, round: Round) -> Check:
+    def _check(self, state: ServerState, round: RoundContext) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the least entropy of the first stage (equation 7)."""
         numbers = doubts(round, self._model(state, round.problem, round.clients), self.check_on, self.passes)
         limit = state.numbers["limit"]
@@ -160,38 +160,38 @@ class UEFL(Method):
             limit = math.inf if self.tolerance is None else (1 + self.tolerance) * min(numbers["entropy"].values())
         return Check(numbers, limit)
 
-    def _chosen(self, uncertain: list[str], round: Round) -> list[str]:
+    def _chosen(self, uncertain: list[str], round: RoundContext) -> list[str]:
         """Who gets words: the most uncertain, or, a control, as many that are drawn."""
         chosen = uncertain[: self.most]
         if self.extend != "random":
             return chosen
-        ticket = tickets(round.problem, round.clients, round.number, "extend")
+        ticket = uniform_by_client(round.problem, round.clients, round.number, "extend")
         return sorted(sorted(round.clients, key=lambda c: (ticket[c], c))[: len(chosen)])
 
-    def _more(self, state: State, round: Round, extended: Sequence[str]) -> State:
+    def _more(self, state: ServerState, round: RoundContext, extended: Sequence[str]) -> ServerState:
         """The state in which these clients have more words, of an ensemble in every member."""
         held = state.numbers["words"]
-        most = max(held.get(one.prefix + c, 0) for one in round.problem.network.singles for c in extended)
+        most = max(held.get(one.prefix + c, 0) for one in round.problem.network.single_networks for c in extended)
         room = max(state.numbers["room"], most + self.words)
         model = self._model(state, round.problem, codebook_stages.storing(state, round, extended))
         return codebook_stages.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)
 
-    def _common_book(self, state: State, round: Round) -> State:
+    def _common_book(self, state: ServerState, round: RoundContext) -> ServerState:
         """Shared words anew, where the clients' features are: k-means over the centres that each tells of its own.
 
         As before, if none of these clients tells any.
         """
-        (books,) = common_books(round, [self._model(state, round.problem, round.clients)], self.words)
+        (books,) = common_codebooks(round, [self._model(state, round.problem, round.clients)], self.words)
         return (
             state.with_tensors(weights={**state.tensors["weights"], **books})
             if all(map(len, books.values()))
             else state
         )
 
-    def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
+    def _model(self, state: ServerState, problem: TrainingSetup, clients: Sequence[str]) -> Model:
         network = self._network(problem, codebook_stages.common(state), state.numbers["room"])
         return codebook_stages.worded(state, network, clients)
 
-    def _network(self, problem: Problem, words: int, room: int = 0) -> Network:
+    def _network(self, problem: TrainingSetup, words: int, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
-        return with_words("uefl", problem.network, words=words, room=room, **options)
+        return with_codes("uefl", problem.network, words=words, room=room, **options)

@@ -12,23 +12,23 @@ from typing import Any, Literal, cast
 from pydantic import Field, field_validator, model_validator
 
 from flows.experiment.comparison.search_space import axes
-from flows.methods.base import Method, Report
+from flows.methods.base import Method, RoundReport
 from flows.methods.common import ep_sites
 from flows.methods.common.ep_sites import KNOWN, POSTERIOR
 from flows.methods.common.network_checks import dense_only, not_normalising
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.networks.gaussian_weights import Noise
 from models.networks.network import Network
-from models.networks.wrappers.client_columns import Columns, Lateral
-from models.networks.wrappers.ep_update import Visiting
+from models.networks.wrappers.client_columns import ClientColumns, Lateral
+from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.tilted_posterior import Site, Tilted
 from models.networks.wrappers.variational import Bias, Variational, without
 from models.prng import server_stream
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from silos import limits
-from tasks.expectation_propagation.client_update import visit
-from tasks.messages import SiteSteps
+from tasks.expectation_propagation.client_update import update_site
+from tasks.messages import SiteUpdates
 
 _KL_IN_TURN = 1e-2
 
@@ -47,10 +47,10 @@ class Virtual(Method):
 
     tuned = axes(kl_weight=(1e-4, 1e-3))
 
-    kl_weight: float = Field(1e-3, ge=0, le=limits.REAL, description="kappa: weight of the prior; 1 is Bayes")
-    prior_precision: float = Field(1.0, gt=0, le=limits.REAL, description="of every weight's prior")
+    kl_weight: float = Field(1e-3, ge=0, le=limits.MAX_REAL, description="kappa: weight of the prior; 1 is Bayes")
+    prior_precision: float = Field(1.0, gt=0, le=limits.MAX_REAL, description="of every weight's prior")
     deviation: float = Field(
-        0.0067, gt=0, le=limits.REAL, description="of weights where training starts and nothing is known"
+        0.0067, gt=0, le=limits.MAX_REAL, description="of weights where training starts and nothing is known"
     )
     noise: Noise = Field("local", description="how noise of weights reaches rows: by layer, by row, by batch")
     bias: Bias = Field("point", description="biases are numbers, Gaussians or none")
@@ -86,17 +86,17 @@ class Virtual(Method):
         """As the first answer says."""
         return "global" if self.answers[0] == "server" else "personal"
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """The prior, and no sites; FedAvg's draw of what is not Gaussian."""
         not_normalising(problem)
         if self.columns:
             dense_only(problem, "method.virtual.columns")
         return ep_sites.begin(problem, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Everybody at once, or one client after another; so often as `refinements` says."""
         turns = [[*round.clients]] if self.visits == "parallel" else [[client] for client in round.clients]
-        told: list[SiteSteps] = []
+        told: list[SiteUpdates] = []
         taken: list[float] = []
         for again in range(self.refinements):
             told = []
@@ -107,31 +107,31 @@ class Virtual(Method):
                 taken.append(damping)
         return state.with_numbers(called=list(round.clients)), ep_sites.report(state, told, taken)
 
-    def leave(self, state: State, round: Round) -> tuple[State, Report]:
+    def leave(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Their sites are divided out; what they believed themselves is what they are still scored with."""
         state, taken = ep_sites.departed(state, round, self._least)
         if taken == 1:
-            return state, Report()
+            return state, RoundReport()
         said = (
             f"{', '.join(round.clients)}: of what their rows said {taken:g} is taken out; more would leave precisions below "
             "a tenth of the prior's, and the rest stays"
         )
-        return state, Report({"leave/taken": taken}, said=(said,))
+        return state, RoundReport({"leave/taken": taken}, said=(said,))
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The server's posterior for everybody."""
         law = ep_sites.law(state.tensors[KNOWN])
         return Model(self._answering(problem.network), shared=law, clients=problem.silos.clients)
 
-    def scored_model(self, state: State, round: Round) -> Model:
+    def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """The first of the answers."""
         return self._answer(self.answers[0], state, round)
 
-    def other_answers(self, state: State, round: Round) -> Mapping[str, Model]:
+    def other_models(self, state: ServerState, round: RoundContext) -> Mapping[str, Model]:
         """The rest of them."""
         return {name: self._answer(name, state, round) for name in self.answers[1:]}
 
-    def _answer(self, name: Answer, state: State, round: Round) -> Model:
+    def _answer(self, name: Answer, state: ServerState, round: RoundContext) -> Model:
         if name == "server":
             return self.model(state, round.problem)
         if name == "own_refreshed":
@@ -143,22 +143,22 @@ class Virtual(Method):
             **ep_sites.law(state.tensors[KNOWN]),
             **ep_sites.fresh_law(self._column(round.problem), self.bias, self.deviation),
         }
-        own = Private(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
+        own = ClientStateRefs(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
         return Model(self._answering(network), {}, own, clients=tuple(clients))
 
-    def _visit(self, state: State, round: Round, clients: Sequence[str], again: int) -> list[SiteSteps]:
+    def _visit(self, state: ServerState, round: RoundContext, clients: Sequence[str], again: int) -> list[SiteUpdates]:
         network = Tilted(self._network(round.problem), self.noise, self.bias, self.site, self.draws)
         column = ep_sites.fresh(self._column(round.problem), self.bias, self.deviation)
         told = round.train(
-            visit,
+            update_site,
             ep_sites.known_to(network, state, round.problem, clients, column),
             round.problem.silos.select(clients),
-            how=Visiting(self.kl_weight, self.deviation, self.prior_precision, self.upload),
+            how=SiteTraining(self.kl_weight, self.deviation, self.prior_precision, self.upload),
             shares=ep_sites.shares(round.problem, clients, self.share, self.damping),
             start=ep_sites.start(state, round.problem, self.bias),
             again=again,
         )
-        return cast(list[SiteSteps], told)
+        return cast(list[SiteUpdates], told)
 
     @property
     def _least(self) -> float | None:
@@ -173,12 +173,12 @@ class Virtual(Method):
     def _answering(self, network: Network) -> Variational:
         return Variational(network, self.noise, self.bias, self.draws, self.deviation)
 
-    def _network(self, problem: Problem) -> Network:
+    def _network(self, problem: TrainingSetup) -> Network:
         """What clients train: the problem's network, with a column of their own if they have one."""
-        return Columns(problem.network, self.columns) if self.columns else problem.network
+        return ClientColumns(problem.network, self.columns) if self.columns else problem.network
 
-    def _column(self, problem: Problem) -> Weights:
+    def _column(self, problem: TrainingSetup) -> Weights:
         """A column as a client begins with it, which is with what it is drawn for everybody."""
         network = self._network(problem)
-        drawn = network.own(server_stream(problem.seed, 0, "init column")) if isinstance(network, Columns) else {}
+        drawn = network.own(server_stream(problem.seed, 0, "init column")) if isinstance(network, ClientColumns) else {}
         return without(drawn, self.bias)

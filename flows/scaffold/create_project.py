@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from flows.config.load_config import read
+from flows.config.load_config import load_params
 from flows.scaffold import params_template
-from flows.scaffold.infer_schema import Asked, OwnData, look
+from flows.scaffold.infer_schema import DataOptions, OwnData, infer_schema
 from silos.dataset import Rows, some
 from silos.errors import UserError, shown
 from silos.identifiers import MOST
@@ -163,7 +163,7 @@ _IGNORED = """# rows, what clients keep, results and caches; data.dvc says which
 """
 
 
-def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
+def create_project(folder: Path, file: Path | None, asked: DataOptions) -> dict[str, Any]:
     """A project in this folder, new or empty but for the data's file, which is copied there if it lies elsewhere.
 
     A folder of pictures may take the place of the file. Without a file the data are the digits that come with
@@ -177,7 +177,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
                 f"DIR: got {folder}, expected a folder outside of the pictures in {file}. Name another folder."
             )
     _must_be_free(folder, file)
-    data = None if file is None else look(file, asked)
+    data = None if file is None else infer_schema(file, asked)
     text = params_template.text()
     if data is not None:
         text = filled(text, fitting(data, _plain(data), asked.clients))
@@ -189,7 +189,7 @@ def init(folder: Path, file: Path | None, asked: Asked) -> dict[str, Any]:
         write_bytes(folder / ".gitignore", (_IGNORED + ignored).encode())
         write_bytes(folder / "prefect.yaml", params_template.deployments().encode())
         write_bytes(folder / "params.yaml", params_template.pointed(text).encode())
-        model = read(folder).model
+        model = load_params(folder).model
         repositories = versioned(folder)
         committed = "git" in repositories and first_commit(folder)
     return {

@@ -13,11 +13,11 @@ from silos.schema import Task
 from silos.sources.image_folder import are_splits, list_pictures
 from silos.sources.npz_archive import read_arrays
 from silos.sources.source_params import Folder, Npz, Table
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
 from silos.sources.tabular.column_selection import fault_of_numbers, is_row_number, must_be_usable
 from silos.sources.tabular.number_parser import Censored, Decimal
-from silos.sources.tabular.table_reader import ENDINGS, Look, look_at
+from silos.sources.tabular.table_reader import ENDINGS, TableSample, sample_table
 
 LABELS = ("label", "target", "outcome", "class", "y")
 CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
@@ -32,7 +32,7 @@ _WHY = {"date": "dates", "empty": "no values"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class DataOptions:
     """What the command line says of a file; None of what it leaves to be guessed."""
 
     label: str | None = None
@@ -56,7 +56,7 @@ class OwnData:
     left_out: tuple[str, ...] = ()
 
 
-def look(file: Path, asked: Asked) -> OwnData:
+def infer_schema(file: Path, asked: DataOptions) -> OwnData:
     """What is in the file or folder; UserError where that is not to be guessed, or cannot be read as a source."""
     name = file.name.lower()
     is_folder = file.is_dir() and not name.endswith((".npz", *ENDINGS))
@@ -75,7 +75,7 @@ def look(file: Path, asked: Asked) -> OwnData:
     return _archive(file, asked) if name.endswith(".npz") else _table(file, asked)
 
 
-def _archive(file: Path, asked: Asked) -> OwnData:
+def _archive(file: Path, asked: DataOptions) -> OwnData:
     """Its arrays have the names that they need, so that only the task is guessed."""
     for option, value, array in (("--label", asked.label, "y"), ("--client", asked.client, "client")):
         if value not in (None, array):
@@ -85,10 +85,10 @@ def _archive(file: Path, asked: Asked) -> OwnData:
         raise UserError(f"{file.name} has no array client, the silo of each row; {_DEAL}.")
     task, why = _task(asked, held["y"].ravel())
     source = Npz(kind="npz", path=file.name, task=task)
-    return OwnData(source, load(source, file.parent, 0), (*why, *_dealt(asked)))
+    return OwnData(source, load_source(source, file.parent, 0), (*why, *_dealt(asked)))
 
 
-def _pictures(folder: Path, asked: Asked) -> OwnData:
+def _pictures(folder: Path, asked: DataOptions) -> OwnData:
     """Take the classes, and the silos if there are domains, from the names of folders; guess the size of a row."""
     for option, value in (("--label", asked.label), ("--client", asked.client)):
         if value is not None:
@@ -110,7 +110,7 @@ def _pictures(folder: Path, asked: Asked) -> OwnData:
     source = Folder(kind="folder", path=folder.name, size=size)
     silos = ("silos by the folders above those of the classes",) if asked.clients is None else _dealt(asked)
     guessed = ("labels by the folders' names", *silos, f"each picture is squeezed to {size} x {size} pixels")
-    return OwnData(source, load(source, folder.parent, 0), guessed)
+    return OwnData(source, load_source(source, folder.parent, 0), guessed)
 
 
 def _size(paths: Sequence[Path]) -> int:
@@ -127,9 +127,9 @@ def _size(paths: Sequence[Path]) -> int:
     return min(max(int(np.median(sides or [_MOST_PIXELS])), _LEAST_PIXELS), _MOST_PIXELS)
 
 
-def _table(file: Path, asked: Asked) -> OwnData:
+def _table(file: Path, asked: DataOptions) -> OwnData:
     conventions = Conventions(asked.decimal, asked.censored or "refuse")
-    seen = look_at(file, conventions=conventions)
+    seen = sample_table(file, conventions=conventions)
     label, why_label = _role(seen, "label", asked.label, LABELS, "")
     client, why_client = None, _dealt(asked)
     if asked.clients is None:
@@ -137,7 +137,7 @@ def _table(file: Path, asked: Asked) -> OwnData:
     absent = {text: name for name in (label, client) if name for text in _column(seen, name).na_texts}
     if absent:
         conventions = replace(conventions, na_values=tuple(absent))
-        seen = look_at(file, conventions=conventions)
+        seen = sample_table(file, conventions=conventions)
     column = _column(seen, label)
     if (
         asked.task is None
@@ -167,12 +167,12 @@ def _table(file: Path, asked: Asked) -> OwnData:
     why_left_out = (
         [f"left out: {some([f'{shown(name, 40)} ({why})' for name, why in useless.items()])}"] if useless else []
     )
-    rows = load(source, file.parent, 0)
+    rows = load_source(source, file.parent, 0)
     guessed = (*why_label, *why_client, *why_task, *why_absent, *why_missing, *why_left_out)
     return OwnData(source, rows, guessed, tuple(f"{shown(name, 40)} {why}" for name, why in odd.items()))
 
 
-def _column(seen: Look, name: str) -> Column:
+def _column(seen: TableSample, name: str) -> Column:
     column = seen.column(name)
     assert column is not None
     return column
@@ -181,12 +181,12 @@ def _column(seen: Look, name: str) -> Column:
 _DEAL = "give --clients 5 to deal the rows to so many silos that are alike"
 
 
-def _dealt(asked: Asked) -> tuple[str, ...]:
+def _dealt(asked: DataOptions) -> tuple[str, ...]:
     return () if asked.clients is None else (f"{asked.clients} silos that are alike, as asked",)
 
 
 def _role(
-    seen: Look, role: Literal["label", "client"], named: str | None, usual: Sequence[str], otherwise: str
+    seen: TableSample, role: Literal["label", "client"], named: str | None, usual: Sequence[str], otherwise: str
 ) -> tuple[str, tuple[str, ...]]:
     """The column of this role, and why it is taken for that; UserError with all columns where it is not to be told."""
     there = _columns(seen)
@@ -202,14 +202,14 @@ def _role(
     return found[0], (f"{role} {shown(found[0], 40)} (by its name)",)
 
 
-def _columns(seen: Look) -> str:
+def _columns(seen: TableSample) -> str:
     """The names of all columns; of many the first and the last, one of which the label often is."""
     names = [shown(repr(column.name), 40) for column in seen.columns]
     few = names if len(names) <= _SHOWN else [*names[: _SHOWN // 2], "…", *names[-_SHOWN // 2 :]]
     return ", ".join(few)
 
 
-def _task(asked: Asked, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
+def _task(asked: DataOptions, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
     """Whether y are classes or numbers to be predicted, and why."""
     if asked.task is not None:
         return asked.task, ()
@@ -223,7 +223,7 @@ def _task(asked: Asked, y: np.ndarray) -> tuple[Task, tuple[str, ...]]:
     return "classification", (f"a classification (the label has {count:,} values)",)
 
 
-def _useless(seen: Look, column: Column) -> str:
+def _useless(seen: TableSample, column: Column) -> str:
     """Why no feature is made of a column; "" if one is."""
     is_key = column.name.casefold() == "id" or column.name.casefold().endswith("_id")
     if is_key and len(column.values) == seen.rows:

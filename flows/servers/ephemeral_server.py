@@ -17,7 +17,7 @@ from silos.io.proxies import loopback_direct
 
 
 @contextmanager
-def prefects_api() -> Iterator[None]:
+def ephemeral_api() -> Iterator[None]:
     """A server that somebody named (PREFECT_API_URL) is taken; else this folder's, started by the first call in it.
 
     It stays for the calls to come, and goes with the process. What Prefect is set to meanwhile is as it was afterwards. Of

@@ -45,12 +45,12 @@ def make_tables(lock: str) -> None:
 def main(descriptor: str, lock: str, *offered: str) -> None:
     """Serves until the parent is gone."""
     threading.Thread(target=watch, args=([*offered],), daemon=True).start()
-    gc_tuning.rest()
+    gc_tuning.pause_gc()
     make_tables(lock)
     import uvicorn
 
     app = "prefect.server.api.server:create_app"
-    gc_tuning.work()
+    gc_tuning.resume_gc()
     config = uvicorn.Config(app, factory=True, log_level="warning", timeout_keep_alive=10)
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 

@@ -13,7 +13,7 @@ from tasks.tracking.uri import is_port
 PORT = 4200
 
 
-def at(port: int | None, option: str) -> dict[str, Any]:
+def ui_address(port: int | None, option: str) -> dict[str, Any]:
     """What PrefectServer is told of the port that is asked for, UserError if it is taken; of none, where it tries first."""
     if port is None:
         return {"port": PORT}
@@ -21,16 +21,16 @@ def at(port: int | None, option: str) -> dict[str, Any]:
     return {"port": port, "own": True}
 
 
-def same_again(root: Path, port: int | None) -> dict[str, Any]:
+def last_port(root: Path, port: int | None) -> dict[str, Any]:
     """The same for a schedule, whose page stays where it was."""
     with contextlib.suppress(OSError, ValueError):
         before = int(_file(root).read_text())
         if port is None and is_port(before):
             return {"port": before}
-    return at(port, "--port")
+    return ui_address(port, "--port")
 
 
-def remember(root: Path, url: str) -> None:
+def save_port(root: Path, url: str) -> None:
     """The next schedule's page is there, too."""
     write_bytes(_file(root), f"{urlsplit(url).port}\n".encode())
 

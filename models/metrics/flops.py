@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..networks.network import Network, learned
-from ..networks.registry import parameters
+from ..networks.registry import num_parameters
 from ..state import Weights
-from ..training.engine import stacked
+from ..training.engine import broadcast_weights
 from ..training.objectives import Objective
-from ..training.optimizers import Optimiser
+from ..training.optimizers import Optimizer
 
 _FLOAT_BYTES = 4
 
@@ -41,20 +41,22 @@ def network_cost(
     with FlopCounterMode(display=False) as both:
         loss = objective(network.apply({**weights, **leaves}, context, x, None), y).sum()
         torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    count = parameters(leaves)
-    return NetworkCost(count, parameters(weights) - count, forward.get_total_flops() // 2, both.get_total_flops() // 2)
+    count = num_parameters(leaves)
+    return NetworkCost(
+        count, num_parameters(weights) - count, forward.get_total_flops() // 2, both.get_total_flops() // 2
+    )
 
 
 def largest_activation(network: Network, rows: int) -> int:
     """Bytes of the network's largest layer, its input among them, for so many rows at once in float32."""
-    return _FLOAT_BYTES * network.widest * rows
+    return _FLOAT_BYTES * network.max_width * rows
 
 
-def training_floor(network: Network, weights: Weights, optimiser: Optimiser, rows: int) -> int:
+def training_floor(network: Network, weights: Weights, optimiser: Optimizer, rows: int) -> int:
     """Bytes that a step on so many rows needs at least: learned numbers, gradients, what the optimiser remembers of them.
 
     And the largest layer, of which training has more than one.
     """
     leaves = learned(network, weights)
-    remembered = optimiser.init(stacked(leaves, 1), 1)
-    return _FLOAT_BYTES * (2 * parameters(leaves) + parameters(remembered)) + largest_activation(network, rows)
+    remembered = optimiser.init(broadcast_weights(leaves, 1), 1)
+    return _FLOAT_BYTES * (2 * num_parameters(leaves) + num_parameters(remembered)) + largest_activation(network, rows)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from .task_metrics import QUANTITIES, Quantity
+from .task_metrics import TASK_METRICS, TaskMetrics
 
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ def _of_rows(spread: np.ndarray, rows: np.ndarray, alike: bool) -> tuple[float, 
     return total, total**2 / float((variances**2 / np.maximum(free, 1)).sum()) if total else 0.0
 
 
-def better(method: str, reference: str, measured: Difference, quantity: Quantity = ACCURACY) -> str | None:
+def better(method: str, reference: str, measured: Difference, quantity: TaskMetrics = ACCURACY) -> str | None:
     """Which of the two is better; None if that cannot be told."""
     if not measured.distinguishable:
         return None
     return method if quantity.gain(measured.mean) > 0 else reference
 
 
-def sentence_of(method: str, reference: str, measured: Difference, quantity: Quantity = ACCURACY) -> str:
+def sentence_of(method: str, reference: str, measured: Difference, quantity: TaskMetrics = ACCURACY) -> str:
     """`fedprox − fedavg +0.4 points, −0.3 to +1.1: not distinguishable`; points are hundredths of accuracy."""
     if math.isnan(measured.mean):
         return f"{method} − {reference}: not distinguishable, since predictions of one of them are not finite"

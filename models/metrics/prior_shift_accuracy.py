@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 
-def accuracy_by_law(right: np.ndarray, labels: np.ndarray, own: np.ndarray, classes: int) -> float:
+def prior_shift_accuracy(right: np.ndarray, labels: np.ndarray, own: np.ndarray, classes: int) -> float:
     """Accuracy where each class counts as it does among the client's own labels; NaN where no class is in both.
 
     right: (rows,) bool and labels: (rows,) of common rows, own: (more rows,) labels of the client's. A class that no common

@@ -14,7 +14,7 @@ import numpy as np
 Task = Literal["classification", "regression"]
 
 
-class Quantity(ABC):
+class TaskMetrics(ABC):
     """A client's number under `name`, from the mean over its rows of `outcome` (see models.training.objectives.measures).
 
     `headline` is the aggregate over clients that is shown first; `columns` are all that tables show, with their titles.
@@ -72,7 +72,7 @@ class Quantity(ABC):
         value = metrics.get(f"{before}{self.headline}")
         return self.gain(value) if value is not None and math.isfinite(value) else -math.inf
 
-    def with_metrics(self, names: Sequence[str]) -> "Quantity":
+    def with_metrics(self, names: Sequence[str]) -> "TaskMetrics":
         """Itself, with more measures of a row whose means are reported."""
         if not names:
             return self
@@ -99,7 +99,7 @@ class Quantity(ABC):
         return f"{self.name} {self.number(value)}" if math.isfinite(value) else f"{self.name} diverged"
 
 
-class Accuracy(Quantity):
+class Accuracy(TaskMetrics):
     """Share of a client's rows that are right; every client counts once, however small."""
 
     name, outcome, also, headline = "accuracy", "correct", ("entropy",), "accuracy/mean"
@@ -153,7 +153,7 @@ class Accuracy(Quantity):
         return 100 * difference
 
 
-class RootMeanSquaredError(Quantity):
+class RootMeanSquaredError(TaskMetrics):
     """Root of the mean squared error of a client's rows, in units of y.
 
     `pooled` is the root of the mean over clients of their mean squared error, so that every client counts once.
@@ -219,4 +219,4 @@ def lower_is_better(metric: str) -> bool:
     return Accuracy.name not in metric.split("/")
 
 
-QUANTITIES: Mapping[str, Quantity] = {"classification": Accuracy(), "regression": RootMeanSquaredError()}
+TASK_METRICS: Mapping[str, TaskMetrics] = {"classification": Accuracy(), "regression": RootMeanSquaredError()}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..networks.network import Network
-from ..prng import fold
+from ..prng import fold_in
 from ..state import Weights
 from ..training.execution_plan import Kind, Plan, resolve
 
@@ -38,11 +38,13 @@ def predictive(
     (clients,). A network in parts is run once up to its first dropout: the passes share what they would repeat.
     """
     random = streams is not None and passes > 0 and network.random
-    plans = [(one, resolve(one.network, engine)) for one in network.singles]
+    plans = [(one, resolve(one.network, engine)) for one in network.single_networks]
     pieces = []
     with torch.no_grad():
         for number, at in enumerate(range(0, x.shape[1], _ROWS_AT_ONCE)):
-            substreams = [fold(fold(cast(Tensor, streams), number), t) for t in range(passes)] if random else [None]
+            substreams = (
+                [fold_in(fold_in(cast(Tensor, streams), number), t) for t in range(passes)] if random else [None]
+            )
             outputs: list[Tensor] = []
             for one, plan in plans:
                 rows = x[:, at : at + _ROWS_AT_ONCE]
@@ -92,7 +94,7 @@ def _calibration(confidence: Tensor, right: Tensor, used: Tensor) -> Tensor:
 
 def _passes(plan: Plan, weights: Weights, context: Weights, x: Tensor) -> Callable[[Tensor | None], Tensor]:
     """Logits by stream, everything before the first dropout computed once where the network has parts."""
-    parts = plan.parted
+    parts = plan.encoder_head
     if parts is None:
         return lambda streams: plan.logits(weights, context, x, streams)
     z, _ = parts.encode_stack(weights, context, x)

@@ -16,12 +16,12 @@ from ..state import Weights
 from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 from .network import Member, Network, register
-from .protocols import Stacked
+from .protocols import BatchedNetwork
 
 
 @register("deep_ensemble")
 @dataclass(frozen=True)
-class DeepEnsemble(Stacked, Network):
+class DeepEnsemble(BatchedNetwork, Network):
     """So many networks like `inner`: "0/dense0.weight" is the first one's "dense0.weight".
 
     Every member has a start and dropout of its own, the first those of `inner` alone; all see the same batches. The answer
@@ -34,12 +34,12 @@ class DeepEnsemble(Stacked, Network):
     members: int
 
     @property
-    def singles(self) -> tuple[Member, ...]:
+    def single_networks(self) -> tuple[Member, ...]:
         """The members in order."""
         return tuple(Member(self.inner, number, f"{number}/") for number in range(self.members))
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """Its own form, if the members have one."""
         return self if self.inner.stacked else None
 
@@ -49,24 +49,24 @@ class DeepEnsemble(Stacked, Network):
         return float(self.inner.dropout)
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in the largest layer of all members together."""
-        return self.members * int(self.inner.widest)
+        return self.members * int(self.inner.max_width)
 
     @property
     def buffers(self) -> tuple[str, ...]:
         """Every member's."""
-        return tuple(one.prefix + name for one in self.singles for name in self.inner.buffers)
+        return tuple(one.prefix + name for one in self.single_networks for name in self.inner.buffers)
 
     @property
     def normalising(self) -> tuple[str, ...]:
         """Every member's."""
-        return tuple(one.prefix + name for one in self.singles for name in self.inner.normalising)
+        return tuple(one.prefix + name for one in self.single_networks for name in self.inner.normalising)
 
     @property
     def rates(self) -> dict[str, float]:
         """Every member's."""
-        return {one.prefix + name: rate for one in self.singles for name, rate in self.inner.rates.items()}
+        return {one.prefix + name: rate for one in self.single_networks for name, rate in self.inner.rates.items()}
 
     @property
     def random(self) -> bool:
@@ -75,12 +75,14 @@ class DeepEnsemble(Stacked, Network):
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """A draw for each member, the first being the inner network's own."""
-        return {n: w for one in self.singles for n, w in one.named(one.network.init(one.stream(stream))).items()}
+        return {
+            n: w for one in self.single_networks for n, w in one.named(one.network.init(one.stream(stream))).items()
+        }
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to (rows, classes), whose softmax is the mean of the members'."""
         outputs = []
-        for one in self.singles:
+        for one in self.single_networks:
             substream = None if stream is None else one.stream(stream)
             outputs.append(torch.log_softmax(one.network.apply(one.of(weights), one.of(context), x, substream), -1))
         return torch.logsumexp(torch.stack(outputs), 0) - math.log(self.members)
@@ -88,7 +90,7 @@ class DeepEnsemble(Stacked, Network):
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """x: (clients, rows, *shape) to (clients, rows, classes), whose softmax is the mean of the members'."""
         outputs = []
-        for one in self.singles:
+        for one in self.single_networks:
             substreams = None if streams is None else one.stream(streams)
             logits = one.network.apply_stack(one.of(weights), one.of(context), x, substreams)
             outputs.append(torch.log_softmax(logits, -1))
@@ -100,7 +102,7 @@ class DeepEnsemble(Stacked, Network):
         """The sum of what each member minimises alone, so that no member learns from another, and all their buffers."""
         costs: list[Tensor] = []
         moved: dict[str, Tensor] = {}
-        for one in self.singles:
+        for one in self.single_networks:
             member_batch = batch._replace(stream=one.stream(batch.stream))
             cost, after = one.network.cost(one.of(weights), one.of(context), member_batch, objective)
             costs.append(cost)
@@ -113,7 +115,7 @@ class DeepEnsemble(Stacked, Network):
         """`cost` for a stack."""
         costs: list[Tensor] = []
         moved: dict[str, Tensor] = {}
-        for one in self.singles:
+        for one in self.single_networks:
             member_batch = batch._replace(streams=one.stream(batch.streams))
             cost, after = one.network.cost_stack(one.of(weights), one.of(context), member_batch, objective)
             costs.append(cost)

@@ -49,7 +49,7 @@ class ExportedNetwork(Network):
         return 0.0
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Not known."""
         return 0
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..prng import fold, normal, uniform
+from ..prng import fold_in, normal, uniform
 from ..state import Weights
 
 Noise = Literal["local", "flipout", "naive"]
@@ -82,7 +82,7 @@ class Noisy(Mapping[str, Tensor]):
         return deviation * normal(self._stream(name), deviation.shape[axes:]).to(deviation.dtype)
 
     def _signs(self, name: str, purpose: int) -> Draw:
-        return lambda shape: torch.where(uniform(fold(self._stream(name), purpose), shape) < 0.5, -1.0, 1.0)
+        return lambda shape: torch.where(uniform(fold_in(self._stream(name), purpose), shape) < 0.5, -1.0, 1.0)
 
     def _stream(self, name: str) -> Tensor:
-        return fold(self.stream, _FIRST + self._place[name])
+        return fold_in(self.stream, _FIRST + self._place[name])

@@ -9,15 +9,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..prng import fold, uniform
+from ..prng import fold_in, uniform
 from ..state import Weights
 from .gaussian_weights import Draw, Layout, Noisy
 from .network import Network, register
-from .protocols import Descent, Ended, Fused, PartedStack
+from .protocols import Descent, EncoderHeadStack, FusedSGD, LinearHead
 from .wrappers.per_row_context import join
 
 
-class Ending(Ended):
+class Ending(LinearHead):
     """What networks share that end in dense layers: how their third part is made, of one client and of a stack.
 
     `finish` is dense layer number `last` of what `represent` gives, then `conclude`.
@@ -46,7 +46,7 @@ class Ending(Ended):
 
 @register("mlp")
 @dataclass(frozen=True)
-class MLP(Ending, PartedStack, Fused, Network):
+class MLP(Ending, EncoderHeadStack, FusedSGD, Network):
     """Flatten, then dense layers with ReLU between them; no hidden layer is multinomial logistic or linear regression.
 
     `outputs` is the number of classes; a regression has 1. `statistics` numbers of the client join each row.
@@ -68,7 +68,7 @@ class MLP(Ending, PartedStack, Fused, Network):
         return cls(inputs=math.prod(shape), outputs=outputs, **options)
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         return max(self.inputs + self.statistics, *self.hidden, self.outputs)
 
@@ -82,7 +82,7 @@ class MLP(Ending, PartedStack, Fused, Network):
         widths = (self.inputs + self.statistics, *self.hidden, self.outputs)
         weights: dict[str, Tensor] = {}
         for layer, sizes in enumerate(pairwise(widths)):
-            weights |= dense_weights(fold(stream, layer), layer, *sizes)
+            weights |= dense_weights(fold_in(stream, layer), layer, *sizes)
         return weights
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
@@ -199,7 +199,8 @@ def dense_weights(stream: Tensor, layer: int, fan_in: int, fan_out: int) -> dict
 def within(stream: Tensor, bound: float, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Tensors of these shapes, uniform in ±bound, each from a stream of its own."""
     return {
-        name: (2 * uniform(fold(stream, part), shape) - 1) * bound for part, (name, shape) in enumerate(shapes.items())
+        name: (2 * uniform(fold_in(stream, part), shape) - 1) * bound
+        for part, (name, shape) in enumerate(shapes.items())
     }
 
 
@@ -207,5 +208,5 @@ def drop(x: Tensor, rate: float, stream: Tensor | None, layer: int) -> Tensor:
     """Dropout of one client (stream: ()) or of a stack (streams: (clients,)); none without a stream."""
     if not rate or stream is None:
         return x
-    mask = uniform(fold(stream, layer), x.shape[stream.dim() :]) >= rate
+    mask = uniform(fold_in(stream, layer), x.shape[stream.dim() :]) >= rate
     return x * mask / (1 - rate)

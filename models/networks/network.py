@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from torch import Tensor
 
-from ..prng import fold
+from ..prng import fold_in
 from ..state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
-from .protocols import Ended, Fused, Parted, Stacked
+from .protocols import BatchedNetwork, EncoderHead, FusedSGD, LinearHead
 
 _MEMBERS = 2**21  # of a stream; layers and wrapped networks have smaller numbers
 
@@ -29,7 +29,11 @@ class Network(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if issubclass(cls, Stacked) and cls.cost is not Network.cost and cls.cost_stack is Stacked.cost_stack:
+        if (
+            issubclass(cls, BatchedNetwork)
+            and cls.cost is not Network.cost
+            and cls.cost_stack is BatchedNetwork.cost_stack
+        ):
             raise TypeError(
                 f"{cls.__name__} has a cost of its own for one client and none for a stack; write cost_stack."
             )
@@ -41,7 +45,7 @@ class Network(ABC):
 
     @property
     @abstractmethod
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
 
     @abstractmethod
@@ -120,19 +124,19 @@ class Network(ABC):
         return self.dropout > 0
 
     @property
-    def singles(self) -> "tuple[Member, ...]":
+    def single_networks(self) -> "tuple[Member, ...]":
         """The networks that learn side by side in it; one that stands alone is its own only one."""
         return (Member(self),)
 
     @property
     def costs(self) -> int:
         """Of how many networks' costs its own is the sum: a loss that is told is their mean."""
-        return len(self.singles)
+        return len(self.single_networks)
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """The form for a whole stack, if there is one."""
-        return self if isinstance(self, Stacked) else None
+        return self if isinstance(self, BatchedNetwork) else None
 
     @property
     def costed(self) -> bool:
@@ -140,19 +144,19 @@ class Network(ABC):
         return type(self).cost is not Network.cost
 
     @property
-    def fused(self) -> Fused | None:
+    def fused_sgd(self) -> FusedSGD | None:
         """The step of plain gradient descent in place, if there is one."""
-        return self if isinstance(self, Fused) else None
+        return self if isinstance(self, FusedSGD) else None
 
     @property
-    def parted(self) -> Parted | None:
+    def encoder_head(self) -> EncoderHead | None:
         """Its parts, if it has any."""
-        return self if isinstance(self, Parted) else None
+        return self if isinstance(self, EncoderHead) else None
 
     @property
-    def ended(self) -> Ended | None:
+    def linear_head(self) -> LinearHead | None:
         """Its parts, if they end in a dense layer."""
-        return self if isinstance(self, Ended) else None
+        return self if isinstance(self, LinearHead) else None
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class Member:
 
     def stream(self, stream: Tensor) -> Tensor:
         """A stream of its own for every stream; the first member's is the stream itself."""
-        return fold(stream, _MEMBERS + self.number) if self.number else stream
+        return fold_in(stream, _MEMBERS + self.number) if self.number else stream
 
 
 Kind = TypeVar("Kind", bound=type[Network])

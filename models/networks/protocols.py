@@ -11,7 +11,7 @@ from ..training.batch import Batch, ClientBatch
 from ..training.objectives import Objective
 
 
-class Stacked(ABC):
+class BatchedNetwork(ABC):
     """A form for a whole stack, written by hand where it pays; equal to the function of each client by itself."""
 
     pays_alone: ClassVar[bool] = False  # whether it is also the faster one for a single client
@@ -36,7 +36,7 @@ class Descent(NamedTuple):
     keep: float
 
 
-class Fused(ABC):
+class FusedSGD(ABC):
     """A step of plain gradient descent that never writes the gradient."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class Fused(ABC):
         """The step in place, on weights (clients, ...) and x (clients, rows, *shape)."""
 
 
-class Parted(ABC):
+class EncoderHead(ABC):
     """Three parts, of which only the last is random: encoder, what follows up to the first dropout, the rest.
 
     `finish(settle(encode(x)))` is `apply`, and each is of one client. Words of a codebook stand in for what `encode` gives;
@@ -79,7 +79,7 @@ class Parted(ABC):
         return self.finish(weights, self.settle(weights, context, z), stream)
 
 
-class CostedParts(Parted):
+class EncoderHeadCost(EncoderHead):
     """Parts whose encoder may read the batch as a whole, such as one that normalises by it."""
 
     def cost(
@@ -91,7 +91,7 @@ class CostedParts(Parted):
         return batch.loss(objective, logits), moved
 
 
-class Ended(Parted):
+class LinearHead(EncoderHead):
     """Parts whose third ends in one dense layer: `finish` is that layer between the two functions here.
 
     Its weights are `dense{last}.weight` (in, out) and `dense{last}.bias` (out,).
@@ -111,11 +111,11 @@ class Ended(Parted):
         """What the layer gives, to logits."""
 
 
-class PartedStack(Parted, Stacked):
+class EncoderHeadStack(EncoderHead, BatchedNetwork):
     """Parts with a form for a whole stack each.
 
-    `finish`, and what it is made of where the parts are `Ended`, is dense layers: it takes a stack as it takes a client,
-    (clients, rows, numbers) with streams (clients,).
+    `finish`, and what it is made of where the parts are `LinearHead`, is dense layers: it takes a stack as it takes a
+    client, (clients, rows, numbers) with streams (clients,).
     """
 
     @abstractmethod
@@ -137,7 +137,7 @@ class PartedStack(Parted, Stacked):
         return self.finish(weights, self.settle_stack(weights, context, z), streams)
 
 
-class CostedPartsStack(CostedParts, PartedStack):
+class EncoderHeadCostStack(EncoderHeadCost, EncoderHeadStack):
     """Such parts with a form for a whole stack each."""
 
     pays_alone = True

@@ -35,12 +35,12 @@ def kind_of(network: Network) -> str:
     return network.kind or type(network).__name__
 
 
-def comes_along(network: Network) -> bool:
+def is_bundled(network: Network) -> bool:
     """Whether every part of it is of `models/`, which goes with a logged model, and not of somebody's page."""
     if type(network).__module__.split(".")[0] != __name__.split(".")[0] or not network.portable:
         return False
     inner = [getattr(network, f.name) for f in fields(cast(Any, network))]
-    return all(comes_along(one) for one in inner if isinstance(one, Network))
+    return all(is_bundled(one) for one in inner if isinstance(one, Network))
 
 
 def from_json(spec: Mapping[str, Any]) -> Network:
@@ -57,17 +57,17 @@ def _from_json(value: Any) -> Any:
 
 def size(network: Network) -> int:
     """How many numbers the network's weights hold, told from their shapes: nothing of that size is made."""
-    first, *others = network.singles
-    return (1 + len(others)) * parameters(first.network.init(cast(Tensor, Sketch())))
+    first, *others = network.single_networks
+    return (1 + len(others)) * num_parameters(first.network.init(cast(Tensor, Sketch())))
 
 
-def to_learn(network: Network) -> int:
+def num_trainable(network: Network) -> int:
     """How many of them are learned."""
-    first, *others = network.singles
-    return (1 + len(others)) * parameters(learned(first.network, first.network.init(cast(Tensor, Sketch()))))
+    first, *others = network.single_networks
+    return (1 + len(others)) * num_parameters(learned(first.network, first.network.init(cast(Tensor, Sketch()))))
 
 
-def parameters(weights: Weights) -> int:
+def num_parameters(weights: Weights) -> int:
     """How many numbers the weights hold."""
     return sum(w.numel() for w in weights.values())
 

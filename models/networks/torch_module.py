@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..prng import Sketch, fold
+from ..prng import Sketch, fold_in
 from ..state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .mlp import dense, drop, within
 from .network import Network
-from .protocols import CostedParts, Ended
+from .protocols import EncoderHeadCost, LinearHead
 from .vision.grouped_layers import MOMENTUM
 from .wrappers.per_row_context import join
 
@@ -105,7 +105,7 @@ class Facts:
     learned: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     normalising: tuple[str, ...] = ()
-    widest: int = 0
+    max_width: int = 0
     dropout: float = 0.0
     maps: bool = True
     head: str = ""  # the Linear that gives the output, if there is one
@@ -137,9 +137,9 @@ class TorchModule(Network):
         return self.facts.dropout
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
-        return self.facts.widest
+        return self.facts.max_width
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class TorchModule(Network):
 
 
 @dataclass(frozen=True)
-class EndedModule(CostedParts, Ended, TorchModule):
+class EndedModule(EncoderHeadCost, LinearHead, TorchModule):
     """A module that ends in a Linear: methods may read or replace that layer, whose weights are `dense0` (in, out).
 
     `statistics` numbers of the client join what the layer reads.
@@ -257,7 +257,7 @@ class EndedModule(CostedParts, Ended, TorchModule):
         if self.statistics:
             name = f"{_HEAD}.weight"
             size: dict[str, tuple[int, ...]] = {name: (self.statistics, weights[name].shape[1])}
-            more = within(fold(stream, _STATISTICS), self.facts.features**-0.5, size)[name]
+            more = within(fold_in(stream, _STATISTICS), self.facts.features**-0.5, size)[name]
             if isinstance(more, Sketch):
                 more = weights[name].new_zeros(more.shape)
             weights[name] = torch.cat([weights[name], more])
@@ -422,7 +422,7 @@ def _examine(bare: TorchModule) -> TorchModule:
         learned=learned,
         buffers=buffers,
         normalising=tuple(name for name in names if name in learned or name in buffers),
-        widest=widest,
+        max_width=widest,
         dropout=max(rates, default=0.0),
     )
     network = replace(bare, facts=facts)
@@ -615,7 +615,7 @@ def _maps(network: TorchModule, weights: Weights, x: Tensor, stream: Tensor) -> 
         return network._forward(weights, x, stream, used)[0]
 
     stack = torch.stack([x, x.flip(0)])
-    streams, used = torch.stack([stream, fold(stream, 1)]), torch.ones(2, len(x))
+    streams, used = torch.stack([stream, fold_in(stream, 1)]), torch.ones(2, len(x))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where it maps by a slow loop

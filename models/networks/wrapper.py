@@ -11,11 +11,11 @@ from ..state import Weights
 from ..training.batch import ClientBatch
 from ..training.objectives import Objective
 from .network import Network
-from .protocols import CostedPartsStack, PartedStack, Stacked
+from .protocols import BatchedNetwork, EncoderHeadCostStack, EncoderHeadStack
 
 
 @dataclass(frozen=True)
-class Around(Network):
+class NetworkWrapper(Network):
     """A network around any other, whose functions it has; what differs, such as `cost`, is written beside it."""
 
     inner: Any
@@ -26,9 +26,9 @@ class Around(Network):
         return float(self.inner.dropout)
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """The inner network's."""
-        return int(self.inner.widest)
+        return int(self.inner.max_width)
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -74,13 +74,13 @@ class Around(Network):
 
 
 @dataclass(frozen=True)
-class Wrapped(CostedPartsStack, Around):
+class EncoderHeadWrapper(EncoderHeadCostStack, NetworkWrapper):
     """One around a network in parts that ends in a dense layer: each of its forms is made of the inner network's own."""
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """Its own form, if the inner network's parts have one each."""
-        return self if isinstance(self.inner.stacked, PartedStack) else None
+        return self if isinstance(self.inner.stacked, EncoderHeadStack) else None
 
     @property
     def personal(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class Verdicts:
     margins_only: np.ndarray  # no class is told by both: only P(X) and P(Y) were compared
 
 
-class Second(Protocol):
+class SecondLook(Protocol):
     """What is looked at where odds ratios differ; all are of pairs, (pairs,), and asked for those places only."""
 
     def transforms(self, places: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ class Second(Protocol):
         ...
 
 
-def verdicts(found: Evidence, rows: np.ndarray, look: Second, numbers: bool = False) -> Verdicts:
+def classify_pairs(found: Evidence, rows: np.ndarray, look: SecondLook, numbers: bool = False) -> Verdicts:
     """rows: (pairs, 2); numbers: classes are groups of targets.
 
     Targets that all move by an amount leave odds ratios as they are, and P(X): what changed is P(Y | X), and no other.

@@ -13,7 +13,7 @@ _AT_ONCE = 64  # pairs
 _LEAST = 0.5  # rows that are foreseen in a cell: none would forbid those that are there
 
 
-class Explained(NamedTuple):
+class CovariateCheck(NamedTuple):
     """Of pairs, (pairs,) bool: both clients' models foresee how odds ratios differ; and how labels do."""
 
     rules: np.ndarray
@@ -24,9 +24,9 @@ class Explained(NamedTuple):
         return types & ~np.stack([np.zeros_like(self.rules), self.labels, self.rules], -1)
 
 
-def explained(
+def check_covariates(
     told: Summaries, layout: Layout, foreseen: np.ndarray, first: np.ndarray, second: np.ndarray
-) -> Explained:
+) -> CovariateCheck:
     """Of the pairs of places first[i] and second[i], whose odds ratios differ in some feature.
 
     foreseen: (clients, models, features, cells, classes) rows that each client's models foresee of each client's rows, both
@@ -39,7 +39,7 @@ def explained(
     for start in range(0, len(first), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         rules[part], labels[part] = _of(told, layout, foreseen, np.stack([first[part], second[part]], 1))
-    return Explained(rules, labels)
+    return CovariateCheck(rules, labels)
 
 
 def _of(told: Summaries, layout: Layout, foreseen: np.ndarray, both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

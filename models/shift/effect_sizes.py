@@ -11,11 +11,11 @@ from models.shift.fomichev.paper_verdict import GRADES, OverFeatures, judged, ju
 from models.shift.optimal_transport.wasserstein import feature_distances
 from models.shift.pairs import all_pairs
 
-__all__ = ["GRADES", "Strengths", "strengths"]
+__all__ = ["GRADES", "EffectSizes", "effect_sizes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Strengths:
+class EffectSizes:
     """Of pairs in order, NaN where unknown: distances, (pairs, 3), D_X, D_Y and D_{Y|X} of the worst feature.
 
     grades: (pairs, 3), a place in GRADES or -1; types: (pairs, 3) bool, what the printed rule says; in_classes: (pairs,)
@@ -30,7 +30,7 @@ class Strengths:
     wasserstein: np.ndarray
 
 
-def strengths(told: Summaries, layout: Layout, readings: Readings, of: np.ndarray | None = None) -> Strengths:
+def effect_sizes(told: Summaries, layout: Layout, readings: Readings, of: np.ndarray | None = None) -> EffectSizes:
     """Of all pairs, or of these, (pairs, 2) places.
 
     What clients tell has one range of a feature for all, so that the grid of a pair and of all clients are one.
@@ -42,7 +42,7 @@ def strengths(told: Summaries, layout: Layout, readings: Readings, of: np.ndarra
         distance_in_classes(told.counts[..., :-1], pairs) if told.counts.shape[2] else np.full((len(pairs), 1), np.nan)
     )
     distances = np.stack([_over(found.features, readings), found.labels, _over(found.concepts, readings)], 1)
-    return Strengths(distances, found.grades, found.types, _largest(apart), _largest(_normals_apart(told, pairs)))
+    return EffectSizes(distances, found.grades, found.types, _largest(apart), _largest(_normals_apart(told, pairs)))
 
 
 def _over(distance: OverFeatures, readings: Readings) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.shift.chi_square import chance, effect
 from models.shift.class_moments import ROWS, scaled_at_prior, standard
-from models.shift.classify import FEWEST, Verdicts, among, verdicts
+from models.shift.classify import FEWEST, Verdicts, among, classify_pairs
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, joined, without_each
 from models.shift.moment_tests import mean_and_spread
 from models.shift.nested_tests import ALPHA, LEAST_EFFECT, Evidence, evidence, harmonic, priors
@@ -83,19 +83,19 @@ WHY = ("rows", "untold", "apart", "rough", "constant")
 needs; no feature that varies within such a class."""
 
 
-def tells(pairs: Pairs) -> np.ndarray:
+def is_conclusive(pairs: Pairs) -> np.ndarray:
     """Whether each client tells more than its number of rows: (pairs, 2) bool."""
     return np.isfinite(pairs.moments[..., ROWS]).any((1, 3))
 
 
-def why(pairs: Pairs, least: int = LEAST_ROWS) -> np.ndarray:
+def reason(pairs: Pairs, least: int = LEAST_ROWS) -> np.ndarray:
     """The first of WHY that holds, the last where none does, if a pair is undetermined: (pairs,) places.
 
     least: rows of a class that the verdict needs on both sides.
     """
     rows = np.nan_to_num(pairs.moments[..., :-1, ROWS]).min(2)
     most = rows.max((1, 2), initial=0)
-    reasons = [(pairs.rows < FEWEST).any(-1), ~tells(pairs).all(-1), most < LEAST_ROWS, most < least]
+    reasons = [(pairs.rows < FEWEST).any(-1), ~is_conclusive(pairs).all(-1), most < LEAST_ROWS, most < least]
     return np.select(reasons, range(len(reasons)), len(reasons))
 
 
@@ -157,10 +157,10 @@ def findings(
             say(min(at + step, len(first)))
     columns = [np.concatenate(column) for column in zip(*(columns for _, columns in parts), strict=True)]
     named = Verdicts(*(np.concatenate([getattr(v, f.name) for v, _ in parts]) for f in fields(Verdicts)))
-    return Findings(first, second, columns[0], among(named, discovered(columns[1])), *columns[1:])
+    return Findings(first, second, columns[0], among(named, find_differences(columns[1])), *columns[1:])
 
 
-def discovered(chances: np.ndarray) -> np.ndarray:
+def find_differences(chances: np.ndarray) -> np.ndarray:
     """Which pairs differ at all, so that of those that are said to, few do not."""
     from scipy.stats import false_discovery_control
 
@@ -218,7 +218,7 @@ def _of(
     pairs: Pairs, found: Evidence, lossy: bool, least: int, numbers: bool
 ) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
     """The verdicts, and what Findings has besides."""
-    named = verdicts(found, pairs.rows, Alignment(pairs, lossy), numbers)
+    named = classify_pairs(found, pairs.rows, Alignment(pairs, lossy), numbers)
     concept = named.types[:, 2:]
     moved: np.ndarray = np.any(found.bins, axis=-1)
     inputs = np.minimum(found.effects["at_mean"], found.effects["bins"])
@@ -236,6 +236,6 @@ def _of(
         parts,
         inputs,
         overlap,
-        tells(pairs),
-        why(pairs, least),
+        is_conclusive(pairs),
+        reason(pairs, least),
     )

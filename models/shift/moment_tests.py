@@ -24,14 +24,14 @@ from models.shift.class_moments import (
 )
 from models.shift.nested_tests import (
     Evidence,
-    Sized,
+    SizedTest,
     all_known,
     covered,
-    found,
     harmonic,
     noise_of_labels,
     only,
     priors,
+    tested_shift,
 )
 from models.shift.pairs import Pairs
 
@@ -172,7 +172,7 @@ LEAST_ROWS = 100
 and kurtosis are too rough for a Wald test."""
 
 
-def evidence(pairs: Pairs) -> Evidence:
+def moment_evidence(pairs: Pairs) -> Evidence:
     """Of moments, `class_moments` says which; the column behind the classes, of several together, counts for P(X) only."""
     told = standard(pairs.moments)
     kept: np.ndarray = np.all(told[..., :-1, ROWS] >= LEAST_ROWS, axis=-2)
@@ -184,12 +184,14 @@ def evidence(pairs: Pairs) -> Evidence:
     known = all_known(of_all, pairs, kept) & ((rows >= LEAST_ROWS).all(-1) | compared[:, None])
     mean, even = priors(pairs.labels, kept)
     tested = {
-        "bins": Sized(only(known, of_values(told)), harmonic(rows)),
-        "bins_in_classes": Sized(of_values_in_classes(within), inner),
-        "classes_in_bins": Sized(of_classes_at_values(within), inner),
-        "interaction": Sized(homogeneous(within), inner),
-        "at_mean": Sized(of_values_at_prior(within, mean), inner),
-        "at_even": Sized(of_values_at_prior(within, even), inner),
-        "labels": Sized(chi_square.pearson(pairs.labels, noise_of_labels(pairs.noise)), harmonic(pairs.labels.sum(-1))),
+        "bins": SizedTest(only(known, of_values(told)), harmonic(rows)),
+        "bins_in_classes": SizedTest(of_values_in_classes(within), inner),
+        "classes_in_bins": SizedTest(of_classes_at_values(within), inner),
+        "interaction": SizedTest(homogeneous(within), inner),
+        "at_mean": SizedTest(of_values_at_prior(within, mean), inner),
+        "at_even": SizedTest(of_values_at_prior(within, even), inner),
+        "labels": SizedTest(
+            chi_square.pearson(pairs.labels, noise_of_labels(pairs.noise)), harmonic(pairs.labels.sum(-1))
+        ),
     }
-    return found(tested, pairs.moments.shape[1], covered(pairs, kept))
+    return tested_shift(tested, pairs.moments.shape[1], covered(pairs, kept))

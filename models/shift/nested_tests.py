@@ -52,20 +52,20 @@ def evidence(pairs: Pairs) -> Evidence:
     inner = _per_pair(within)
     known = all_known(pairs.counts.sum((-2, -1)), pairs, kept)
     tested = {
-        "labels": Sized(test.pearson(pairs.labels, noise_of_labels(noise)), harmonic(pairs.labels.sum(-1))),
-        "bins": Sized(only(known, test.of_bins(pairs.counts, noise)), _per_pair(pairs.counts)),
-        "bins_in_classes": Sized(test.of_bins_in_classes(within, inside), inner),
-        "classes_in_bins": Sized(test.of_classes_in_bins(within, inside), inner),
-        "at_mean": Sized(test.of_bins_at_prior(within, mean, inside), inner),
-        "at_even": Sized(test.of_bins_at_prior(within, even, inside), inner),
+        "labels": SizedTest(test.pearson(pairs.labels, noise_of_labels(noise)), harmonic(pairs.labels.sum(-1))),
+        "bins": SizedTest(only(known, test.of_bins(pairs.counts, noise)), _per_pair(pairs.counts)),
+        "bins_in_classes": SizedTest(test.of_bins_in_classes(within, inside), inner),
+        "classes_in_bins": SizedTest(test.of_classes_in_bins(within, inside), inner),
+        "at_mean": SizedTest(test.of_bins_at_prior(within, mean, inside), inner),
+        "at_even": SizedTest(test.of_bins_at_prior(within, even, inside), inner),
     }
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
-    interaction = Sized(_where(differ, within, inside), inner)
-    return found(tested | {"interaction": interaction}, features, covered(pairs, kept))
+    interaction = SizedTest(_where(differ, within, inside), inner)
+    return tested_shift(tested | {"interaction": interaction}, features, covered(pairs, kept))
 
 
-class Sized(NamedTuple):
+class SizedTest(NamedTuple):
     """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows that it saw."""
 
     tested: test.Tested
@@ -76,7 +76,7 @@ class Sized(NamedTuple):
         return (test.chance(self.tested) * hypotheses < ALPHA) & (test.effect(*self) >= LEAST_EFFECT)
 
 
-def found(tested: Mapping[str, Sized], features: int, covered: np.ndarray) -> Evidence:
+def tested_shift(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:
     """What tests say, by the names of Evidence's fields, and of `at_mean` and `at_even`, P(X) at two priors."""
     rejected = {name: one.rejected(1 if name == "labels" else features) for name, one in tested.items()}
     return Evidence(

@@ -17,7 +17,7 @@ MUCH = 1 / 3
 
 
 @dataclass(frozen=True, eq=False)
-class CloseUp:
+class PairDetails:
     """One feature of one pair. first, second, feature: places.
 
     ends: (bins + 1,) of the bins of a number, from the first to the last value; values: what stands below each bin where
@@ -35,7 +35,9 @@ class CloseUp:
     shown: np.ndarray
 
 
-def close_ups(told: Summaries, layout: Layout, found: Findings, groups: Sequence[Sequence[int]]) -> tuple[CloseUp, ...]:
+def pair_details(
+    told: Summaries, layout: Layout, found: Findings, groups: Sequence[Sequence[int]]
+) -> tuple[PairDetails, ...]:
     """Of the worst pair of each two groups, the worst of these first; none where clients told no counts."""
     if not told.counts.shape[2]:
         return ()
@@ -64,7 +66,7 @@ def _worst(found: Findings, groups: Sequence[Sequence[int]]) -> list[int]:
     return sorted(worst, key=lambda pair: -largest[pair])[:PAIRS]
 
 
-def _close_up(told: Summaries, layout: Layout, first: int, second: int, feature: int) -> CloseUp:
+def _close_up(told: Summaries, layout: Layout, first: int, second: int, feature: int) -> PairDetails:
     table, values = told.counts[[first, second], feature], layout.categories[feature]
     used = layout.bins if values is None else len(values) + 1
     cells, missing = table[:, :used], table[:, -1:]
@@ -81,7 +83,7 @@ def _close_up(told: Summaries, layout: Layout, first: int, second: int, feature:
         there = cells.sum((0, 2)) > 0
         cells, names = cells[:, there], tuple(name for name, kept in zip(names, there.tolist(), strict=True) if kept)
     shown = ~np.isnan(told.labels[[first, second]]).any(0)
-    return CloseUp(
+    return PairDetails(
         first, second, feature, ends, names, values is None and layout.joined, cells, np.append(shown, False)
     )
 

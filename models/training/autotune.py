@@ -44,7 +44,7 @@ _TABLE: dict[tuple[str, str], _Line] = {
 _OTHERWISE = _Line("vmap", 4)
 
 
-def pick(
+def pick_kernel(
     network: Network,
     batch: int,
     device: str,
@@ -52,7 +52,7 @@ def pick(
     stack: int | Literal["auto"] = "auto",
 ) -> Kernel:
     """The table's choice for what is `auto`; ValueError if the network has no form of the kind that is asked for."""
-    line = _TABLE.get((kind_of(network.singles[0].network), device), _OTHERWISE)
+    line = _TABLE.get((kind_of(network.single_networks[0].network), device), _OTHERWISE)
     if kind != "auto" and kind not in forms(network):
         raise ValueError(f"the network {kind_of(network)} has no {kind} form; use vmap or auto.")
     chosen: Kind = kind if kind != "auto" else line.kind if network.maps else "sequential"
@@ -61,11 +61,11 @@ def pick(
 
 def fitting(network: Network, batch: int, megabytes: float) -> int:
     """The clients whose weights and activations fit, at least one."""
-    footprint = 4 * (size(network) + batch * network.widest)
+    footprint = 4 * (size(network) + batch * network.max_width)
     return int(min(_MOST, max(1, megabytes * 2**20 // footprint)))
 
 
-def even(clients: int, most: int) -> int:
+def even_stack_size(clients: int, most: int) -> int:
     """The size of the fewest equal stacks that hold so many clients: 9 clients at most 5 to a stack are 5 and 4."""
     stacks = -(-clients // most)
     return -(-clients // stacks)

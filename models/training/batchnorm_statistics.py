@@ -13,13 +13,13 @@ from .execution_plan import resolve
 from .optimizers import along
 
 
-def statistics_of(network: Network) -> tuple[str, ...]:
+def normalisation_statistics(network: Network) -> tuple[str, ...]:
     """The names of the running statistics of its normalising layers."""
     buffers = set(network.buffers)
     return tuple(name for name in network.normalising if name in buffers)
 
 
-def measured(
+def measure_batchnorm(
     network: Network, weights: Weights, context: Weights, rows: Rows, training: Training, streams: Tensor
 ) -> dict[str, Tensor]:
     """The running statistics of every client's rows under its weights, names to (clients, ...).
@@ -28,7 +28,7 @@ def measured(
     torch.optim.swa_utils.update_bn measures them. A statistic that no batch knows, of a client without rows or of a single
     number a channel, stays as it is.
     """
-    plan, names = resolve(network, training.engine), statistics_of(network)
+    plan, names = resolve(network, training.engine), normalisation_statistics(network)
     nothing = {**weights, **{name: torch.zeros_like(weights[name]) for name in names}}
     sums = {name: torch.zeros_like(weights[name], dtype=torch.float64) for name in names}
     seen = {name: torch.zeros_like(total) for name, total in sums.items()}

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..networks.network import Network, learned
 from ..networks.protocols import Descent
-from ..prng import fold, shuffle, uniform
+from ..prng import fold_in, shuffle, uniform
 from ..state import Weights
 from .batch import Batch
 from .execution_plan import Kind, Plan, resolve
 from .objectives import Objective, measures, slopes
-from .optimizers import SGD, Optimiser, OptimiserState, along, freeze
+from .optimizers import SGD, OptimiserState, Optimizer, along, freeze
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer in evaluation; activations of more leave the cache, and then the memory
 
@@ -37,7 +37,7 @@ class Training:
     """How a client trains in one round."""
 
     objective: Objective
-    optimiser: Optimiser
+    optimiser: Optimizer
     epochs: int
     batch: int
     engine: Kind = "vmap"
@@ -121,10 +121,10 @@ def _rows_at_once(network: Network, weights: Weights, batch: int) -> int:
     """
     if network.buffers:
         return batch
-    return max(batch, sum(w[0].numel() for w in weights.values()) // network.widest)
+    return max(batch, sum(w[0].numel() for w in weights.values()) // network.max_width)
 
 
-def outcomes(
+def per_example_metrics(
     network: Network,
     weights: Weights,
     context: Weights,
@@ -140,7 +140,7 @@ def outcomes(
     weights and no context. Padding is 0.
     """
     clients, width = rows.y.shape
-    chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * clients))
+    chunk = max(64, _NUMBERS_AT_ONCE // (network.max_width * clients))
     plan = resolve(network, engine, shared=shared and clients > 1)
     parts = []
     with torch.no_grad():
@@ -162,7 +162,7 @@ def _measured(name: str, metric: Metric, logits: Tensor, y: Tensor) -> Tensor:
     return value.float()
 
 
-def stacked(weights: Weights, clients: int) -> dict[str, Tensor]:
+def broadcast_weights(weights: Weights, clients: int) -> dict[str, Tensor]:
     """The same weights for every client, as views with a client axis: (clients, ...)."""
     return {name: w.expand(clients, *w.shape) for name, w in weights.items()}
 
@@ -197,7 +197,7 @@ class _Local:
         if state is None:
             state = self.training.optimiser.init(self._learned(weights), len(streams))
         for batch in batches(self.network, self.training, rows, streams):
-            if self.plan.fused:
+            if self.plan.fused_sgd:
                 loss = self._descend(weights, context, anchor, batch)
             else:
                 weights, state, loss = self._step(weights, context, anchor, state, batch)
@@ -254,7 +254,7 @@ class _Local:
 
     def _descend(self, weights: dict[str, Tensor], context: Weights, anchor: Weights, batch: Batch) -> Tensor:
         """The same step of plain gradient descent, in place."""
-        optimiser, fused = cast(SGD, self.training.optimiser), self.plan.fused
+        optimiser, fused = cast(SGD, self.training.optimiser), self.plan.fused_sgd
         assert fused is not None
         losses = []
 
@@ -288,7 +288,7 @@ def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -
     first = torch.arange(clients, device=rows.x.device)[:, None] * width
     x, y = rows.x.flatten(0, 1), rows.y.flatten()
     for epoch in range(training.epochs):
-        epoch_streams = fold(streams, epoch)
+        epoch_streams = fold_in(streams, epoch)
         order = None
         if not in_order:
             order = first + (draw.places(epoch_streams) if draw else shuffle(epoch_streams, width, rows.counts))
@@ -300,7 +300,7 @@ def batches(network: Network, training: Training, rows: Rows, streams: Tensor) -
                 batch_x = x.index_select(0, index).view(clients, -1, *rows.x.shape[2:])
                 batch_y = y.index_select(0, index).view(clients, -1)
             whole = at + used.shape[1] <= fewest
-            yield Batch(batch_x, batch_y, used, used.sum(1), fold(epoch_streams, number), at < fewest, whole)
+            yield Batch(batch_x, batch_y, used, used.sum(1), fold_in(epoch_streams, number), at < fewest, whole)
 
 
 class _Balanced(NamedTuple):

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..networks.network import Network
-from ..networks.protocols import Fused, Parted, PartedStack, Stacked
+from ..networks.protocols import BatchedNetwork, EncoderHead, EncoderHeadStack, FusedSGD
 from ..state import Weights
 from .batch import Batch, ClientBatch
 from .objectives import Objective
-from .optimizers import SGD, Optimiser
+from .optimizers import SGD, Optimizer
 
 Kind = Literal["batched", "vmap", "sequential"]
 
@@ -30,9 +30,9 @@ class Plan:
 
     network: Network
     kind: Kind
-    stacked: Stacked | None
-    parted: PartedStack | None
-    fused: Fused | None
+    stacked: BatchedNetwork | None
+    encoder_head: EncoderHeadStack | None
+    fused_sgd: FusedSGD | None
     as_one: bool
 
     def logits(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
@@ -45,9 +45,9 @@ class Plan:
 
     def features(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
         """What a network in parts encodes, by its running statistics: (clients, rows, channels, places)."""
-        if self.parted:
-            return self.parted.encode_stack(weights, context, x)[0]
-        return self._each(cast(Parted, self.network).encode, weights, context, x)[0]
+        if self.encoder_head:
+            return self.encoder_head.encode_stack(weights, context, x)[0]
+        return self._each(cast(EncoderHead, self.network).encode, weights, context, x)[0]
 
     def cost(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
@@ -83,7 +83,7 @@ class Plan:
         return logits.view(*x.shape[:2], -1)
 
 
-def resolve(network: Network, kind: Kind, optimiser: Optimiser | None = None, shared: bool = False) -> Plan:
+def resolve(network: Network, kind: Kind, optimiser: Optimizer | None = None, shared: bool = False) -> Plan:
     """The plan for a network of which this form is asked, and this optimiser if it trains.
 
     `batched` is by hand where the network has such a form, else mapped. A step of plain gradient descent by hand needs no
@@ -98,8 +98,8 @@ def resolve(network: Network, kind: Kind, optimiser: Optimiser | None = None, sh
         network=network,
         kind=kind,
         stacked=by_hand,
-        parted=by_hand if isinstance(by_hand, PartedStack) and network.parted else None,
-        fused=network.fused if by_hand and plain else None,
+        encoder_head=by_hand if isinstance(by_hand, EncoderHeadStack) and network.encoder_head else None,
+        fused_sgd=network.fused_sgd if by_hand and plain else None,
         as_one=shared and kind != "sequential",
     )
 

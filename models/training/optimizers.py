@@ -18,7 +18,7 @@ OptimiserState = Mapping[str, Tensor]
 PARAMETER_BYTES = 16  # in training, at most: weight, gradient and two of an optimiser, in float32
 
 
-class Optimiser(Protocol):
+class Optimizer(Protocol):
     """Stacked weights and gradients, both (clients, ...), to stacked weights."""
 
     def init(self, weights: Weights, clients: int) -> OptimiserState:

@@ -23,12 +23,12 @@ from models.shift.client_summaries.model_predictions import (
     Design,
     apportioned,
     fitted_halves,
-    foreseen,
-    foreseen_counts,
     in_both_halves,
+    predicted_counts,
+    predictions_on,
 )
-from models.shift.client_summaries.query import Question
-from models.shift.covariate_check import explained
+from models.shift.client_summaries.query import Query
+from models.shift.covariate_check import check_covariates
 from models.shift.findings import Findings, Look, findings
 from models.shift.fomichev.distances import Readings, distance_at_equal_priors
 from models.shift.fomichev.paper_statistics import statistics_of
@@ -36,7 +36,7 @@ from models.shift.fomichev.paper_verdict import judged
 from models.shift.nested_tests import TYPES
 from publications.synthetic_pairs.generators import KnownPair
 
-LOOKS: Mapping[str, Look] = {"guarded": nested_tests.evidence, "moments": moment_tests.evidence}
+LOOKS: Mapping[str, Look] = {"guarded": nested_tests.evidence, "moments": moment_tests.moment_evidence}
 JUDGES = (*LOOKS, "paper")
 
 READINGS = Readings(one_row="absent")
@@ -143,8 +143,8 @@ def second_opinion(pair: KnownPair, rng: np.random.Generator) -> str:
     found = findings(told, layout, one, other)
     types = found.verdicts.types
     if types[0, 0] and types[0, 2]:
-        takes = explained(
-            told, layout, _foreseen(pair, same, told, Design.of(Question("", layout), told), rng), one, other
+        takes = check_covariates(
+            told, layout, _foreseen(pair, same, told, Design.of(Query("", layout), told), rng), one, other
         )
         found = replace(found, verdicts=replace(found.verdicts, types=takes.left(types)))
     return verdict_of(found)
@@ -168,10 +168,10 @@ def _foreseen(
         column, classes = own[at], in_both_halves(own[at], same[at], second[at], len(models))
         chances = np.stack(
             [
-                foreseen(seen[at], column.of, classes, weights, second[at] if of == at else None)
+                predictions_on(seen[at], column.of, classes, weights, second[at] if of == at else None)
                 for of, weights in enumerate(models)
             ]
         )
-        expected = foreseen_counts(x, column, same[at], second[at], layout, chances, ends)
+        expected = predicted_counts(x, column, same[at], second[at], layout, chances, ends)
         tables.append(apportioned(expected, told.counts[at]))
     return np.array(tables)

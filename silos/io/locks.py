@@ -23,17 +23,17 @@ _PAUSE = 0.1  # seconds between two tries
 
 
 @contextmanager
-def working(folder: Path, name: str, say: Say) -> Iterator[None]:
+def read_lock(folder: Path, name: str, say: Say) -> Iterator[None]:
     """Nobody changes data/ meanwhile; who tries to is refused. Waits, and says so, while somebody does. May be nested.
 
     `folder` is where the locks lie, and `name` is what others are told.
     """
-    with _named(folder, _WORKS, name), looking(folder, say):
+    with _named(folder, _WORKS, name), wait_for_writer(folder, say):
         yield
 
 
 @contextmanager
-def looking(folder: Path, say: Say) -> Iterator[None]:
+def wait_for_writer(folder: Path, say: Say) -> Iterator[None]:
     """The same for a moment: who would change data/ waits for its end."""
     with _open(folder) as lock:
         _wait(lock, fcntl.LOCK_SH, say, lambda: _living(folder, _CHANGES))
@@ -41,7 +41,7 @@ def looking(folder: Path, say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def changing(folder: Path, name: str, say: Say) -> Iterator[None]:
+def write_lock(folder: Path, name: str, say: Say) -> Iterator[None]:
     """Nobody else works on data/, looks at it or changes it meanwhile.
 
     Waits, and says so, for another that changes it; UserError, with their names, while somebody works on it.
@@ -57,7 +57,7 @@ def changing(folder: Path, name: str, say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> Iterator[None]:
     """Only one process works on a run; UserError for the second. The lock goes with the process that holds it."""
     path = folder / ".lock"
     while True:

@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 
-def stream(seed: int, *names: str | int) -> np.random.RandomState:
+def data_stream(seed: int, *names: str | int) -> np.random.RandomState:
     """The random stream of (seed, names), the same on any machine and with any version of NumPy.
 
     RandomState and not Generator: NumPy promises that its draws never change (NEP 19), and the version of
@@ -15,7 +15,7 @@ def stream(seed: int, *names: str | int) -> np.random.RandomState:
     return np.random.RandomState(_key(seed, names))
 
 
-class Streams:
+class DataStreams:
     """The same streams, one after another from one generator: a tenth of the time where there is one a client."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from silos.dataset import At, Rows, coded, numbered
+from silos.dataset import At, Rows, numbered, quantized_codes
 from silos.partitioners.partition_params import Column, Equal, Quantity
 
 
@@ -37,7 +37,7 @@ def column(step: Column, rows: Rows, at: At) -> Owners:
             f"takes its clients from the column `{step.column}`, which the source does not have; add it to the "
             "source, or use `equal` or `dirichlet`."
         )
-    names, owner = coded(values)
+    names, owner = quantized_codes(values)
     return Owners(owner, names, [""] * len(names))
 
 

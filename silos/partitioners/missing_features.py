@@ -8,7 +8,7 @@ from silos.dataset import SPLITS, Clients, Partition, some
 from silos.privacy.differencing import LEAST_ROWS
 
 
-def with_means(made: Partition) -> Partition:
+def impute_means(made: Partition) -> Partition:
     """The partition with the mean of a client's training rows where it misses a value of a feature that is so filled.
 
     A client without a value in its training rows, and rows that no client owns, are given the mean of the training rows of

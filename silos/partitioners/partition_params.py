@@ -42,42 +42,42 @@ class Column(Section):
     column: Literal["client", "domain"]
 
 
-class Dealing(Section):
+class PartitionerParams(Section):
     """A step that deals rows to numbered clients; `within: domain` deals each domain's rows to clients of its own."""
 
     clients: int = Field(ge=1, le=limits.CLIENTS)
     within: Literal["domain"] | None = None
 
 
-class Equal(Dealing):
+class Equal(PartitionerParams):
     """Rows dealt at random to clients of (nearly) equal size: no heterogeneity."""
 
     kind: Literal["equal"]
 
 
-class Quantity(Dealing):
+class Quantity(PartitionerParams):
     """Quantity skew: the clients' sizes follow Dirichlet(beta)."""
 
     kind: Literal["quantity"]
-    beta: float = Field(ge=limits.SMALLEST, le=limits.REAL)
+    beta: float = Field(ge=limits.SMALLEST, le=limits.MAX_REAL)
 
 
-class Dirichlet(Dealing):
+class Dirichlet(PartitionerParams):
     """Label skew: each class is shared among the clients by a draw from Dirichlet(alpha)."""
 
     kind: Literal["dirichlet"]
-    alpha: float = Field(ge=limits.SMALLEST, le=limits.REAL)
+    alpha: float = Field(ge=limits.SMALLEST, le=limits.MAX_REAL)
     min_rows: int = Field(default=1, ge=1, le=limits.TIMES)
 
 
-class Shards(Dealing):
+class Shards(PartitionerParams):
     """Label skew: rows sorted by label and cut into shards, of which each client gets some."""
 
     kind: Literal["shards"]
     shards_per_client: int = Field(ge=1, le=limits.TIMES)
 
 
-class Balanced(Dealing):
+class Balanced(PartitionerParams):
     """Label skew by degree: `percent` of the rows dealt to all, the others to the group that owns their label.
 
     `authors_deal` takes rows in the order of the source and leaves out what does not go round, as the code of the
@@ -93,7 +93,7 @@ class Balanced(Dealing):
     authors_own_test: bool = False
 
 
-class ClassesPerCluster(Dealing):
+class ClassesPerCluster(PartitionerParams):
     """Label shift by cluster: contiguous blocks of clients see some classes each, and nothing else.
 
     `most_rows` leaves out what a client would have beyond that many rows, so that clients of common and of rare classes

@@ -65,9 +65,9 @@ class Noise(ByCluster):
 
     kind: Literal["noise"]
     sd: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=limits.REAL)], ...], BeforeValidator(_several), Field(min_length=1)
+        tuple[Annotated[float, Field(ge=0, le=limits.MAX_REAL)], ...], BeforeValidator(_several), Field(min_length=1)
     ]
-    mean: float = Field(default=0.0, ge=-limits.REAL, le=limits.REAL)
+    mean: float = Field(default=0.0, ge=-limits.MAX_REAL, le=limits.MAX_REAL)
     common_rows: bool = False
     clip: bool = True
 
@@ -108,7 +108,7 @@ class Imbalance(Section):
 
     kind: Literal["imbalance"]
     classes: Annotated[Names, AfterValidator(_once)]
-    ratio: float = Field(ge=1, le=limits.REAL)
+    ratio: float = Field(ge=1, le=limits.MAX_REAL)
 
 
 class Subsample(Section):
@@ -119,7 +119,7 @@ class Subsample(Section):
 
     kind: Literal["subsample"]
     classes: Annotated[Names, AfterValidator(_once)]
-    ratio: float = Field(ge=1, le=limits.REAL)
+    ratio: float = Field(ge=1, le=limits.MAX_REAL)
 
 
 class HoldOut(Section):

@@ -7,10 +7,10 @@ from typing import Any, cast
 import numpy as np
 
 from silos.data_params import SplitParams
-from silos.dataset import At, Clients, Partition, Rows, blocks, coded, labelled, natural, split_codes
+from silos.dataset import At, Clients, Partition, Rows, blocks, labelled, natural, quantized_codes, split_codes
 from silos.partitioners.iid_partitioners import Owners
 from silos.partitioners.image_transforms import permute_pixels, rotation
-from silos.partitioners.missing_features import with_means
+from silos.partitioners.missing_features import impute_means
 from silos.partitioners.partition_params import (
     PARTITIONERS,
     Assignment,
@@ -77,7 +77,7 @@ def make_clients(
     for index, step in enumerate(steps[place + 1 :], start=place + 1):
         _same_units(step, rows, made, At(seed, index, step.kind))
         made = _CHANGES[type(step)](step, made, At(seed, index, step.kind))
-    made = with_means(made)
+    made = impute_means(made)
     lost = [f"The scheme leaves out {made.left_out} rows of the source."] if made.left_out else []
     return replace(made, notes=(*made.notes, *lost))
 
@@ -167,7 +167,7 @@ def _laws(rows: Rows, owners: Owners) -> list[str]:
     """The domains of each client's rows, which stand together in the order of the clients."""
     if rows.domain is None:
         return [""] * len(owners.names)
-    names, codes = coded(rows.domain)
+    names, codes = quantized_codes(rows.domain)
     pairs = owners.owner * len(names) + codes
     pairs = np.unique(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))])
     held: list[list[str]] = [[] for _ in owners.names]

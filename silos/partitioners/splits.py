@@ -13,7 +13,7 @@ import numpy as np
 from silos.data_params import SplitParams
 from silos.dataset import SPLITS, At, Clients, Partition, Role, Rows, class_codes, some
 from silos.errors import UserError
-from silos.partitioners.data_rng import Streams, stream
+from silos.partitioners.data_rng import DataStreams, data_stream
 from silos.partitioners.perturbation_params import Fresh, HoldOut, Subsample
 
 
@@ -28,7 +28,7 @@ def take_common(rows: Rows, params: SplitParams, seed: int) -> tuple[Rows, Rows 
     if not splits:
         return rows, None
     split = np.full(len(rows.y), "train", dtype="<U10") if rows.split is None else rows.split.astype("<U10")
-    rng = stream(seed, "split", "common rows")
+    rng = data_stream(seed, "split", "common rows")
     candidates = np.flatnonzero(split == "train")
     order = rng.permutation(candidates)
     taken = 0
@@ -85,7 +85,7 @@ def split_rows(clients: Clients, params: SplitParams, seed: int) -> np.ndarray:
     n_test = _count(given[:, 0], params.test if clients.split is None and params.test_rows == "own" else 0.0)
     n_validation = _count(given[:, 0], params.validation if params.validation_rows == "own" else 0.0, n_test)
     n_validation[given[:, 1] > 0] = 0
-    streams = Streams()
+    streams = DataStreams()
     for at in np.flatnonzero(n_test + n_validation).tolist():
         mine = slice(int(clients.ends[at - 1]) if at else 0, int(clients.ends[at]))
         order = (

@@ -7,7 +7,7 @@ import numpy as np
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.partitioners.data_rng import stream
+from silos.partitioners.data_rng import data_stream
 from silos.sources.source_params import Downloaded, RowLimits
 
 
@@ -52,7 +52,7 @@ def choose(counts: dict[str, int], limits: RowLimits, seed: int) -> dict[str, np
             raise UserError(
                 f"params.yaml: data.source.rows.{split} is {wanted}, and the source has {count} {split} rows; lower it."
             )
-        order = stream(seed, "source", "rows", split).permutation(count)
+        order = data_stream(seed, "source", "rows", split).permutation(count)
         chosen[split] = np.sort(order[:wanted])
     return chosen
 

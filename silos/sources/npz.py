@@ -8,7 +8,7 @@ from silos.dataset import Rows
 from silos.errors import UserError
 from silos.schema import Feature, is_table, twice
 from silos.sources.npz_archive import read_arrays
-from silos.sources.source_files import ROUNDED, split_names, told_apart
+from silos.sources.source_files import ROUNDED, split_names, stays_distinct
 from silos.sources.source_params import Npz
 
 _DOUBLE = 52  # binary digits of a float64 behind the first
@@ -116,7 +116,7 @@ def _check_rounding(name: str, exact: np.ndarray, x: np.ndarray, features: tuple
         return
     for at, (column, rounded) in enumerate(zip(exact.T, x.T, strict=True)):
         there = ~np.isnan(rounded)
-        if not told_apart(column[there], rounded[there]):
+        if not stays_distinct(column[there], rounded[there]):
             named = f" ({features[at].name!r})" if features else ""
             raise UserError(
                 f"{name}: column {at} of x{named} differs by less than float32 can tell at its size, such as "
@@ -184,7 +184,7 @@ def _numbers(name: str, y: np.ndarray) -> np.ndarray:
     if not np.isfinite(targets).all():
         row = int((~np.isfinite(targets)).argmax())
         raise UserError(f"{name}: the target of row {row} is not a finite float32; fill in or drop such rows.")
-    if not told_apart(y, targets):
+    if not stays_distinct(y, targets):
         raise UserError(
             f"{name}: y differs by less than float32 can tell at its size; subtract its mean before saving."
         )

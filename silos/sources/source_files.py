@@ -20,7 +20,7 @@ def must_be_there(name: str, path: Path) -> None:
         )
 
 
-def told_apart(exact: np.ndarray, rounded: np.ndarray) -> bool:
+def stays_distinct(exact: np.ndarray, rounded: np.ndarray) -> bool:
     """Whether values still differ as they did, once rounded. exact: (n,) real numbers; rounded: (n,) float32, all finite."""
     if exact.dtype != np.float64:
         exact = exact.astype(np.longdouble)  # holds integers of 64 bits

@@ -189,7 +189,9 @@ class Synthetic(Section):
     rows: int = Field(default=100, ge=1, le=limits.TIMES, description="training rows of a client")
     test_rows: int = Field(default=100, ge=0, le=limits.TIMES, description="test rows of a client")
     features: int = Field(default=10, ge=1, le=limits.WIDTH)
-    noise: float = Field(default=0.1, ge=0, le=limits.REAL, description="standard deviation, of the linear task only")
+    noise: float = Field(
+        default=0.1, ge=0, le=limits.MAX_REAL, description="standard deviation, of the linear task only"
+    )
 
     @model_validator(mode="after")
     def _logistic_has_no_noise(self) -> "Synthetic":

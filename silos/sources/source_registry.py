@@ -15,7 +15,7 @@ from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source,
 from silos.versioning.hashing import file_digest
 
 
-def load(source: Source | OwnSource, root: Path, seed: int, features: tuple[Feature, ...] = ()) -> Rows:
+def load_source(source: Source | OwnSource, root: Path, seed: int, features: tuple[Feature, ...] = ()) -> Rows:
     """The rows of `source`; a path in it is relative to `root`, the folder of params.yaml; draws are from `seed`.
 
     `features` are what params declare of its columns.

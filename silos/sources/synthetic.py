@@ -4,7 +4,7 @@ import numpy as np
 
 from silos.dataset import Rows, numbered
 from silos.io.free_memory import must_fit
-from silos.partitioners.data_rng import Streams, stream
+from silos.partitioners.data_rng import DataStreams, data_stream
 from silos.sources.source_params import Synthetic
 
 _BESIDE = 12  # a row's label and names, in numbers
@@ -51,13 +51,13 @@ def synthetic(source: Synthetic, seed: int) -> Rows:
 def coefficients(source: Synthetic, seed: int) -> np.ndarray:
     """theta of each cluster, uniform in [-10, 10]: (clusters, features) float64; it does not depend on the rest."""
     return np.stack(
-        [stream(seed, "synthetic", "theta", k).uniform(-10, 10, source.features) for k in range(source.clusters)]
+        [data_stream(seed, "synthetic", "theta", k).uniform(-10, 10, source.features) for k in range(source.clusters)]
     )
 
 
 def _draw(source: Synthetic, seed: int, cluster: int, x: np.ndarray) -> np.ndarray | None:
     """Fills x (clients, rows, features) of one cluster; the noise of its targets, (clients, rows) float64, where linear."""
-    streams, parts = Streams(), (("train", slice(source.rows)), ("test", slice(source.rows, None)))
+    streams, parts = DataStreams(), (("train", slice(source.rows)), ("test", slice(source.rows, None)))
     error = np.empty(x.shape[:2]) if source.task == "linear" else None
     for index in range(len(x)):
         for part, at in parts:

@@ -12,7 +12,7 @@ from silos.identifiers import file_names
 from silos.io.atomic_io import leftovers
 from silos.partitioners.pipeline import make_clients
 from silos.sources.columns import outside
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 from silos.storage.client_table import ROLES, ClientEntry, ClientTable, to_bytes
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, to_json
 from silos.storage.shards import check_count, part, reading, write_shard
@@ -104,7 +104,7 @@ _read: dict[str, Partition] = {}
 
 
 def _made(params: DataParams, root: Path) -> Partition:
-    rows = load(params.source, Path(root), params.seed, params.features)
+    rows = load_source(params.source, Path(root), params.seed, params.features)
     return make_clients(rows, params.scheme, params.split, params.seed)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from silos.dataset import some
 from silos.errors import UserError
 from silos.io.atomic_io import restore_moved, write_bytes
-from silos.versioning.dvc_files import DATA, RECORD, digest_in, listed, object_path
+from silos.versioning.dvc_files import DATA, RECORD, digest_in, listed_files, object_path
 from silos.versioning.hashing import file_hashes, folder_digest
 
 CheckOut = Callable[[Path], None]
@@ -60,7 +60,9 @@ def recover(root: Path) -> None:
 def _damage(root: Path, digest: str, found: Mapping[str, str]) -> str:
     """Name the files of DVC's cache that do not hold what they should; found: the hashes of what they hold."""
     wrong = [
-        str(object_path(root, md5)) for path, md5 in (listed(root, digest) or {}).items() if found.get(path) != md5
+        str(object_path(root, md5))
+        for path, md5 in (listed_files(root, digest) or {}).items()
+        if found.get(path) != md5
     ]
     return (
         f"DVC's cache: got damaged files of version {digest} ({some(wrong)}), expected their contents to match their "

@@ -23,7 +23,7 @@ from silos.storage.manifest import Manifest
 from silos.versioning.git_commands import has_repository, no_local_variables, run_git
 from silos.versioning.hashing import file_hashes, folder_digest, listing_digest
 
-__all__ = ["folder_digest", "matches", "record", "recorded", "verify"]
+__all__ = ["folder_digest", "must_match_params", "record", "recorded_version", "verify"]
 
 DATA = "data"
 RECORD = "data.dvc"
@@ -64,7 +64,7 @@ def make_repository(root: Path) -> None:
         _repository(Path(root).resolve()).close()
 
 
-def recorded(root: Path) -> str | None:
+def recorded_version(root: Path) -> str | None:
     """The hash that `root`/data.dvc holds, or None where there is no such file."""
     path = Path(root) / RECORD
     return digest_in(path.read_bytes(), str(path)) if path.is_file() else None
@@ -94,7 +94,7 @@ def verify(root: Path, name: str, cache: Path | None = None) -> dict[str, str]:
     Their `listing_digest` is the data version.
     """
     root = Path(root)
-    expected = recorded(root)
+    expected = recorded_version(root)
     if not (root / DATA / name).is_dir():
         ways_out = _WAYS_OUT if _could_check_out(root, expected) else _MAKES_IT
         raise UserError(f"there is no folder {root / DATA / name}; {ways_out}")
@@ -118,7 +118,7 @@ def _could_check_out(root: Path, digest: str | None) -> bool:
     has_remote = any(
         "[remote" in path.read_text(errors="replace").replace("'", "") for path in settings if path.is_file()
     )
-    return has_remote or listed(root, digest) is not None
+    return has_remote or listed_files(root, digest) is not None
 
 
 def object_path(root: Path, md5: str) -> Path:
@@ -126,7 +126,7 @@ def object_path(root: Path, md5: str) -> Path:
     return _cache(Path(root).resolve()) / md5[:2] / md5[2:]
 
 
-def listed(root: Path, digest: str) -> dict[str, str] | None:
+def listed_files(root: Path, digest: str) -> dict[str, str] | None:
     """The files of a recorded folder and their hashes; None where DVC's cache does not hold the list."""
     try:
         return {entry["relpath"]: entry["md5"] for entry in json.loads(object_path(root, digest).read_bytes())}
@@ -136,7 +136,7 @@ def listed(root: Path, digest: str) -> dict[str, str] | None:
 
 def is_cached(root: Path, digest: str) -> bool:
     """Whether DVC's cache holds all files of a recorded folder."""
-    files = listed(root, digest)
+    files = listed_files(root, digest)
     return files is not None and all(object_path(root, md5).is_file() for md5 in files.values())
 
 
@@ -159,10 +159,12 @@ def check_out(record: Path, root: Path) -> None:
         repo = None
         try:
             repo = _repository(root, no_scm=True)  # whether git ignores that folder is no matter
-            fetch = repo.config["core"].get("remote") and not is_cached(root, str(recorded(record.parent)))
+            fetch = repo.config["core"].get("remote") and not is_cached(root, str(recorded_version(record.parent)))
             (repo.pull if fetch else repo.checkout)([str(record)], force=True)
         except (DvcException, ImportError) as error:  # the second: of a kind of remote that needs another package
-            raise UserError(f"DVC cannot bring version {recorded(record.parent)} back: {_said(error)}") from error
+            raise UserError(
+                f"DVC cannot bring version {recorded_version(record.parent)} back: {_said(error)}"
+            ) from error
         finally:
             if repo is not None:
                 repo.close()
@@ -173,7 +175,7 @@ def _said(error: BaseException) -> str:
     return " ".join(_COLOUR.sub("", str(error)).split())
 
 
-def matches(manifest: Manifest, params: DataParams) -> None:
+def must_match_params(manifest: Manifest, params: DataParams) -> None:
     """Raises UserError where the data section of params.yaml is not what the manifest was built from."""
     asked, built = params.recipe(), manifest.params
     with suppress(ValidationError, UserError):  # of a siloflow with other keys
@@ -190,7 +192,7 @@ def matches(manifest: Manifest, params: DataParams) -> None:
 def _add(root: Path) -> str:
     repo = _repository(root)
     try:
-        before = recorded(root)
+        before = recorded_version(root)
         if before is not None and not repo.status([str(root / RECORD)]):
             return before
         (stage,) = repo.add(str(root / DATA))
@@ -255,7 +257,7 @@ def _quiet() -> Iterator[None]:
 
 def _difference(root: Path, expected: str, hashes: Mapping[str, str]) -> str:
     """Which files differ from the recorded ones, where DVC's cache holds their list."""
-    known = listed(root, expected)
+    known = listed_files(root, expected)
     if known is None:
         return f"its hash is {listing_digest(hashes)} and the recorded one {expected}"
     changed = sorted(path for path in known.keys() & hashes.keys() if known[path] != hashes[path])

@@ -18,11 +18,11 @@ from silos.versioning.dvc_files import (
     check_out,
     digest_in,
     is_cached,
-    listed,
+    listed_files,
     object_path,
     record,
     record_text,
-    recorded,
+    recorded_version,
 )
 from silos.versioning.git_commands import run_git
 from silos.versioning.hashing import file_hashes, listing_digest
@@ -30,7 +30,7 @@ from silos.versioning.hashing import file_hashes, listing_digest
 
 def files_of(root: Path, digest: str) -> dict[str, str]:
     """The files of a version of data/ and their hashes; UserError where DVC's cache does not hold their list."""
-    files = listed(root, digest)
+    files = listed_files(root, digest)
     if files is None:
         raise UserError(
             f"DVC's cache does not hold version {digest}; `siloflow data use` brings it back from a remote."
@@ -66,7 +66,7 @@ class Version:
     partitions: tuple[str, ...]  # their names; empty if DVC's cache does not hold the version
 
 
-def log(root: Path) -> list[Version]:
+def version_log(root: Path) -> list[Version]:
     """The versions that git knows, newest first; none before the first commit."""
     if _git(root, "rev-parse", "--git-dir") and not _git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
         return []
@@ -87,7 +87,7 @@ def _committed(root: Path) -> Iterator[tuple[list[str], str]]:
 
 def partitions(root: Path, digest: str) -> dict[str, str]:
     """The hash of every partition in a version of data/, by its name; empty if DVC's cache does not hold the version."""
-    files = listed(root, digest) or {}
+    files = listed_files(root, digest) or {}
     names = sorted({path.split("/", 1)[0] for path in files if "/" in path})
     return {name: listing_digest(inside(files, name)) for name in names}
 
@@ -113,8 +113,8 @@ def find(root: Path, revision: str) -> str:
     digests = [
         digest for digest, names in known.items() if len(prefix) >= 6 and any(n.startswith(prefix) for n in names)
     ]
-    if recorded(root) in digests:
-        return str(recorded(root))
+    if recorded_version(root) in digests:
+        return str(recorded_version(root))
     if not digests:
         with suppress(FileNotFoundError):
             run_git(root, "rev-parse")  # raises if git refuses the repository, and the revision may be one
@@ -131,7 +131,7 @@ def listed_digests(root: Path) -> list[str]:
     return [path.parent.name + path.name for path in paths]
 
 
-def use(root: Path, revision: str) -> str:
+def use_version(root: Path, revision: str) -> str:
     """Brings data/ back as it was in a version, from DVC's cache or its remote; answers with the version's hash.
 
     On any failure, and if the process is killed, data/ and data.dvc are as they were, or as they are to be.
@@ -165,7 +165,7 @@ def _keep(root: Path) -> None:
     hashes = file_hashes(root / DATA, None) if (root / DATA).is_dir() else {}
     if not hashes or is_cached(root, listing_digest(hashes)):
         return
-    if listing_digest(hashes) != recorded(root):
+    if listing_digest(hashes) != recorded_version(root):
         raise UserError(
             f"data/ is neither what {RECORD} records nor in DVC's cache, and would be lost; `dvc add data` records it, "
             "`dvc checkout --force` throws it away."

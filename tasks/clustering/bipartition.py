@@ -36,11 +36,11 @@ def lengths(updates: Sequence[Update], current: Weights) -> dict[str, float]:
 def bipartition(updates: Sequence[Update], current: Weights, linkage: clustering.Linkage) -> Halves:
     """The cluster in two, by the cosines of its clients' updates; the part with the first name comes first."""
     clients, deltas = _deltas(updates, current)
-    alpha, unit = clustering.cosines(deltas), clustering.directions(deltas)
+    alpha, unit = clustering.cosines(deltas), clustering.normalize_rows(deltas)
     first, second = clustering.bipartition(alpha, linkage)
     toward = (_shaped(unit[first].mean(0), current), _shaped(unit[second].mean(0), current))
     names = (tuple(clients[i] for i in first), tuple(clients[i] for i in second))
-    return Halves(names, toward, clustering.across(alpha, first, second))
+    return Halves(names, toward, clustering.across_clusters(alpha, first, second))
 
 
 @server_step
@@ -48,7 +48,7 @@ def nearer(updates: Sequence[Update], current: Weights, toward: Sequence[Weights
     """client to the place in `toward` that its update is most like, the first of equals."""
     clients, deltas = _deltas(updates, current)
     targets = np.stack([_flat(t) for t in toward])
-    return dict(zip(clients, (clustering.directions(deltas) @ targets.T).argmax(1).tolist(), strict=True))
+    return dict(zip(clients, (clustering.normalize_rows(deltas) @ targets.T).argmax(1).tolist(), strict=True))
 
 
 def _deltas(updates: Sequence[Update], current: Weights) -> tuple[list[str], np.ndarray]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.clustering import Assign, Overlap, grouped, joined, largest_gap, overlaps, right_counts
+from models.clustering import Assign, Overlap, cluster_by_threshold, joined, largest_gap, overlaps, right_counts
 from tasks.execution.task_types import server_step
-from tasks.messages import RightRows
+from tasks.messages import CorrectnessBits
 
 _MOST_CUTS = 200  # thresholds that groups are made at: of 1,000 clients each takes about a second
 
@@ -35,7 +35,7 @@ def halves(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @server_step
 def overlap(
-    answers: Sequence[RightRows],
+    answers: Sequence[CorrectnessBits],
     rows: int,
     kind: Overlap,
     threshold: float | None,
@@ -59,7 +59,7 @@ def overlap(
     dead = right_counts(bits) == 0  # like each other, where equal bits count, and good for nothing
     places = np.flatnonzero(~dead)
     living = likeness[np.ix_(places, places)]
-    made = grouped(living, threshold, assign)
+    made = cluster_by_threshold(living, threshold, assign)
     groups = sorted([*(places[group].tolist() for group in made), *([at] for at in np.flatnonzero(dead).tolist())])
     return Overlapping(
         tuple(tuple(names[at] for at in group) for group in groups),
@@ -71,7 +71,7 @@ def overlap(
 
 @server_step
 def candidates(
-    answers: Sequence[RightRows], rows: int, kind: Overlap, assign: Assign, seed: int, most: int = 20
+    answers: Sequence[CorrectnessBits], rows: int, kind: Overlap, assign: Assign, seed: int, most: int = 20
 ) -> list[tuple[float, tuple[tuple[str, ...], ...]]]:
     """Thresholds from the least on with the groups that each makes on the half that thresholds are chosen on.
 
@@ -90,7 +90,9 @@ def candidates(
     if len(between) > _MOST_CUTS:
         between = [between[at] for at in np.unique(np.searchsorted(between, np.linspace(0, 1, _MOST_CUTS)))]
     for threshold in between:
-        groups = tuple(tuple(names[alive[at]] for at in group) for group in grouped(likeness, threshold, assign))
+        groups = tuple(
+            tuple(names[alive[at]] for at in group) for group in cluster_by_threshold(likeness, threshold, assign)
+        )
         made.setdefault(groups, threshold)
     ranked = sorted((threshold, groups) for groups, threshold in made.items())
     places = np.unique(np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int))
@@ -99,9 +101,9 @@ def candidates(
 
 @server_step
 def admit(
-    newcomers: Sequence[RightRows],
+    newcomers: Sequence[CorrectnessBits],
     groups: Sequence[Sequence[str]],
-    members: RightRows,
+    members: CorrectnessBits,
     rows: int,
     kind: Overlap,
     threshold: float,
@@ -123,7 +125,7 @@ def admit(
     return made
 
 
-def known(answers: Sequence[RightRows]) -> tuple[list[str], np.ndarray]:
+def known(answers: Sequence[CorrectnessBits]) -> tuple[list[str], np.ndarray]:
     """Names, sorted, and their bits (names, bytes): the order of listing and of stacks is nothing."""
     bits = {client: answer.bits[at].numpy() for answer in answers for at, client in enumerate(answer.clients)}
     names = sorted(bits)

@@ -9,16 +9,16 @@ from torch import Tensor
 from models.model import Model
 from models.networks.network import Member
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED
-from models.state import Private, Weights
+from models.state import ClientStateRefs, Weights
 from models.training.execution_plan import Kind
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
-from tasks.execution.materialize import open_weights
-from tasks.messages import Extended
+from tasks.execution.materialize import load_weights
+from tasks.messages import CodebookExtension
 
 
 @dataclass(frozen=True)
-class Books:
+class Codebooks:
     """What stays with the clients, by the names that members have for it."""
 
     cohort: Cohort
@@ -33,15 +33,15 @@ class Books:
 
     @classmethod
     def opened(
-        cls, cohort: Cohort, stack: Stack, model: Model, private: PrivateStore, room: int, engine: Kind, device: str
-    ) -> "Books":
+        cls, cohort: Cohort, stack: Stack, model: Model, private: ClientStore, room: int, engine: Kind, device: str
+    ) -> "Codebooks":
         """As they are, with room for so many of a client's own."""
-        assert isinstance(model.personal, Private)
-        weights, context = open_weights(model, stack, private, device)
+        assert isinstance(model.personal, ClientStateRefs)
+        weights, context = load_weights(model, stack, private, device)
         size = len(stack.clients)
         kept = {name: w[:size].cpu().clone() for name, w in weights.items() if name not in model.shared}
         count = {}
-        for one in model.network.singles:
+        for one in model.network.single_networks:
             words = torch.zeros(size, room, one.network.length)
             words[:, : one.network.room] = kept[one.prefix + OWN]
             kept[one.prefix + OWN] = words
@@ -64,10 +64,12 @@ class Books:
         """Words in the place of its copy of the shared ones."""
         self.kept[one.prefix + SHARED][self._at(client), : len(fresh)] = torch.from_numpy(fresh)
 
-    def stored(self, private: PrivateStore) -> list[Extended]:
+    def stored(self, private: ClientStore) -> list[CodebookExtension]:
         """Written down beside the clients' rows; one record a member."""
         refs = private.save(self.section, self.stack.clients, {name: w.numpy() for name, w in self.kept.items()})
-        return [Extended(self.stack.clients, count, refs, prefix=prefix) for prefix, count in self.count.items()]
+        return [
+            CodebookExtension(self.stack.clients, count, refs, prefix=prefix) for prefix, count in self.count.items()
+        ]
 
     def _write(self, one: Member, client: str, first: int, fresh: np.ndarray) -> None:
         at, last = self._at(client), first + len(fresh)

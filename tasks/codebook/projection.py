@@ -7,12 +7,12 @@ from models.model import Model
 from models.networks.wrappers.codebook_network import COUNT, OWN
 from models.prng import client_streams
 from models.training.engine import Training
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.codebook.token_kmeans import centres_to_tell
-from tasks.execution.materialize import open_weights
+from tasks.codebook.token_kmeans import reportable_centroids
+from tasks.execution.materialize import load_weights
 from tasks.execution.task_types import step
-from tasks.messages import Projected
+from tasks.messages import ProjectedRows
 
 _POINTS = 60  # of a client: more would hide each other
 
@@ -22,27 +22,29 @@ def projection(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     axes: Tensor,
     seed: int,
     split: str = "validation",
     device: str = "cpu",
-) -> list[Projected]:
+) -> list[ProjectedRows]:
     """One record a stack: where centres of every client's tokens of a split, and its own words, lie on axes (d, 2).
 
     Of a deep ensemble, those of the first member.
     """
-    one, messages = model.network.singles[0], []
+    one, messages = model.network.single_networks[0], []
     network = one.network
     for stack in cohort.stacks:
-        weights, context = map(one.of, open_weights(model, stack, private, device))
+        weights, context = map(one.of, load_weights(model, stack, private, device))
         seeds = client_streams(seed, stack.clients, 0, "projection").tolist()
-        pairs = centres_to_tell(cohort, stack, one, weights, context, seeds, _POINTS, split, training.engine, device)
+        pairs = reportable_centroids(
+            cohort, stack, one, weights, context, seeds, _POINTS, split, training.engine, device
+        )
         tokens = tuple(torch.from_numpy(centres) @ axes for centres, _ in pairs)
         words = weights[OWN].cpu() @ axes
         held = context[COUNT].tolist() if network.room else [0] * stack.size
         messages.append(
-            Projected(stack.clients, tokens, tuple(words[at, : held[at]] for at in range(len(stack.clients))))
+            ProjectedRows(stack.clients, tokens, tuple(words[at, : held[at]] for at in range(len(stack.clients))))
         )
     return messages
 

@@ -17,12 +17,12 @@ from models.prng import client_streams
 from models.state import Weights
 from models.training.engine import Training
 from models.training.execution_plan import Kind, resolve
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
-from tasks.execution.materialize import different, open_rows, open_weights
+from tasks.execution.materialize import different, load_rows, load_weights
 from tasks.execution.task_types import server_step, step
-from tasks.messages import LEAST_ROWS, Centres
+from tasks.messages import LEAST_ROWS, Centroids
 
 _ROWS_AT_ONCE = 256
 
@@ -39,7 +39,7 @@ def tokens_of(
 ) -> dict[str, np.ndarray]:
     """Client to the tokens (tokens, d) of its rows in one member, by the running statistics and without dropout."""
     network, plan = one.network, resolve(one.network, engine)
-    rows = open_rows(cohort.silos, stack, split, device)
+    rows = load_rows(cohort.silos, stack, split, device)
     parts = []
     with torch.no_grad():
         for at in range(0, rows.x.shape[1], _ROWS_AT_ONCE):
@@ -60,33 +60,33 @@ def named(cohort: Cohort, client: str) -> Iterator[None]:
 
 
 @step
-def token_centres(
+def report_centroids(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     words: int,
     seed: int,
     round: int,
     device: str = "cpu",
-) -> list[Centres]:
+) -> list[Centroids]:
     """One record a stack and member: centres of each client's training tokens, and the tokens of each centre.
 
     None stands for tokens of fewer different rows than LEAST_ROWS, and a client of fewer rows tells none.
     """
     messages = []
     for stack in cohort.stacks:
-        weights, context = open_weights(model, stack, private, device)
-        streams = client_streams(seed, stack.clients, round, "token_centres")
-        for one in model.network.singles:
+        weights, context = load_weights(model, stack, private, device)
+        streams = client_streams(seed, stack.clients, round, "report_centroids")
+        for one in model.network.single_networks:
             arguments = (one, one.of(weights), one.of(context), one.stream(streams).tolist())
-            pairs = centres_to_tell(cohort, stack, *arguments, words, "train", training.engine, device)
+            pairs = reportable_centroids(cohort, stack, *arguments, words, "train", training.engine, device)
             centre, weight = zip(*pairs, strict=True)
-            messages.append(Centres(stack.clients, centre, weight, prefix=one.prefix))
+            messages.append(Centroids(stack.clients, centre, weight, prefix=one.prefix))
     return messages
 
 
-def centres_to_tell(
+def reportable_centroids(
     cohort: Cohort,
     stack: Stack,
     one: Member,
@@ -100,7 +100,7 @@ def centres_to_tell(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """What each client may tell of its features in one member: centres (words, d) and how many tokens each is of."""
     tokens = tokens_of(cohort, stack, one, weights, context, engine, device, split)
-    x, pairs = open_rows(cohort.silos, stack, split, device).x, []
+    x, pairs = load_rows(cohort.silos, stack, split, device).x, []
     for at, (client, seed) in enumerate(zip(stack.clients, seeds, strict=True)):
         rows = len(tokens[client]) // one.network.tokens
         owner = different(x[at, :rows]).repeat(one.network.tokens)
@@ -110,7 +110,7 @@ def centres_to_tell(
 
 
 @server_step
-def common_words(messages: Sequence[Centres], words: int, seed: int) -> Tensor:
+def common_codes(messages: Sequence[Centroids], words: int, seed: int) -> Tensor:
     """The server's k-means over all clients' centres of a member, weighted: (words, d) float32, fewer if fewer differ.
 
     There are none if none are wanted, or if nobody tells any centres.

@@ -14,12 +14,12 @@ from models.shift import moment_tests, nested_tests
 from models.shift.classify import Verdicts
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
 from models.shift.client_summaries.gaussian_mechanism import as_precise, counts_sensitivity, drawable, from_noisy, sigma
-from models.shift.client_summaries.missing_reports import Gaps, gaps
-from models.shift.client_summaries.query import Question
-from models.shift.effect_sizes import Strengths, strengths
-from models.shift.findings import Findings, against_the_rest, alike, discovered, findings
+from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
+from models.shift.client_summaries.query import Query
+from models.shift.effect_sizes import EffectSizes, effect_sizes
+from models.shift.findings import Findings, against_the_rest, alike, find_differences, findings
 from models.shift.fomichev.distances import Readings
-from models.shift.pair_details import CloseUp, close_ups
+from models.shift.pair_details import PairDetails, pair_details
 from models.shift.pairs import all_pairs
 from models.shift.screening import chances, on_shared_bins, together
 from tasks.diagnosis.report_summary import summaries
@@ -56,7 +56,7 @@ MOST_PAIRS = 5000
 class Compared:
     """Pairs in the order of `all_pairs`: of clients, or of groups where there are too many; groups are of places.
 
-    rest: each client and the others together; strengths: of the same pairs; close_ups: of the worst of them; gaps: of the
+    rest: each client and the others together; strengths: of the same pairs; pair_details: of the worst of them; gaps: of the
     clients.
     """
 
@@ -65,10 +65,10 @@ class Compared:
     of_groups: bool
     groups: list[list[int]]
     rest: Findings
-    strengths: Strengths
-    rest_strengths: Strengths
-    close_ups: tuple[CloseUp, ...]
-    gaps: Gaps
+    strengths: EffectSizes
+    rest_strengths: EffectSizes
+    close_ups: tuple[PairDetails, ...]
+    gaps: MissingReports
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,36 +79,36 @@ class Compared:
 @server_step
 def compare_silos(
     messages: Sequence[ShiftNumbers | NoisyCounts],
-    question: Question,
+    question: Query,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
     say: Callable[[str], None],
 ) -> Compared:
     """Of all clients that answered, by name; `say` hears how far it is, where it takes long."""
-    clients, told = told_of(messages, question)
+    clients, told = reports_of(messages, question)
     look = Look(question, verdict, Pace(say))
-    layout, places, unseen = question.layout, np.arange(len(clients)), gaps(told, question.layout)
+    layout, places, unseen = question.layout, np.arange(len(clients)), missing_reports(told, question.layout)
     if len(clients) * (len(clients) - 1) // 2 > MOST_PAIRS and question.counts:
         told, layout = on_shared_bins(told, layout)
-        groups = alike(*all_pairs(len(clients)), discovered(look.chances(told, layout)), len(clients))
+        groups = alike(*all_pairs(len(clients)), find_differences(look.chances(told, layout)), len(clients))
         units, of_groups = together(told, groups), True
     else:
         groups, units, of_groups = [], told, False
     first, second = all_pairs(len(units.rows))
     pairs = look.at(units, layout, first, second)
-    strong = strengths(drawable(units), layout, readings)
-    pairs = as_printed(pairs, strong) if verdict == "paper" else pairs
+    strong = effect_sizes(drawable(units), layout, readings)
+    pairs = as_published(pairs, strong) if verdict == "paper" else pairs
     differ = pairs.verdicts.types.any(-1) | pairs.verdicts.undetermined
     groups = groups or alike(first, second, differ, len(clients))
     others = against_the_rest(told)
     rest = look.at(others, layout, places, places + len(clients))
-    strong_rest = strengths(drawable(others), layout, readings, np.stack([places, places + len(clients)], 1))
-    rest = as_printed(rest, strong_rest) if verdict == "paper" else rest
-    closest = close_ups(drawable(units), layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
+    strong_rest = effect_sizes(drawable(others), layout, readings, np.stack([places, places + len(clients)], 1))
+    rest = as_published(rest, strong_rest) if verdict == "paper" else rest
+    closest = pair_details(drawable(units), layout, pairs, [[at] for at in range(len(groups))] if of_groups else groups)
     return Compared(clients, pairs, of_groups, groups, rest, strong, strong_rest, closest, unseen)
 
 
-def as_printed(found: Findings, strong: Strengths) -> Findings:
+def as_published(found: Findings, strong: EffectSizes) -> Findings:
     """The same with the printed rule's types, which knows no tests and no number of rows."""
     no = np.zeros(len(strong.types), bool)
     unknown: np.ndarray = np.all(strong.grades < 0, axis=-1)
@@ -119,12 +119,12 @@ def as_printed(found: Findings, strong: Strengths) -> Findings:
 class Look:
     """How pairs are looked at: by this verdict, and what its evidence is."""
 
-    question: Question
+    question: Query
     verdict: str
     pace: Pace
 
     def at(self, told: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
-        look = moment_tests.evidence if self.verdict == "moments" else nested_tests.evidence
+        look = moment_tests.moment_evidence if self.verdict == "moments" else nested_tests.evidence
         least = moment_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
         say = self.pace.of("types of shift", len(first))
         if told.noise is not None:
@@ -139,14 +139,14 @@ class Look:
         return chances(told, self.pace.of("differences", len(first)))
 
 
-def told_of(messages: Sequence[ShiftNumbers | NoisyCounts], question: Question) -> tuple[tuple[str, ...], Summaries]:
+def reports_of(messages: Sequence[ShiftNumbers | NoisyCounts], question: Query) -> tuple[tuple[str, ...], Summaries]:
     """The clients that answered, by name, and what they told."""
     names = [client for message in messages for client in message.clients]
     order = np.argsort(np.array(names), kind="stable")
     return tuple(names[at] for at in order), _all_told(messages, question).take(order)
 
 
-def _all_told(messages: Sequence[ShiftNumbers | NoisyCounts], question: Question) -> Summaries:
+def _all_told(messages: Sequence[ShiftNumbers | NoisyCounts], question: Query) -> Summaries:
     if not question.rho:
         return summaries(messages)
     noisy = [m.counts.numpy() for m in messages if isinstance(m, NoisyCounts)]

@@ -8,13 +8,13 @@ import numpy as np
 
 from models.shift.client_summaries.client_summary import joined
 from models.shift.client_summaries.gaussian_mechanism import drawable
-from models.shift.client_summaries.missing_reports import Gaps, gaps
-from models.shift.client_summaries.query import Question
-from models.shift.effect_sizes import Strengths, strengths
+from models.shift.client_summaries.missing_reports import MissingReports, missing_reports
+from models.shift.client_summaries.query import Query
+from models.shift.effect_sizes import EffectSizes, effect_sizes
 from models.shift.findings import Findings
 from models.shift.fomichev.distances import Readings
-from models.shift.pair_details import CloseUp, close_ups
-from tasks.diagnosis.compare_silos import Look, Pace, as_printed, told_of
+from models.shift.pair_details import PairDetails, pair_details
+from tasks.diagnosis.compare_silos import Look, Pace, as_published, reports_of
 from tasks.execution.task_types import server_step
 from tasks.messages import NoisyCounts, ShiftNumbers
 
@@ -25,9 +25,9 @@ class ComparedVersions:
 
     clients: tuple[str, ...]
     pairs: Findings
-    strengths: Strengths
-    close_ups: tuple[CloseUp, ...]  # of the clients that moved most
-    gaps: Gaps  # of each before, and behind them each after
+    strengths: EffectSizes
+    close_ups: tuple[PairDetails, ...]  # of the clients that moved most
+    gaps: MissingReports  # of each before, and behind them each after
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,22 +39,22 @@ class ComparedVersions:
 def compare_versions(
     before: Sequence[ShiftNumbers | NoisyCounts],
     after: Sequence[ShiftNumbers | NoisyCounts],
-    question: Question,
+    question: Query,
     verdict: Literal["guarded", "moments", "paper"],
     readings: Readings,
     say: Callable[[str], None],
 ) -> ComparedVersions:
     """Of those that answered of both, one at least; `say` hears how far it is, where it takes long."""
-    (names, earlier), (names_after, later) = told_of(before, question), told_of(after, question)
+    (names, earlier), (names_after, later) = reports_of(before, question), reports_of(after, question)
     clients = tuple(name for name in names if name in set(names_after))
     told = joined(
         [summaries.take([at.index(c) for c in clients]) for at, summaries in ((names, earlier), (names_after, later))]
     )
     shown, places = drawable(told), np.arange(len(clients))
     pairs = Look(question, verdict, Pace(say)).at(told, question.layout, places, places + len(clients))
-    each = [strengths(shown.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
-    strong = Strengths(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(Strengths)))
+    each = [effect_sizes(shown.take(np.array([at, at + len(clients)])), question.layout, readings) for at in places]
+    strong = EffectSizes(*(np.concatenate([getattr(one, f.name) for one in each]) for f in fields(EffectSizes)))
     if verdict == "paper":
-        pairs = as_printed(pairs, strong)
-    closest = close_ups(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
-    return ComparedVersions(clients, pairs, strong, closest, gaps(told, question.layout))
+        pairs = as_published(pairs, strong)
+    closest = pair_details(shown, question.layout, pairs, [[at] for at in range(len(told.rows))])
+    return ComparedVersions(clients, pairs, strong, closest, missing_reports(told, question.layout))

@@ -9,19 +9,19 @@ import numpy as np
 from torch import Tensor
 
 from models.shift.client_summaries.client_summary import Columns, columns, too_few
-from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.query import Query
 from models.shift.client_summaries.random_projections import projected
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY, OTHER, Told
 from silos.privacy.ledger import Ledger
 from silos.storage.partition_store import open_missing
-from tasks.execution.materialize import different, open_rows
-from tasks.messages import Silence
+from tasks.execution.materialize import different, load_rows
+from tasks.messages import Refusal
 
 
-class Mine:
+class LocalSummary:
     """One client's training rows: x (rows, *shape) as trained on, y (rows,)."""
 
     def __init__(self, silos: Silos, client: str, x: Tensor, y: Tensor) -> None:
@@ -43,17 +43,17 @@ class Mine:
         """Of these rows: another client's change is none of this one."""
         return hashlib.blake2b(self.x.tobytes() + self.y.tobytes(), digest_size=16).hexdigest()
 
-    def features(self, question: Question) -> np.ndarray:
+    def features(self, question: Query) -> np.ndarray:
         """(rows, features) float64, NaN where missing."""
         pictures = question.pictures
         x = projected(self.x, pictures == "light")[1] if pictures else self.x.reshape(len(self.x), -1)
         return np.concatenate([x, self.y[:, None].astype(np.float64)], 1) if question.targets else x
 
-    def columns(self, question: Question) -> Columns:
+    def columns(self, question: Query) -> Columns:
         """Which column of counts each row is told in."""
         return columns(self.y, self.same, question.layout)
 
-    def hashes(self, ledger: Ledger, question: Question) -> np.ndarray:
+    def hashes(self, ledger: Ledger, question: Query) -> np.ndarray:
         """Of each row with its class's name, or with its target where there are none: (rows,) uint64.
 
         A class's code is no name: it is another once some other silo has a label that comes before.
@@ -67,7 +67,7 @@ class Mine:
             hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
 
-    def stands_for(self, ledger: Ledger, question: Question) -> Told:
+    def stands_for(self, ledger: Ledger, question: Query) -> Told:
         """The rows behind each number of counts and moments, for the ledger to hold against other answers."""
         layout, x, column = question.layout, self.features(question), self.columns(question)
         names = [self._name(c) for c in range(layout.classes)] + [OTHER]
@@ -85,20 +85,20 @@ class Mine:
 
 
 def each_allowed(
-    cohort: Cohort, private: PrivateStore, answer: Callable[[Ledger, Mine], list[np.ndarray]]
-) -> Iterator[tuple[dict[str, list[np.ndarray]], list[Silence]]]:
+    cohort: Cohort, private: ClientStore, answer: Callable[[Ledger, LocalSummary], list[np.ndarray]]
+) -> Iterator[tuple[dict[str, list[np.ndarray]], list[Refusal]]]:
     """Of each stack what each client answers, and of those whose ledger refuses a record of why, if there are any."""
     for stack in cohort.stacks:
-        opened = open_rows(cohort.silos, stack, "train", "cpu")
+        opened = load_rows(cohort.silos, stack, "train", "cpu")
         counts = opened.counts.tolist()[: len(stack.clients)]
         told, why = {}, {}
         for client, x, y, n in zip(stack.clients, opened.x, opened.y, counts, strict=False):
-            mine = Mine(cohort.silos, client, x[:n], y[:n])
+            mine = LocalSummary(cohort.silos, client, x[:n], y[:n])
             try:
                 told[client] = answer(Ledger(private.folder, client), mine)
             except RefusalError as refusal:
                 why[client] = str(refusal)
-        yield told, [Silence(tuple(why), why)] if why else []
+        yield told, [Refusal(tuple(why), why)] if why else []
 
 
 def _groups(hashes: np.ndarray, of: np.ndarray, told: np.ndarray, names: list[str]) -> Iterator[tuple[str, np.ndarray]]:

@@ -7,47 +7,47 @@ import numpy as np
 
 from models.shift.client_summaries.client_summary import Summaries
 from models.shift.client_summaries.model_predictions import apportioned
-from models.shift.client_summaries.query import Question
-from models.shift.covariate_check import Explained, explained
+from models.shift.client_summaries.query import Query
+from models.shift.covariate_check import CovariateCheck, check_covariates
 from models.shift.findings import Findings
-from models.shift.pair_details import close_ups
-from tasks.diagnosis.compare_silos import Compared, told_of
+from models.shift.pair_details import pair_details
+from tasks.diagnosis.compare_silos import Compared, reports_of
 from tasks.execution.task_types import server_step
-from tasks.messages import ForeseenCounts, NoisyCounts, ShiftNumbers
+from tasks.messages import NoisyCounts, PredictedCounts, ShiftNumbers
 
 
-def doubted(found: Compared) -> np.ndarray:
+def doubtful_pairs(found: Compared) -> np.ndarray:
     """Places of the pairs that are said to differ in both their inputs and their rule; none of groups."""
     feature, _, concept = found.pairs.verdicts.types.T
     return np.flatnonzero(feature & concept) if not found.of_groups else np.zeros(0, np.int64)
 
 
 @server_step
-def look_again(
+def refine_pairs(
     found: Compared,
     messages: Sequence[ShiftNumbers | NoisyCounts],
-    question: Question,
+    question: Query,
     owners: Mapping[str, Sequence[str]],
-    foreseen: Sequence[ForeseenCounts],
+    foreseen: Sequence[PredictedCounts],
 ) -> Compared:
     """The same without a change of rule where both models foresee what seemed one.
 
     owners: of each client that was asked, whose models it was asked about, in the order of its answer. A pair of which one
     client took no part stays as it was.
     """
-    _, told = told_of(messages, question)
+    _, told = reports_of(messages, question)
     counts = {client: table.numpy() for m in foreseen for client, table in m.counts.items()}
     places = [at for at, client in enumerate(found.clients) if client in counts]
     first, second = found.pairs.first, found.pairs.second
-    asked = doubted(found)
+    asked = doubtful_pairs(found)
     asked = asked[np.isin(first[asked], places) & np.isin(second[asked], places)]
     if not len(asked):
         return found
     own = told.take(places)
     tables = _tables(own, [found.clients[at] for at in places], owners, counts)
     ends = (np.searchsorted(places, one[asked]) for one in (first, second))
-    pairs = _explained(found.pairs, asked, explained(own, question.layout, tables, *ends))
-    return replace(found, pairs=pairs, close_ups=close_ups(told, question.layout, pairs, found.groups))
+    pairs = _explained(found.pairs, asked, check_covariates(own, question.layout, tables, *ends))
+    return replace(found, pairs=pairs, close_ups=pair_details(told, question.layout, pairs, found.groups))
 
 
 def _tables(
@@ -62,7 +62,7 @@ def _tables(
     return tables
 
 
-def _explained(pairs: Findings, asked: np.ndarray, takes: Explained) -> Findings:
+def _explained(pairs: Findings, asked: np.ndarray, takes: CovariateCheck) -> Findings:
     """The same with what is left of the pairs at these places; what carries it is then of P(X) where no rule differs."""
     types, parts, rules = pairs.verdicts.types.copy(), pairs.parts.copy(), asked[takes.rules]
     types[asked] = takes.left(types[asked])

@@ -4,15 +4,15 @@ import numpy as np
 import torch
 
 from models.shift.client_summaries.model_predictions import Design, fitted_halves, in_both_halves
-from models.shift.client_summaries.query import Question
-from silos.client_store import PrivateStore
+from models.shift.client_summaries.query import Query
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.privacy.differencing import EVERY, Told
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
-from tasks.diagnosis.local_summary import Mine, each_allowed
+from tasks.diagnosis.local_summary import LocalSummary, each_allowed
 from tasks.execution.task_types import step
-from tasks.messages import HalfModels, Silence
+from tasks.messages import HalfModels, Refusal
 
 ONCE = (
     "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "
@@ -30,9 +30,9 @@ _KIND = Kind(
 
 
 @step
-def tell_models(cohort: Cohort, private: PrivateStore, design: Design) -> list[HalfModels | Silence]:
+def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[HalfModels | Refusal]:
     """A record a stack, and another of the clients that tell nothing: of one version of its rows a client has one design."""
-    messages: list[HalfModels | Silence] = []
+    messages: list[HalfModels | Refusal] = []
     for told, silence in each_allowed(cohort, private, lambda ledger, mine: _told(ledger, mine, design)):
         if told:
             weights = torch.from_numpy(np.stack([weights for (weights,) in told.values()]))
@@ -41,12 +41,12 @@ def tell_models(cohort: Cohort, private: PrivateStore, design: Design) -> list[H
     return messages
 
 
-def second_half(ledger: Ledger, mine: Mine, question: Question) -> np.ndarray:
+def second_half(ledger: Ledger, mine: LocalSummary, question: Query) -> np.ndarray:
     """Which rows are in the second half: (rows,) bool. Copies are in one half; which it is follows from the secret."""
     return (mine.hashes(ledger, question) & 1).astype(bool)
 
 
-def _told(ledger: Ledger, mine: Mine, design: Design) -> list[np.ndarray]:
+def _told(ledger: Ledger, mine: LocalSummary, design: Design) -> list[np.ndarray]:
     column, second = mine.columns(design.question), second_half(ledger, mine, design.question)
     known = in_both_halves(column, mine.same, second)
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from models.shift.client_summaries.model_predictions import Design, foreseen, foreseen_counts, in_both_halves
-from silos.client_store import PrivateStore
+from models.shift.client_summaries.model_predictions import Design, in_both_halves, predicted_counts, predictions_on
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
-from tasks.diagnosis.local_summary import Mine, each_allowed
+from tasks.diagnosis.local_summary import LocalSummary, each_allowed
 from tasks.diagnosis.report_models import ONCE, second_half
 from tasks.execution.task_types import step
-from tasks.messages import ForeseenCounts, Silence
+from tasks.messages import PredictedCounts, Refusal
 
 _KIND = Kind(
     "what models foresee",
@@ -26,25 +26,25 @@ _KIND = Kind(
 
 
 @step
-def tell_foreseen(
-    cohort: Cohort, private: PrivateStore, design: Design, models: Mapping[str, Mapping[str, np.ndarray]]
-) -> list[ForeseenCounts | Silence]:
+def report_predictions(
+    cohort: Cohort, private: ClientStore, design: Design, models: Mapping[str, Mapping[str, np.ndarray]]
+) -> list[PredictedCounts | Refusal]:
     """A record a stack, and another of the clients that tell nothing.
 
     models: of each client by name, whose models it is asked about, (2, classes, columns) each; of its own rows it asks the
     one that was not fitted on them. It is silent where they are more than a model of each silo of the data, where the rows
     of this version were asked about others, and where the ledger lets nothing be told.
     """
-    names, messages = frozenset(cohort.silos.manifest.names), list[ForeseenCounts | Silence]()
+    names, messages = frozenset(cohort.silos.manifest.names), list[PredictedCounts | Refusal]()
 
-    def answer(ledger: Ledger, mine: Mine) -> list[np.ndarray]:
+    def answer(ledger: Ledger, mine: LocalSummary) -> list[np.ndarray]:
         _check(mine.client, models[mine.client], names)
         return _told(ledger, mine, design, models[mine.client])
 
     for told, silence in each_allowed(cohort, private, answer):
         if told:
             counts = {client: torch.from_numpy(counts) for client, (counts,) in told.items()}
-            messages.append(ForeseenCounts(tuple(told), counts))
+            messages.append(PredictedCounts(tuple(told), counts))
         messages += silence
     return messages
 
@@ -59,7 +59,7 @@ def _check(client: str, models: Mapping[str, np.ndarray], silos: frozenset[str])
         )
 
 
-def _told(ledger: Ledger, mine: Mine, design: Design, models: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _told(ledger: Ledger, mine: LocalSummary, design: Design, models: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     question, layout = design.question, design.question.layout
     column, x, second = mine.columns(question), mine.features(question), second_half(ledger, mine, question)
 
@@ -68,10 +68,10 @@ def _told(ledger: Ledger, mine: Mine, design: Design, models: Mapping[str, np.nd
         ends = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
         seen, classes = design.seen(x), in_both_halves(column, mine.same, second, len(models))
         chances = [
-            foreseen(seen, column.of, classes, weights, second if owner == mine.client else None)
+            predictions_on(seen, column.of, classes, weights, second if owner == mine.client else None)
             for owner, weights in models.items()
         ]
-        return {"counts": foreseen_counts(x, column, mine.same, second, layout, np.stack(chances), ends)}
+        return {"counts": predicted_counts(x, column, mine.same, second, layout, np.stack(chances), ends)}
 
     weights = b"".join(own.tobytes() for own in models.values())
     asked = hashlib.sha256("\n".join(models).encode() + weights).hexdigest()[:16]

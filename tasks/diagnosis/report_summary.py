@@ -8,34 +8,34 @@ import torch
 
 from models.shift.client_summaries.client_summary import Summaries, joined, summary
 from models.shift.client_summaries.gaussian_mechanism import counts_sensitivity, epsilon, noisy, sigma
-from models.shift.client_summaries.query import Question
-from silos.client_store import PrivateStore
+from models.shift.client_summaries.query import Query
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.limits import EPSILON
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit
-from tasks.diagnosis.local_summary import Mine, each_allowed
+from tasks.diagnosis.local_summary import LocalSummary, each_allowed
 from tasks.execution.task_types import step
-from tasks.messages import NoisyCounts, ShiftNumbers, Silence
+from tasks.messages import NoisyCounts, Refusal, ShiftNumbers
 
 _PARTS = ("rows", "labels", "counts", "moments")
 
 
 @step
-def tell_shift(
+def report_summary(
     cohort: Cohort,
-    private: PrivateStore,
-    question: Question,
+    private: ClientStore,
+    question: Query,
     budget: float | None = None,
     delta: float | None = None,
-) -> list[ShiftNumbers | NoisyCounts | Silence]:
+) -> list[ShiftNumbers | NoisyCounts | Refusal]:
     """A record a stack, with noise of counts only, and another of the clients of which the ledger lets nothing be told.
 
     Asked again, a client tells what it told before, bit for bit. It is silent where its budget is spent, or where an answer
     without noise and an earlier one would differ by a few rows: the others' answers are of use without it.
     budget: of each client, in zCDP, over all that it ever told with noise. delta: at which a refusal names epsilons.
     """
-    messages: list[ShiftNumbers | NoisyCounts | Silence] = []
+    messages: list[ShiftNumbers | NoisyCounts | Refusal] = []
     unit = RHO if delta is None else Unit("epsilon", partial(epsilon, delta=delta), EPSILON, f" at delta {delta:g}")
     for told, silence in each_allowed(
         cohort, private, lambda ledger, mine: _told(ledger, mine, question, budget, unit)
@@ -53,7 +53,7 @@ def summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
     return joined([Summaries(*(getattr(message, part).numpy() for part in _PARTS)) for message in told])
 
 
-def _told(ledger: Ledger, mine: Mine, question: Question, budget: float | None, unit: Unit) -> list[np.ndarray]:
+def _told(ledger: Ledger, mine: LocalSummary, question: Query, budget: float | None, unit: Unit) -> list[np.ndarray]:
     if question.rho:
         compute = _with_noise(mine, question)
         answer = ledger.answer(mine.version, question.id, compute, question.rho, budget, unit=unit)
@@ -68,7 +68,7 @@ def _told(ledger: Ledger, mine: Mine, question: Question, budget: float | None, 
     return [answer[part] for part in _PARTS]
 
 
-def _with_noise(mine: Mine, question: Question) -> Callable[[Draw], dict[str, np.ndarray]]:
+def _with_noise(mine: LocalSummary, question: Query) -> Callable[[Draw], dict[str, np.ndarray]]:
     """Of all classes, whatever their rows: which are told may not depend on them."""
 
     def compute(draw: Draw) -> dict[str, np.ndarray]:

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from models.metrics.task_metrics import QUANTITIES, Task
+from models.metrics.task_metrics import TASK_METRICS, Task
 from models.metrics.uncertainty import Predictive, doubts, predictive
 from models.model import Model
-from models.training.engine import Metric, Training, outcomes
-from silos.client_store import PrivateStore
+from models.training.engine import Metric, Training, per_example_metrics
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
-from tasks.execution.materialize import open_rows, open_weights
+from tasks.execution.materialize import load_rows, load_weights
 from tasks.execution.task_types import step
-from tasks.messages import Doubts, Scores
+from tasks.messages import Scores, UncertaintyScores
 
 OUTCOMES = "outcomes"
 Measures = Mapping[str, Tensor]
@@ -27,7 +27,7 @@ def evaluate(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
+    private: ClientStore,
     splits: tuple[str, ...] = ("validation", "test"),
     device: str = "cpu",
     keep_outcomes: bool = False,
@@ -39,11 +39,13 @@ def evaluate(
     """
     scores = []
     for stack in cohort.stacks:
-        weights, context = open_weights(model, stack, private, device)
+        weights, context = load_weights(model, stack, private, device)
         same = not model.is_personal
         for split in splits:
-            rows = open_rows(cohort.silos, stack, split, device)
-            found = outcomes(model.network, weights, context, rows, training.objective, training.engine, same, metrics)
+            rows = load_rows(cohort.silos, stack, split, device)
+            found = per_example_metrics(
+                model.network, weights, context, rows, training.objective, training.engine, same, metrics
+            )
             measures = _in_units_of_y(found, cohort.silos)
             kept = _keep(stack, measures, training.objective.task, private) if keep_outcomes else {}
             scores.append(_scores(stack, split, rows.counts, measures, kept))
@@ -51,14 +53,14 @@ def evaluate(
 
 
 @step
-def evaluate_constant(cohort: Cohort, answer: float, private: PrivateStore) -> list[Scores]:
+def evaluate_constant(cohort: Cohort, answer: float, private: ClientStore) -> list[Scores]:
     """Score one answer, the code of a class or a number in units of y, on each client's test rows; one record a stack.
 
     Each client keeps the outcomes of its rows, for paired comparisons.
     """
     scores, task = [], cohort.silos.manifest.task
     for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, "test", "cpu")
+        rows = load_rows(cohort.silos, stack, "test", "cpu")
         real = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
         if task == "classification":
             measures = {"correct": (rows.y == int(answer)) & real}
@@ -75,9 +77,9 @@ def _in_units_of_y(measures: Measures, silos: Silos) -> Measures:
     return {**measures, "squared_error": measures["squared_error"] * silos.scaling.unit**2}
 
 
-def _keep(stack: Stack, measures: Measures, task: Task, private: PrivateStore) -> dict[str, str]:
+def _keep(stack: Stack, measures: Measures, task: Task, private: ClientStore) -> dict[str, str]:
     """Right or wrong as a byte a row, a squared error as it was computed."""
-    name = QUANTITIES[task].outcome
+    name = TASK_METRICS[task].outcome
     kept = measures[name][: len(stack.clients)].cpu()
     return private.save(OUTCOMES, stack.clients, {name: (kept.byte() if kept.dtype == torch.bool else kept).numpy()})
 
@@ -93,26 +95,28 @@ def ensemble_check(
     cohort: Cohort,
     model: Model,
     training: Training,
-    private: PrivateStore,
-    members: Sequence[tuple[Model, PrivateStore]],
+    private: ClientStore,
+    members: Sequence[tuple[Model, ClientStore]],
     split: str = "test",
     device: str = "cpu",
-) -> list[Doubts]:
+) -> list[UncertaintyScores]:
     """One record a stack: numbers of each client, of the mean prediction of the members (Lakshminarayanan et al. 2017).
 
     Every member brings the store in which its clients keep what is private to it; dropout is off.
     """
     messages = []
     for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, split, device)
+        rows = load_rows(cohort.silos, stack, split, device)
         said = []
         for member, store in members:
-            weights, context = open_weights(member, stack, store, device)
+            weights, context = load_weights(member, stack, store, device)
             said.append(predictive(member.network, weights, context, rows.x, None, 0, training.engine))
         mean = Predictive(*(torch.stack(parts).mean(0) for parts in zip(*said, strict=True)))
         numbers = doubts(mean, rows.y, rows.counts)
         places = slice(len(stack.clients))
         messages.append(
-            Doubts(stack.clients, split, rows.counts[places].cpu(), {n: v[places].cpu() for n, v in numbers.items()})
+            UncertaintyScores(
+                stack.clients, split, rows.counts[places].cpu(), {n: v[places].cpu() for n, v in numbers.items()}
+            )
         )
     return messages

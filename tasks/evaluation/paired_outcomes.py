@@ -12,21 +12,21 @@ import numpy as np
 import torch
 
 from models.metrics.paired_difference import Stratum
-from models.metrics.prior_shift_accuracy import accuracy_by_law
-from models.metrics.task_metrics import QUANTITIES
-from silos.client_store import PrivateStore
+from models.metrics.prior_shift_accuracy import prior_shift_accuracy
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, open_common, open_stack
 from tasks.evaluation.evaluate import OUTCOMES
-from tasks.execution.materialize import enough, open_rows
+from tasks.execution.materialize import has_enough_rows, load_rows
 from tasks.execution.task_types import step
-from tasks.messages import ClassCounts, CommonSums, LawScores, PairedSums
+from tasks.messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 
-Kept = tuple[PrivateStore, dict[str, str]]
+Kept = tuple[ClientStore, dict[str, str]]
 """Where a run's clients keep their outcomes, and each client's hash."""
 
 
 @step
-def pair(
+def pair_outcomes(
     cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept], classes: Sequence[str] | None = None
 ) -> list[PairedSums]:
     """One record a stack: first minus second, both lists by seed and over the same rows, or over those of some classes."""
@@ -43,7 +43,7 @@ def pair(
 
 
 @step
-def pair_common(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -> list[CommonSums]:
+def pair_common_rows(cohort: Cohort, first: Sequence[Kept], second: Sequence[Kept]) -> list[CommonSums]:
     """One record a stack: first minus second on the test rows that nobody owns, added over the stack's clients."""
     silos, messages = cohort.silos, []
     rows = silos.common("test")
@@ -68,7 +68,7 @@ def _message(strata: dict[str, Stratum], seeds: int) -> PairedSums:
 
 def _difference(silos: Silos, first: Sequence[Kept], second: Sequence[Kept], client: str, rows: int) -> np.ndarray:
     """(seeds, rows); NaN where both methods' squared errors are infinite."""
-    name = QUANTITIES[silos.manifest.task].outcome
+    name = TASK_METRICS[silos.manifest.task].outcome
     with np.errstate(invalid="ignore"):
         return _outcomes(first, name, client, rows) - _outcomes(second, name, client, rows)
 
@@ -80,17 +80,17 @@ def _outcomes(runs: Sequence[Kept], name: str, client: str, rows: int) -> np.nda
 
 
 @step
-def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
+def score_by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
     """One record a stack: of its clients' test rows, from the outcomes of a run that they keep; classification.
 
     A client of fewer different test rows than LEAST_ROWS is not counted. Common rows count once for every client.
     """
-    name, classes = QUANTITIES["classification"].outcome, len(cohort.silos.manifest.classes)
+    name, classes = TASK_METRICS["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
     messages = []
     for stack in cohort.stacks:
-        opened = open_rows(cohort.silos, stack, "test", "cpu")
-        speaks = enough(opened).tolist()
+        opened = load_rows(cohort.silos, stack, "test", "cpu")
+        speaks = has_enough_rows(opened).tolist()
         rows, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         for at, client in enumerate(stack.clients):
             if speaks[at]:
@@ -103,21 +103,21 @@ def by_class(cohort: Cohort, kept: Kept) -> list[ClassCounts]:
 
 
 @step
-def own_law(cohort: Cohort, kept: Kept) -> list[LawScores]:
+def score_prior_shift(cohort: Cohort, kept: Kept) -> list[PriorShiftScores]:
     """One record a stack, from the outcomes of a run that clients keep; classification.
 
     With what each client is right on, one run tells of both tests: on all rows, and on rows of the client's law.
     A client of fewer different training rows than LEAST_ROWS answers NaN.
     """
-    name, classes = QUANTITIES["classification"].outcome, len(cohort.silos.manifest.classes)
+    name, classes = TASK_METRICS["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
     labels, messages = open_common(cohort.silos, "test")[1], []
     for stack in cohort.stacks:
-        train, accuracy = open_rows(cohort.silos, stack, "train", "cpu"), []
-        speaks = enough(train).tolist()
+        train, accuracy = load_rows(cohort.silos, stack, "train", "cpu"), []
+        speaks = has_enough_rows(train).tolist()
         for at, client in enumerate(stack.clients):
             right = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
             own = train.y[at, : train.counts[at]].numpy()
-            accuracy.append(accuracy_by_law(right, labels, own, classes) if speaks[at] else math.nan)
-        messages.append(LawScores(stack.clients, torch.tensor(accuracy, dtype=torch.float64)))
+            accuracy.append(prior_shift_accuracy(right, labels, own, classes) if speaks[at] else math.nan)
+        messages.append(PriorShiftScores(stack.clients, torch.tensor(accuracy, dtype=torch.float64)))
     return messages

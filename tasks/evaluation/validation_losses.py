@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from models.networks.registry import Network
 from models.state import Weights
-from models.training.engine import Training, outcomes
+from models.training.engine import Training, per_example_metrics
 from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.cohort import Silos, Stack
-from tasks.execution.materialize import enough, open_rows
+from tasks.execution.materialize import has_enough_rows, load_rows
 
 
 def validation_losses(
@@ -30,12 +30,12 @@ def validation_losses(
         size = len(silos.members)
         silos, stack = replace(silos, clients=silos.members, members=()), Stack(silos.members, size)
         before, after = ({n: w.expand(size, *w.shape[1:]) for n, w in weights.items()} for weights in (before, after))
-    rows, objective = open_rows(silos, stack, "validation", device), _OBJECTIVES[training.objective.task]
+    rows, objective = load_rows(silos, stack, "validation", device), _OBJECTIVES[training.objective.task]
     counts, sums = rows.counts.tolist(), []
     for weights in (before, after):
-        losses = outcomes(network, weights, context, rows, objective, training.engine)["loss"]
+        losses = per_example_metrics(network, weights, context, rows, objective, training.engine)["loss"]
         sums.append(losses.double().sum(1).tolist())
-    told = enough(rows).tolist()
+    told = has_enough_rows(rows).tolist()
     return {
         client: (sums[0][at] / counts[at], sums[1][at] / counts[at]) if told[at] else (math.nan, math.nan)
         for at, client in enumerate(stack.clients)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from models.model import Model
 from models.prng import client_streams
-from models.state import Private, Weights
-from models.training.engine import Rows, stacked
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs, Weights
+from models.training.engine import Rows, broadcast_weights
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from tasks.messages import LEAST_ROWS
 
@@ -25,20 +25,20 @@ class Opened(NamedTuple):
     context: dict[str, Tensor]
 
 
-def open_stacks(cohort: Cohort, model: Model, private: PrivateStore, split: str, device: str) -> Iterator[Opened]:
+def load_stacks(cohort: Cohort, model: Model, private: ClientStore, split: str, device: str) -> Iterator[Opened]:
     """The cohort's stacks, one in memory after another."""
     for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, split, device)
-        yield Opened(stack, rows, *open_weights(model, stack, private, device))
+        rows = load_rows(cohort.silos, stack, split, device)
+        yield Opened(stack, rows, *load_weights(model, stack, private, device))
 
 
-def open_streams(stack: Stack, seed: int, round: int, purpose: str, device: str) -> Tensor:
+def load_streams(stack: Stack, seed: int, round: int, purpose: str, device: str) -> Tensor:
     """A stream for each client of the stack, dummies too: (stack size,) int64."""
     dummies = [""] * (stack.size - len(stack.clients))
     return client_streams(seed, [*stack.clients, *dummies], round, purpose).to(device)
 
 
-def open_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
+def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
     """The rows of a stack's clients, padded, on the device; a split that is common is the same rows for every client."""
     if silos.common(split):
         x, y = (torch.from_numpy(a).to(device) for a in open_common(silos, split))
@@ -54,12 +54,12 @@ def different(x: Tensor) -> np.ndarray:
     return np.asarray(place).ravel()
 
 
-def enough(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
+def has_enough_rows(rows: Rows, least: int = LEAST_ROWS) -> Tensor:
     """Whether each client, dummies too, has so many different rows: (clients,) bool."""
     return torch.tensor([_at_least(x[:count], least) for x, count in zip(rows.x, rows.counts.tolist(), strict=True)])
 
 
-def enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor:
+def has_enough_of_class(rows: Rows, classes: int, least: int = LEAST_ROWS) -> Tensor:
     """Which rows may be told of by class: (clients, rows, classes) float64, on the CPU, since sums of it leave.
 
     1 at a row's class if its client has so many different rows of that class, else 0.
@@ -78,32 +78,32 @@ def _at_least(x: Tensor, least: int) -> bool:
     return any(len(some) >= least and different(some).max() + 1 >= least for some in (x[: 2 * least], x))
 
 
-def open_weights(
-    model: Model, stack: Stack, private: PrivateStore, device: str
+def load_weights(
+    model: Model, stack: Stack, private: ClientStore, device: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Shared and personal weights together, and the context, both (stack size, ...); dummies repeat the first client."""
-    shared = stacked({n: t.to(device) for n, t in model.shared.items()}, stack.size)
+    shared = broadcast_weights({n: t.to(device) for n, t in model.shared.items()}, stack.size)
     personal = _open(model, model.personal, stack, private)
     context = _open(model, model.context, stack, private)
     weights = {**shared, **{n: t.to(device) for n, t in personal.items()}}
     return dict(sorted(weights.items())), {n: t.to(device) for n, t in context.items()}
 
 
-def open_private(part: Private, stack: Stack, private: PrivateStore, device: str) -> dict[str, Tensor]:
+def load_client_state(part: ClientStateRefs, stack: Stack, private: ClientStore, device: str) -> dict[str, Tensor]:
     """What the stack's clients keep in a section, (stack size, ...); dummies repeat the first client."""
     opened = _stored(part, stack.clients, private)
     return {name: _fill(tensor, stack.size).to(device) for name, tensor in opened.items()}
 
 
-def _open(model: Model, part: Weights | Private, stack: Stack, private: PrivateStore) -> dict[str, Tensor]:
+def _open(model: Model, part: Weights | ClientStateRefs, stack: Stack, private: ClientStore) -> dict[str, Tensor]:
     mine = model.select(stack.clients)
     part = mine.personal if part is model.personal else mine.context
-    if isinstance(part, Private):
+    if isinstance(part, ClientStateRefs):
         part = _stored(part, stack.clients, private)
     return {name: _fill(tensor, stack.size) for name, tensor in part.items()}
 
 
-def _stored(part: Private, clients: tuple[str, ...], private: PrivateStore) -> dict[str, Tensor]:
+def _stored(part: ClientStateRefs, clients: tuple[str, ...], private: ClientStore) -> dict[str, Tensor]:
     """What these clients stored; those that stored nothing yet have the start."""
     stored = [c for c in clients if c in part.refs]
     opened = private.load_stack(part.section, part.refs, stored) if stored else {}

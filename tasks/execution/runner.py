@@ -5,7 +5,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from tasks.execution.task_types import ClientStep, Sealed, ServerStep
+from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep
 from tasks.execution.worker_pools import Call, Workers
 
 Step = TypeVar("Step", ClientStep, ServerStep)
@@ -47,7 +47,8 @@ class PrefectRunner:
         _must_be(task, ClientStep)
         _count(len(calls))
         sealed = [
-            (tuple(map(Sealed, args)), {n: Sealed(value) for n, value in options.items()}) for args, options in calls
+            (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
+            for args, options in calls
         ]
         named = self._named(task)
         if self.there is None or (len(calls) == 1 and not self.there.far):
@@ -62,7 +63,7 @@ class PrefectRunner:
         """See Runner."""
         _must_be(task, ServerStep)
         _count(1)
-        return self._named(task)(*(Sealed(a) for a in args))
+        return self._named(task)(*(OpaqueArgument(a) for a in args))
 
     def _named(self, task: Step) -> Step:
         """The task, whose runs say when they are."""

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.model import Model
-from models.state import Private
+from models.state import ClientStateRefs
 from silos.cohort import Cohort, Silos, Stack
 from tasks.execution.worker_pools import Call
 
 
 @dataclass(frozen=True)
-class ForAll:
+class Broadcast:
     """An argument of a step that every cohort is given whole, whoever's it is: what clients show to others."""
 
     content: Any
 
 
-def deal(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
+def assign_stacks(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
     """Whole stacks in contiguous runs, at most `workers` and none empty.
 
     The largest run has as few training rows as a contiguous dealing can give it.
@@ -34,7 +34,7 @@ def deal(silos: Silos, stacks: Sequence[Stack], workers: int) -> list[Cohort]:
     return [Cohort(silos, tuple(stacks[first:last])) for first, last in _runs(weights, low)]
 
 
-def call(cohort: Cohort, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
+def bind_arguments(cohort: Cohort, args: tuple[Any, ...], options: Mapping[str, Any]) -> Call:
     """A step's call for a cohort: itself, and of each argument what is held by its own clients, or by members of a pooled.
 
     Held by client are a Model, a Private and a mapping whose keys are all clients of the data; also inside of lists, tuples
@@ -59,11 +59,11 @@ def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
 
 
 def _own_part(value: Any, cohort: Cohort) -> Any:
-    if isinstance(value, ForAll):
+    if isinstance(value, Broadcast):
         return value.content
     if isinstance(value, Model):
         return value.select(cohort.clients)
-    if isinstance(value, Private):
+    if isinstance(value, ClientStateRefs):
         return replace(value, refs=_of_clients(value.refs, cohort))
     if isinstance(value, Mapping):
         own, names = cohort.clients, cohort.silos.manifest.names

@@ -28,7 +28,7 @@ import torch
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import UserError
 from tasks.messages import Message, numbers_of
@@ -41,7 +41,7 @@ _looked = (-_PAUSE, 0)
 
 
 @cache
-def hold_on() -> None:
+def tune_malloc() -> None:
     """Lets this process keep up to 256 MiB that it freed, in pieces of up to 64 MiB (older: 32), for its next tensors.
 
     Else glibc gives a step's activations back to the system, which hands them out again page by page and zeroed. Where there
@@ -58,12 +58,12 @@ def hold(mallopt: Callable[[int, int], int]) -> None:
         mallopt(_TRIM, _KEPT)
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Bytes of this process in memory."""
     return int(psutil.Process().memory_info().rss)
 
 
-def tidy() -> None:
+def collect_garbage() -> None:
     """Frees what Prefect leaves in reference cycles: the arguments and the answer of every task that was submitted.
 
     What imports made stays for good and is set aside, so that looking through the rest costs little. Between short rounds
@@ -72,16 +72,16 @@ def tidy() -> None:
     global _modules, _looked
     if len(sys.modules) == _modules:
         when, held = _looked
-        if time.monotonic() - when < _PAUSE and resident() - held < _GROWTH:
+        if time.monotonic() - when < _PAUSE and resident_bytes() - held < _GROWTH:
             return
     gc.collect()
     if len(sys.modules) != _modules:
         gc.freeze()
         _modules = len(sys.modules)
-    _looked = time.monotonic(), resident()
+    _looked = time.monotonic(), resident_bytes()
 
 
-DOORS = (Cohort, Silos, PrivateStore)
+DOORS = (Cohort, Silos, ClientStore)
 """What rows, and what clients keep, are opened with."""
 
 
@@ -125,7 +125,7 @@ def server_step(function: Callable) -> ServerStep:
     return ServerStep(_anywhere(refusing), **_SETTINGS)
 
 
-class Sealed:
+class OpaqueArgument:
     """An argument of a step that is nobody's business on its way.
 
     Prefect would look for futures in it, at 6 µs for every element of a container; Dask would take it apart and hash it.
@@ -172,11 +172,11 @@ def _anywhere(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
-        hold_on()
+        tune_malloc()
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # bits must not depend on how many threads share a sum
         if multiprocessing.parent_process() is not None:
-            tidy()  # a worker process: what its task before this one left
+            collect_garbage()  # a worker process: what its task before this one left
         args, options = tuple(map(_opened, args)), {name: _opened(value) for name, value in options.items()}
         start = time.perf_counter()
         try:
@@ -203,7 +203,7 @@ def _timed(answer: Any, start: float) -> Any:
 
 
 def _opened(argument: Any) -> Any:
-    return argument.content if isinstance(argument, Sealed) else argument
+    return argument.content if isinstance(argument, OpaqueArgument) else argument
 
 
 def _where(name: str, args: tuple, error: Exception) -> str:

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from models.gaussians import PRECISION
 from models.model import Model
-from models.state import Private, Weights
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs, Weights
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from tasks.execution.materialize import open_private
+from tasks.execution.materialize import load_client_state
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import weighted_sum
-from tasks.messages import SiteSteps, SitesWithdrawn
+from tasks.messages import SiteRemovals, SiteUpdates
 
 _HALVINGS = 10
 
 
 @server_step
-def absorb(messages: Sequence[SiteSteps] | Sequence[SitesWithdrawn], known: Weights) -> dict[str, Tensor]:
+def absorb_sites(messages: Sequence[SiteUpdates] | Sequence[SiteRemovals], known: Weights) -> dict[str, Tensor]:
     """What the server knows, with every step added: natural parameters, and plain weights with theirs in float64."""
     after = {name: now.double() for name, now in known.items()}
     for message in messages:
@@ -41,7 +41,7 @@ class Absorbed(NamedTuple):
 
 @server_step
 def absorb_apart(
-    messages: Sequence[SiteSteps],
+    messages: Sequence[SiteUpdates],
     known: Weights,
     sites: Weights,
     place: Mapping[str, int],
@@ -109,13 +109,13 @@ def _lowest(known: Tensor, sites: Tensor, steps: Tensor, share: float) -> float:
 
 
 @step
-def withdraw(cohort: Cohort, model: Model, private: PrivateStore, device: str = "cpu") -> list[SitesWithdrawn]:
+def remove_sites(cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu") -> list[SiteRemovals]:
     """One message a stack; the model's context is where its clients keep their sites. No rows are opened."""
     messages = []
     for stack in cohort.stacks:
-        sites = open_private(cast(Private, model.context), stack, private, device)
+        sites = load_client_state(cast(ClientStateRefs, model.context), stack, private, device)
         count = len(stack.clients)
         back = -torch.ones(count, dtype=torch.float64)
         sums = {name: weighted_sum(site[:count].cpu(), back) for name, site in sites.items()}
-        messages.append(SitesWithdrawn(stack.clients, sums))
+        messages.append(SiteRemovals(stack.clients, sums))
     return messages

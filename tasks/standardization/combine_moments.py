@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from models.model import Model
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.standardizer import Scale
-from tasks.execution.materialize import enough, open_rows
+from silos.standardizer import Standardizer
+from tasks.execution.materialize import has_enough_rows, load_rows
 from tasks.execution.task_types import server_step, step
-from tasks.messages import FarFromUnit, ScaleMoments
+from tasks.messages import ScaleCheck, ScaleMoments
 
 
 @server_step
-def agree_scale(told: list[ScaleMoments]) -> Scale:
+def combine_moments(told: list[ScaleMoments]) -> Standardizer:
     """Of each column; NaN of one that nobody tells of, and scale 1 of one that is constant.
 
     Clients are added in the order of their names, so that stacks do not matter (Chan, Golub and LeVeque 1979, equation 1.5,
@@ -31,7 +31,7 @@ def agree_scale(told: list[ScaleMoments]) -> Scale:
         mean = sums.sum(0) / counts.sum(0)
         apart = np.where(counts > 0, sums / counts - mean, 0.0)
         scale = np.sqrt((squares + counts * apart**2).sum(0) / counts.sum(0))
-    return Scale(tuple(mean.tolist()), tuple(np.where(scale == 0, 1.0, scale).tolist()))
+    return Standardizer(tuple(mean.tolist()), tuple(np.where(scale == 0, 1.0, scale).tolist()))
 
 
 LARGE = {"inputs": 10.0, "targets": 30.0}
@@ -43,19 +43,19 @@ Of a target a linear network makes steps in proportion, so that more of it does 
 
 
 @step
-def tell_far(cohort: Cohort, model: Model, private: PrivateStore, device: str = "cpu") -> list[FarFromUnit]:
+def check_scale(cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu") -> list[ScaleCheck]:
     """One record a stack; `targets` is no of a classification."""
     messages = []
     for stack in cohort.stacks:
-        rows = open_rows(cohort.silos, stack, "train", "cpu")
-        counts, speaks = rows.counts.tolist()[: len(stack.clients)], enough(rows).tolist()
+        rows = load_rows(cohort.silos, stack, "train", "cpu")
+        counts, speaks = rows.counts.tolist()[: len(stack.clients)], has_enough_rows(rows).tolist()
         x, y = rows.x.flatten(2).numpy(), rows.y[..., None].numpy()
         inputs = [speaks[at] and _is_far(x[at, :count], LARGE["inputs"]) for at, count in enumerate(counts)]
         targets = [
             rows.y.is_floating_point() and speaks[at] and _is_far(y[at, :n], LARGE["targets"])
             for at, n in enumerate(counts)
         ]
-        messages.append(FarFromUnit(stack.clients, torch.tensor(inputs), torch.tensor(targets)))
+        messages.append(ScaleCheck(stack.clients, torch.tensor(inputs), torch.tensor(targets)))
     return messages
 
 

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from models.model import Model
 from models.shift.client_summaries.client_summary import Layout, too_few
-from models.shift.client_summaries.query import Question
-from silos.client_store import PrivateStore
+from models.shift.client_summaries.query import Query
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.privacy.differencing import EVERY, OTHER
 from silos.privacy.ledger import Ledger, Standing
 from silos.privacy.privacy_budget import Kind
 from silos.storage.manifest import Manifest, schema_of
-from tasks.diagnosis.local_summary import Mine
-from tasks.execution.materialize import open_rows
+from tasks.diagnosis.local_summary import LocalSummary
+from tasks.execution.materialize import load_rows
 from tasks.execution.task_types import step
 from tasks.messages import LEAST_ROWS, ScaleMoments
 
@@ -35,8 +35,8 @@ _BESIDE = 1 << 26  # bytes of other clients' rows that are worked on beside the 
 
 
 @step
-def tell_moments(
-    cohort: Cohort, model: Model, private: PrivateStore, inputs: bool, targets: bool, device: str = "cpu"
+def report_moments(
+    cohort: Cohort, model: Model, private: ClientStore, inputs: bool, targets: bool, device: str = "cpu"
 ) -> list[ScaleMoments]:
     """One record a stack, of the numbers of a row where `inputs`, and of the target behind them where `targets`.
 
@@ -47,11 +47,13 @@ def tell_moments(
     asked: deque[tuple[tuple[str, ...], Iterator[_Told]]] = deque()
 
     def told_by(client: str, x: Tensor, y: Tensor) -> _Told:
-        return _told(Ledger(private.folder, client), Mine(cohort.silos, client, x, y), question, inputs, targets)
+        return _told(
+            Ledger(private.folder, client), LocalSummary(cohort.silos, client, x, y), question, inputs, targets
+        )
 
     with ThreadPoolExecutor(at_once) as threads:
         for stack in cohort.stacks:
-            rows = open_rows(cohort.silos, stack, "train", "cpu")
+            rows = load_rows(cohort.silos, stack, "train", "cpu")
             mine = [(x[:n], y[:n]) for x, y, n in zip(rows.x, rows.y, rows.counts.tolist(), strict=True)]
             asked.append((stack.clients, threads.map(told_by, stack.clients, *zip(*mine, strict=True))))
             while sum(len(clients) for clients, _ in asked) > at_once:  # no more rows in memory than are asked about
@@ -74,17 +76,17 @@ def _message(clients: tuple[str, ...], answers: Iterator[_Told]) -> ScaleMoments
     return ScaleMoments(clients, numbers[..., 0].long(), numbers[..., 1], numbers[..., 2], earlier)
 
 
-def _question(manifest: Manifest) -> Question:
+def _question(manifest: Manifest) -> Query:
     """As a diagnosis asks: what is told of here adds up from what is told there, and a difference is none."""
     schema, width = schema_of(manifest), math.prod(manifest.shape)
     targets = manifest.task == "regression"
     names = tuple(feature.name for feature in schema.features) or tuple(map(str, range(width)))
     none = np.zeros(width)
     layout = Layout(names, (None,) * width, none, none, 1, 1 if targets else len(manifest.classes))
-    return Question(schema.id, layout, counts=False, targets=targets)
+    return Query(schema.id, layout, counts=False, targets=targets)
 
 
-def _told(ledger: Ledger, mine: Mine, question: Question, inputs: bool, targets: bool) -> _Told:
+def _told(ledger: Ledger, mine: LocalSummary, question: Query, inputs: bool, targets: bool) -> _Told:
     width = len(question.layout.names)
     wanted = [(INPUTS, question.layout.names, slice(width))] * inputs + [(TARGETS, ("",), slice(width, None))] * targets
     known = [ledger.known(mine.version, _asked(names), kind) for kind, names, _ in wanted]
@@ -107,7 +109,7 @@ def _asked(names: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
 
 
-def _there(mine: Mine, question: Question, x: np.ndarray) -> np.ndarray:
+def _there(mine: LocalSummary, question: Query, x: np.ndarray) -> np.ndarray:
     """Which rows each column is told of: (rows, columns) bool.
 
     Those of classes that have LEAST_ROWS different rows there, and of the other classes if these have them together.
@@ -123,7 +125,7 @@ def _there(mine: Mine, question: Question, x: np.ndarray) -> np.ndarray:
 
 def _standing(
     ledger: Ledger,
-    mine: Mine,
+    mine: LocalSummary,
     kind: Kind,
     names: tuple[str, ...],
     x: np.ndarray,

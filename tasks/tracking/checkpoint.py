@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from models.state import State
+from models.state import ServerState
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.json_io import ANEW, compact, read_json
@@ -26,17 +26,17 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Checkpoint(NamedTuple):
     """The state after a round, and what the sampler of clients remembers of the rounds: plain JSON."""
 
-    state: State
+    state: ServerState
     round: int
     memory: Mapping[str, Any]
 
 
-def save_state(path: Path, state: State, round: int, memory: Mapping[str, Any] = NOTHING) -> None:
+def save_state(path: Path, state: ServerState, round: int, memory: Mapping[str, Any] = NOTHING) -> None:
     """The checkpoint, whole or not at all; errors as of `state_bytes`."""
     write_bytes(path, state_bytes(state, round, memory))
 
 
-def state_bytes(state: State, round: int, memory: Mapping[str, Any] = NOTHING) -> bytes:
+def state_bytes(state: ServerState, round: int, memory: Mapping[str, Any] = NOTHING) -> bytes:
     """A checkpoint's content; ValueError or TypeError for a memory that is no plain JSON."""
     held = json.loads(json.dumps(dict(memory), sort_keys=True, allow_nan=False))
     if held != memory:
@@ -70,7 +70,7 @@ def load_state(path: Path) -> Checkpoint | None:
             for key in file.keys():  # noqa: SIM118
                 section, _, name = key.partition("/")
                 sections[section][name] = file.get_tensor(key)
-        state = State(sections, rest["numbers"], rest["private"], rest["finished"])
+        state = ServerState(sections, rest["numbers"], rest["private"], rest["finished"])
         digest, round, memory = rest["sha256"], rest["round"], rest["memory"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"the checkpoint {path} is damaged ({error}); {ANEW}.") from None
@@ -79,7 +79,7 @@ def load_state(path: Path) -> Checkpoint | None:
     return Checkpoint(state, round, memory)
 
 
-def _sha256(state: State, round: int, memory: Mapping[str, Any]) -> str:
+def _sha256(state: ServerState, round: int, memory: Mapping[str, Any]) -> str:
     return sha256(f"{state.sha256()}\n{round}\n{json.dumps(memory, sort_keys=True)}".encode()).hexdigest()
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from models.metrics.task_metrics import QUANTITIES, Quantity
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.io.atomic_io import writing
 from tasks.messages import Scores
 
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 
 
 def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, Any]]]) -> Path:
@@ -36,7 +36,7 @@ def write_client_table(path: Path, records: Callable[[], Iterable[Mapping[str, A
     return path
 
 
-def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> list[dict[str, Any]]:
+def table_rows(results: Sequence[Mapping[str, Any]], quantity: TaskMetrics = ACCURACY) -> list[dict[str, Any]]:
     """One row a method: means over seeds, `accuracy/mean/sd` the standard deviation over seeds (n - 1)."""
     rows = []
     others = tuple(f"{role}/{quantity.headline}" for role in ("fresh", "unseen"))  # where the data have such clients
@@ -57,10 +57,10 @@ def table_rows(results: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURA
     return rows
 
 
-ACCURACY_round_metrics = QUANTITIES["classification"]
+ACCURACY_round_metrics = TASK_METRICS["classification"]
 
 
-def by_client(scores: Sequence[Scores], quantity: Quantity = ACCURACY_round_metrics) -> dict[str, dict[str, Any]]:
+def by_client(scores: Sequence[Scores], quantity: TaskMetrics = ACCURACY_round_metrics) -> dict[str, dict[str, Any]]:
     """client to `split/name`: accuracy in [0, 1] or rmse in units of y, loss and entropy a row; no rows give None."""
     table: dict[str, dict[str, Any]] = {}
     for s in scores:
@@ -76,7 +76,7 @@ def by_client(scores: Sequence[Scores], quantity: Quantity = ACCURACY_round_metr
 
 
 def summary(
-    table: dict[str, dict[str, Any]], split: str, quantity: Quantity = ACCURACY_round_metrics
+    table: dict[str, dict[str, Any]], split: str, quantity: TaskMetrics = ACCURACY_round_metrics
 ) -> dict[str, float]:
     """The quantity's aggregates over clients, and the means over clients of the loss and what else it has.
 

@@ -41,7 +41,7 @@ from flows.plugins import register_method
 
 @register_method("waits")
 class Waits(fedavg.FedAvg):
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         if round.number == 2:
             Path("waits").touch()
             while not Path("goes-on").exists():

@@ -84,7 +84,7 @@ class Mine(fedavg.FedAvg):
     tuned = axes(weight=({values}))
     weight: float = 0.1
 
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         raise RuntimeError("no round")
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from silos.io.locks import changing
+from silos.io.locks import write_lock
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_worker_processes_end_with_the_command_that_is_interrupted_or_killed(
 
 def test_one_that_is_interrupted_before_a_run_began_is_told_of_none_to_resume(partitioned: Any, tmp_path: Path) -> None:
     folder = partitioned[0].copy(tmp_path / "project")
-    with changing(folder.path / "runs" / "locks", "another", print):
+    with write_lock(folder.path / "runs" / "locks", "another", print):
         process = folder.start("compare", "fedavg")
         assert process.stderr.readline() == "waiting for another to end\n"
         os.killpg(process.pid, signal.SIGINT)

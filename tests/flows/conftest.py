@@ -52,7 +52,7 @@ class Own(fedavg.FedAvg):
     does: str = ""
     marker: str = ""
 
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         if self.does == "stumbles" and round.number == 2:
             raise KeyError("between two steps")
         if self.does == "gives up" and round.number == 2:
@@ -63,7 +63,7 @@ class Own(fedavg.FedAvg):
 """
 
 
-class Told(progress.Screen):
+class Told(progress.ProgressSink):
     """Keeps what a person would read, and does something after a round."""
 
     def __init__(self) -> None:

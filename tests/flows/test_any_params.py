@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from flows.cli import app
 from flows.cli.session import Session
 from flows.experiment.project import Project
-from flows.methods.base import names
+from flows.methods.base import method_names
 from flows.partition import make
 from silos.partitioners.partition_params import Assignment, Change
 from silos.partitioners.perturbation_params import Subsample
@@ -111,7 +111,7 @@ HOSTILE = st.sampled_from(
         "[&b x, *b]",
     ]
 )
-METHODS = st.sampled_from([*names(), "own", "broken", "fedavgg", "", "²"])
+METHODS = st.sampled_from([*method_names(), "own", "broken", "fedavgg", "", "²"])
 
 
 def paths(tree: Any, before: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flows.cli.export_model import export
-from flows.config.load_config import read
+from flows.config.load_config import load_params
 from flows.experiment.project import Project
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
@@ -136,7 +136,7 @@ def test_a_callback_writes_the_rounds_that_are_on_disk(play_run, folder):
 def test_options_and_kinds_are_checked_with_the_usual_messages(override, said, folder):
     names = sorted(path.stem for path in EXAMPLES.glob("*.py"))
     with pytest.raises(UserError) as told:
-        read(folder, [plugins(*names), override])
+        load_params(folder, [plugins(*names), override])
     assert str(told.value).startswith(f"params.yaml: {said}")
 
 
@@ -144,7 +144,7 @@ def test_without_plugins_their_sections_are_empty(folder):
     with pytest.raises(
         UserError, match=r"evaluation\.metrics: got .*brier.*, expected \[\]\. Name a file that registers"
     ):
-        read(folder, ["evaluation.metrics=[{kind: brier}]"])
+        load_params(folder, ["evaluation.metrics=[{kind: brier}]"])
 
 
 def answers_as_scored(result, settings) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from flows.experiment.project import Project
-from flows.methods.base import find, names
-from models.metrics.task_metrics import QUANTITIES
+from flows.methods.base import find_method, method_names
+from models.metrics.task_metrics import TASK_METRICS
 from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
 from models.training.optimizers import SGD
@@ -16,12 +16,12 @@ from silos.cohort import Cohort, make_stacks
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 from tasks.evaluation.evaluate import evaluate
-from tasks.evaluation.paired_outcomes import pair
+from tasks.evaluation.paired_outcomes import pair_outcomes
 from tasks.tracking.result_tables import by_client, summary
 
 SIZES = {"oslo": 30, "lyon": 60, "rome": 45, "one": 1}
 CLASSES_ONLY = {"selective", "selective_authors", "uefl", "uefl_authors"}
-RMSE = QUANTITIES["regression"]
+RMSE = TASK_METRICS["regression"]
 LINEAR = ["data.source={kind: synthetic, task: linear, clusters: 1, clients_per_cluster: 2, rows: 8, features: 2}"]
 LINEAR += ["data.name=lines", "data.scheme=[{kind: column, column: client}]"]
 
@@ -61,37 +61,37 @@ def coefficients(weights):
 
 def test_pooled_reaches_least_squares(regression, play):
     problem = regression(epochs=200)
-    weights = play(find("pooled")(), problem, [1, 2]).state.tensors["weights"]
+    weights = play(find_method("pooled")(), problem, [1, 2]).state.tensors["weights"]
     np.testing.assert_allclose(coefficients(weights), least_squares(problem, SIZES), atol=2e-5)
 
 
 def test_mini_batches_come_near_to_least_squares(regression, play):
     problem = regression(epochs=40, batch=16, optimiser=SGD(0.01))
-    weights = play(find("pooled")(), problem, [1, 2, 3]).state.tensors["weights"]
+    weights = play(find_method("pooled")(), problem, [1, 2, 3]).state.tensors["weights"]
     np.testing.assert_allclose(coefficients(weights), least_squares(problem, SIZES), atol=0.1)
 
 
 def test_fedavg_with_one_full_batch_a_round_reaches_the_least_squares_of_all_rows(regression, play):
     problem = regression()
-    weights = play(find("fedavg")(), problem, range(1, 301)).state.tensors["weights"]
+    weights = play(find_method("fedavg")(), problem, range(1, 301)).state.tensors["weights"]
     np.testing.assert_allclose(coefficients(weights), least_squares(problem, SIZES), atol=2e-5)
 
 
 def test_local_only_reaches_each_clients_own_least_squares(regression, play):
     problem = regression(epochs=400)
-    played = play(find("local_only")(), problem, [1, 2])
+    played = play(find_method("local_only")(), problem, [1, 2])
     refs = played.state.private["weights"]
     for client in ("oslo", "lyon", "rome"):
         own = played.private.load("weights", refs, client)
         np.testing.assert_allclose(coefficients(own), least_squares(problem, [client]), atol=5e-4)
 
 
-@pytest.mark.parametrize("name", sorted({*names()} - CLASSES_ONLY))
+@pytest.mark.parametrize("name", sorted({*method_names()} - CLASSES_ONLY))
 def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regression, play, sequential):
     problem = regression(hidden=(8,), epochs=2, batch=8, optimiser=SGD(0.05))
     found = []
     for form in (problem, sequential(problem)):
-        played = play(find(name)(), form, [1, 2, 3, 4])
+        played = play(find_method(name)(), form, [1, 2, 3, 4])
         found.append(scores_of(played, played.state))
     before = summary(by_client(scores_of(played, played.page.init(problem)), RMSE), "test", RMSE)
     after, reference = (summary(by_client(s, RMSE), "test", RMSE) for s in found)
@@ -102,11 +102,11 @@ def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regre
 @pytest.mark.parametrize("name", sorted(CLASSES_ONLY))
 def test_a_method_that_is_of_classes_only_says_so(name, regression):
     with pytest.raises(UserError, match=rf"the method {name} asks .* use a source with classes, or another method"):
-        find(name)().init(regression())
+        find_method(name)().init(regression())
 
 
 def test_the_rmse_is_the_root_of_the_mean_over_clients_of_their_mean_squared_error(regression, play):
-    played = play(find("fedavg")(), regression(), [1])
+    played = play(find_method("fedavg")(), regression(), [1])
     weights, problem = played.state.tensors["weights"], played.problem
     squares = {}
     for client in SIZES:
@@ -118,13 +118,13 @@ def test_the_rmse_is_the_root_of_the_mean_over_clients_of_their_mean_squared_err
 
 
 def test_the_paired_sums_are_of_squared_errors_row_by_row(regression, play):
-    played = [play(find("fedavg")(), regression(), range(1, rounds)) for rounds in (2, 5)]
+    played = [play(find_method("fedavg")(), regression(), range(1, rounds)) for rounds in (2, 5)]
     kept = []
     for one in played:
         scores = scores_of(one, one.state, keep_outcomes=True)
         kept.append([(one.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})])
     problem = played[0].problem
-    (sums,) = pair.fn(Cohort(problem.silos, make_stacks(problem.silos, len(SIZES))), *kept)
+    (sums,) = pair_outcomes.fn(Cohort(problem.silos, make_stacks(problem.silos, len(SIZES))), *kept)
     assert set(sums.clients) == set(SIZES)
     for at, client in enumerate(sums.clients):
         x, y = rows_of(problem, client, "test")
@@ -138,14 +138,16 @@ def test_the_paired_sums_are_of_squared_errors_row_by_row(regression, play):
 
 
 def test_outcomes_that_are_not_finite_are_compared_without_a_warning(regression, play, recwarn):
-    played = play(find("fedavg")(), regression(), [1])
+    played = play(find_method("fedavg")(), regression(), [1])
     broken = played.state.with_tensors(
         weights={n: torch.full_like(w, 1e30) for n, w in played.state.tensors["weights"].items()}
     )
     scores = scores_of(played, broken, keep_outcomes=True)
     kept = [(played.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})]
     silos = played.problem.silos
-    assert all(sums.by_seed.isnan().all() for sums in pair.fn(Cohort(silos, make_stacks(silos, 2)), kept, kept))
+    assert all(
+        sums.by_seed.isnan().all() for sums in pair_outcomes.fn(Cohort(silos, make_stacks(silos, 2)), kept, kept)
+    )
     assert not recwarn.list
 
 

@@ -13,8 +13,8 @@ import tasks.execution.worker_pools
 from silos.cohort import make_stacks, open_stack
 from silos.errors import UserError
 from tasks.execution import runner
-from tasks.execution.scheduling import deal
-from tasks.execution.task_types import Sealed
+from tasks.execution.scheduling import assign_stacks
+from tasks.execution.task_types import OpaqueArgument
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints
 
@@ -95,10 +95,10 @@ def test_what_is_sent_to_a_worker_holds_references_and_no_rows(make_problem, pla
 
     problem = make_problem({"a": 4000, "b": 3000})
     played = play(FedAvg(), problem, [1])
-    (cohort,) = deal(problem.silos, make_stacks(problem.silos, 2), 1)
+    (cohort,) = assign_stacks(problem.silos, make_stacks(problem.silos, 2), 1)
     held = open_stack(problem.silos, cohort.stacks[0], "train").nbytes  # opened here, and so cached
     assert len(problem.silos.manifest.clients) == 2
-    sent = cloudpickle.dumps([Sealed(a) for a in (cohort, problem.training, played.private)])
+    sent = cloudpickle.dumps([OpaqueArgument(a) for a in (cohort, problem.training, played.private)])
     assert held > 100_000
     assert len(sent) < 2000
     weights = sum(t.numel() * 4 for t in played.state.tensors["weights"].values())

@@ -10,7 +10,7 @@ from models.networks.vision.cnn import CNN
 from models.networks.vision.resnet import Residual
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch
-from models.training.engine import Rows, Training, outcomes, stacked, train
+from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import Adam
 
@@ -40,7 +40,7 @@ def make_rows() -> Callable[..., Rows]:
 @pytest.fixture
 def start(network: MLP) -> Callable[[int], dict[str, torch.Tensor]]:
     """The same fresh weights for so many clients."""
-    return lambda clients: stacked(network.init(server_stream(0, 0, "init")), clients)
+    return lambda clients: broadcast_weights(network.init(server_stream(0, 0, "init")), clients)
 
 
 ENDING = {
@@ -64,7 +64,7 @@ def images() -> Callable[..., tuple[dict[str, torch.Tensor], Rows, torch.Tensor]
 
     def build(network, counts: Sequence[int] = (7, 4, 1), dtype: torch.dtype = torch.float64):
         draw = torch.Generator().manual_seed(0)
-        start = stacked(network.init(server_stream(0, 0, "init")), len(counts))
+        start = broadcast_weights(network.init(server_stream(0, 0, "init")), len(counts))
         moved = {n: w * (1 + 0.2 * torch.rand(w.shape, generator=draw)) for n, w in start.items()}
         width = max(counts)
         x = torch.rand(len(counts), width, 8, 8, generator=draw)
@@ -99,7 +99,9 @@ def learns_alone() -> Callable[..., None]:
         found, reference = (train(network, weights, context, rows, plan, streams)[0] for plan in plans)
         for name, w in reference.items():
             torch.testing.assert_close(found[name], w, rtol=0, atol=1e-8, msg=name)
-        scored = [outcomes(network, reference, context, rows, CrossEntropy(), p.engine)["loss"] for p in plans]
+        scored = [
+            per_example_metrics(network, reference, context, rows, CrossEntropy(), p.engine)["loss"] for p in plans
+        ]
         torch.testing.assert_close(scored[0], scored[1], rtol=0, atol=1e-8)
 
     return check

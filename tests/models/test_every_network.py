@@ -13,23 +13,23 @@ from models.metrics.uncertainty import predictive
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, Ending, dense
 from models.networks.network import Network, register, registered
-from models.networks.protocols import Stacked
+from models.networks.protocols import BatchedNetwork
 from models.networks.registry import from_json, kind_of, to_json
 from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.cnn_bn import BatchNormCNN
 from models.networks.vision.resnet import Residual, ResNet18
 from models.networks.vision.vgg import VGG16
-from models.networks.wrappers.client_columns import Columns
-from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised, habits
+from models.networks.wrappers.client_columns import ClientColumns
+from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork, code_usage
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.networks.wrappers.distrans_network import Transformed
-from models.networks.wrappers.fediir_network import Matched, gradients
-from models.networks.wrappers.fedsr_network import Represented
-from models.networks.wrappers.per_row_context import STATISTICS, RowWise
+from models.networks.wrappers.distrans_network import OffsetNetwork
+from models.networks.wrappers.fediir_network import GradientMatching, gradients
+from models.networks.wrappers.fedsr_network import StochasticRepresentation
+from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
 from models.networks.wrappers.tilted_posterior import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational
-from models.prng import client_streams, fold, server_stream, shuffle
-from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
+from models.prng import client_streams, fold_in, server_stream, shuffle
+from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train
 from models.training.execution_plan import forms, resolve
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimizers import SGD, Adam
@@ -58,26 +58,26 @@ NETWORKS = {
     "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.3, statistics=4),
     "cnn of dropped channels": CNN((8, 8), (3, 4), (6,), 3, 3, True, 0.3, channel_dropout=0.4),
     "cnn of planes": CNN((8, 8), (3,), (6, 5), 3, kernel=3, dropout=0.3, statistics=134, planes=2),
-    "cnn_bn": NormalisedCNN((8, 8), 3, (3, 4), (False, True), (6, 5), 0.3),
+    "cnn_bn": BatchNormCNN((8, 8), 3, (3, 4), (False, True), (6, 5), 0.3),
     "residual": NORMALISING,
     "vgg16_bn": Thin((8, 8), 3, (6,), 0.3),
     "resnet18": Slim((16, 16, 2), 3, (6,), 0.3),
     "bilinear": Bilinear(64, 3, 4, constant=True),
     "ensemble": Ensemble(64, 3, 4, experts=2),
-    "quantised mlp": Quantised(DENSE, 5, room=2, segments=2),
-    "quantised residual": Quantised(NORMALISING, 5, room=2, segments=2),
-    "quantised without words": Quantised(NORMALISING, 0),
-    "transformed cnn": Transformed(FLAT, (8, 8)),
-    "transformed residual": Transformed(NORMALISING, (8, 8)),
-    "represented cnn": Represented(FLAT, 0.1, 0.1),
-    "represented residual": Represented(NORMALISING, 0.1, 0.1, width=4),
-    "matched mlp": Matched(DENSE, 0.5),
-    "matched residual": Matched(NORMALISING, 0.5),
+    "quantised mlp": QuantizedNetwork(DENSE, 5, room=2, segments=2),
+    "quantised residual": QuantizedNetwork(NORMALISING, 5, room=2, segments=2),
+    "quantised without words": QuantizedNetwork(NORMALISING, 0),
+    "transformed cnn": OffsetNetwork(FLAT, (8, 8)),
+    "transformed residual": OffsetNetwork(NORMALISING, (8, 8)),
+    "represented cnn": StochasticRepresentation(FLAT, 0.1, 0.1),
+    "represented residual": StochasticRepresentation(NORMALISING, 0.1, 0.1, width=4),
+    "matched mlp": GradientMatching(DENSE, 0.5),
+    "matched residual": GradientMatching(NORMALISING, 0.5),
     "deep_ensemble": DeepEnsemble(DENSE, 2),
-    "deep_ensemble of words": DeepEnsemble(Quantised(NORMALISING, 5, room=2), 2),
-    "rowwise": RowWise(MLP(64, (6,), 3, 0.3, statistics=4), (8, 8), 4),
-    "columns beside": Columns(DENSE, "beside"),
-    "columns within": Columns(DENSE, "within"),
+    "deep_ensemble of words": DeepEnsemble(QuantizedNetwork(NORMALISING, 5, room=2), 2),
+    "rowwise": PerRowContext(MLP(64, (6,), 3, 0.3, statistics=4), (8, 8), 4),
+    "columns beside": ClientColumns(DENSE, "beside"),
+    "columns within": ClientColumns(DENSE, "within"),
     "variational mlp": Variational(DENSE, "local", "gaussian", 2, 0.1),
     "variational mlp of flipout": Variational(DENSE, "flipout", "point", 2, 0.1),
     "variational mlp of naive draws": Variational(DENSE, "naive", "none", 0, 0.1),
@@ -90,7 +90,7 @@ NETWORKS = {
     "tilted cnn": Tilted(FLAT, "local", "point", "free", 2),
     "tilted cnn of flipout": Tilted(FLAT, "flipout", "none", "nonneg", 2),
     "tilted cnn of naive draws": Tilted(FLAT, "naive", "gaussian", "nonneg", 0),
-    "tilted columns": Tilted(Columns(DENSE, "beside"), "local", "point", "nonneg", 2),
+    "tilted columns": Tilted(ClientColumns(DENSE, "beside"), "local", "point", "nonneg", 2),
 }
 OPTIMISERS = {
     "sgd": SGD(0.05, weight_decay=0.01),
@@ -111,16 +111,16 @@ def at_work(network, dtype=torch.float64):
     def drawn(*shape):
         return torch.randn(len(COUNTS), *shape, generator=draw).to(dtype)
 
-    start = stacked(network.init(server_stream(0, 0, "init")), len(COUNTS))
+    start = broadcast_weights(network.init(server_stream(0, 0, "init")), len(COUNTS))
     weights = {n: w.to(dtype) * (1 + 0.2 * drawn(*w.shape[1:]).tanh()) for n, w in start.items()}
     context = {}
-    if length := getattr(network, "statistics", 0) if not isinstance(network, RowWise) else 0:
+    if length := getattr(network, "statistics", 0) if not isinstance(network, PerRowContext) else 0:
         context[STATISTICS] = drawn(length)
-    for one in network.singles:
-        if isinstance(one.network, Quantised) and one.network.room:
+    for one in network.single_networks:
+        if isinstance(one.network, QuantizedNetwork) and one.network.room:
             weights[one.prefix + OWN] = drawn(one.network.room, one.network.length)
             context[one.prefix + COUNT] = torch.tensor([2, 0, 1, 0])
-        if isinstance(one.network, Matched):
+        if isinstance(one.network, GradientMatching):
             context |= {name: 0.1 * drawn(*weights[name].shape[1:]) for name in one.network.parts}
         if isinstance(one.network, Tilted):
             context[WEIGHT] = torch.linspace(0.001, 0.01, len(COUNTS)).to(dtype)
@@ -134,7 +134,7 @@ def at_work(network, dtype=torch.float64):
 
 def shape_of(network):
     """Of one row."""
-    if isinstance(network, RowWise):
+    if isinstance(network, PerRowContext):
         return (64 + network.statistics,)
     if hasattr(network, "inner"):
         return shape_of(network.inner)
@@ -175,9 +175,9 @@ def test_the_forms_learn_the_same(network, optimiser):
 
 REGRESSIONS = {
     "mlp": MLP(64, (6,), 1, 0.3),
-    "represented": Represented(MLP(64, (6,), 1, 0.3), 0.1, 0.1),
-    "matched residual": Matched(Residual((8, 8), 1, (6,), 0.3, True, (3, 4)), 0.5),
-    "transformed": Transformed(MLP(64, (6,), 1, 0.3), (8, 8)),
+    "represented": StochasticRepresentation(MLP(64, (6,), 1, 0.3), 0.1, 0.1),
+    "matched residual": GradientMatching(Residual((8, 8), 1, (6,), 0.3, True, (3, 4)), 0.5),
+    "transformed": OffsetNetwork(MLP(64, (6,), 1, 0.3), (8, 8)),
 }
 
 
@@ -205,16 +205,16 @@ def test_the_forms_have_the_same_gradients(network):
 @each_network
 def test_the_forms_answer_the_same_and_so_do_the_rows_of_clients_that_share_a_model(network):
     weights, context, rows, streams = at_work(network)
-    expected = outcomes(network, weights, context, rows, CrossEntropy(), "sequential")
+    expected = per_example_metrics(network, weights, context, rows, CrossEntropy(), "sequential")
     passes = predictive(network, weights, context, rows.x, streams, 2, "sequential")
     one = {name: w[:1].expand(len(COUNTS), *w.shape[1:]) for name, w in weights.items()}
-    alike = outcomes(network, one, context, rows, CrossEntropy(), "sequential")
+    alike = per_example_metrics(network, one, context, rows, CrossEntropy(), "sequential")
     for kind in forms(network):
-        close(outcomes(network, weights, context, rows, CrossEntropy(), kind), expected, 1e-10)
+        close(per_example_metrics(network, weights, context, rows, CrossEntropy(), kind), expected, 1e-10)
         found = predictive(network, weights, context, rows.x, streams, 2, kind)
         close(found._asdict(), passes._asdict(), 1e-10)
         if not context:
-            close(outcomes(network, one, {}, rows, CrossEntropy(), kind, shared=True), alike, 1e-10)
+            close(per_example_metrics(network, one, {}, rows, CrossEntropy(), kind, shared=True), alike, 1e-10)
 
 
 def test_channels_are_dropped_whole_row_by_row_scaled_and_in_training_only():
@@ -240,7 +240,7 @@ def test_channels_are_dropped_whole_row_by_row_scaled_and_in_training_only():
 )
 def test_a_network_whose_features_are_random_has_no_parts(network):
     assert network.random
-    assert (network.parted, network.ended, resolve(network, "batched").parted) == (None, None, None)
+    assert (network.encoder_head, network.linear_head, resolve(network, "batched").encoder_head) == (None, None, None)
     weights, context, rows, streams = at_work(network)
     passes = predictive(network, weights, context, rows.x, streams, 20)
     certain = predictive(network, weights, context, rows.x, None, 0)
@@ -249,7 +249,11 @@ def test_a_network_whose_features_are_random_has_no_parts(network):
 
 @pytest.mark.parametrize(
     "network",
-    [replace(FLAT, dropout=0.0, channel_dropout=0.4), Represented(MLP(64, (6,), 3)), MLP(64, (6,), 3, 0.3)],
+    [
+        replace(FLAT, dropout=0.0, channel_dropout=0.4),
+        StochasticRepresentation(MLP(64, (6,), 3)),
+        MLP(64, (6,), 3, 0.3),
+    ],
     ids=["channels", "draws", "dropout"],
 )
 def test_what_a_client_learns_does_not_depend_on_who_else_is_in_its_stack(network):
@@ -262,7 +266,7 @@ def test_what_a_client_learns_does_not_depend_on_who_else_is_in_its_stack(networ
     close(alone, {n: t[2:3] for n, t in together.items()}, 1e-10)
 
 
-IN_PARTS = {name: network for name, network in NETWORKS.items() if network.singles[0].network.parted}
+IN_PARTS = {name: network for name, network in NETWORKS.items() if network.single_networks[0].network.encoder_head}
 
 
 @pytest.mark.parametrize("network", IN_PARTS.values(), ids=IN_PARTS)
@@ -271,13 +275,13 @@ def test_the_forms_encode_use_words_and_have_a_last_layers_gradient_alike(networ
 
     def looked_at(kind):
         found = {}
-        for one in network.singles:
+        for one in network.single_networks:
             own = (one.of(weights), one.of(context))
             found[f"{one.prefix}features"] = features = resolve(one.network, kind).features(*own, rows.x)
             assert features.shape[-2:] == one.network.encoded
             if one.network.coded:
-                found |= one.named(habits(one.network, *own, rows.x, rows.counts, kind))
-            if isinstance(one.network, Matched):
+                found |= one.named(code_usage(one.network, *own, rows.x, rows.counts, kind))
+            if isinstance(one.network, GradientMatching):
                 found |= gradients(one.network, *own, rows, CrossEntropy(), kind)
         return {name: value.nan_to_num(-1.0) for name, value in found.items()}  # of a client without rows
 
@@ -308,12 +312,12 @@ def test_every_kind_is_a_frozen_record_that_says_what_it_offers(network):
     assert is_dataclass(network)
     assert hash(network) == hash(replace(network))
     assert {f.name for f in fields(network)}.isdisjoint({"kind", "stacked", "costed", "fused", "parted", "ended"})
-    names = set(network.init(server_stream(0, 0, "init"))) | {one.prefix + OWN for one in network.singles}
+    names = set(network.init(server_stream(0, 0, "init"))) | {one.prefix + OWN for one in network.single_networks}
     assert {*network.buffers, *network.rates, *network.normalising} <= names
     moving = {name for name in network.buffers if name.endswith((".mean", ".variance"))}
     assert moving <= {*network.normalising}
     assert 2 * len(moving) == len(network.normalising)
-    assert bool(network.parted) >= bool(network.ended)
+    assert bool(network.encoder_head) >= bool(network.linear_head)
 
 
 KINDS = pytest.mark.parametrize("kind", ["sequential", "vmap", "batched"])
@@ -330,7 +334,7 @@ def test_an_encoder_is_trained_as_torch_trains_the_same_layers(momentum, kind):
         layers, names = layers_of(network, {n: w[at] for n, w in weights.items()})
         optimiser = torch.optim.SGD(layers.parameters(), 0.05, momentum)
         for epoch in range(2):
-            order = shuffle(fold(streams[at], epoch), max(COUNTS), torch.tensor(count))[:count]
+            order = shuffle(fold_in(streams[at], epoch), max(COUNTS), torch.tensor(count))[:count]
             for index in order.split(3) if count else ():
                 optimiser.zero_grad()
                 nn.functional.cross_entropy(layers(rows.x[at, index][:, None]), rows.y[at, index]).backward()
@@ -418,7 +422,7 @@ class Paced(MLP):
 
 
 def test_a_step_in_place_is_taken_where_it_is_the_same_step():
-    assert resolve(DENSE, "batched", SGD(0.1)).fused is DENSE
+    assert resolve(DENSE, "batched", SGD(0.1)).fused_sgd is DENSE
     for network, kind, optimiser in (
         (DENSE, "batched", SGD(0.1, 0.9)),
         (DENSE, "batched", Adam(0.1)),
@@ -428,7 +432,7 @@ def test_a_step_in_place_is_taken_where_it_is_the_same_step():
         (FLAT, "batched", SGD(0.1)),
         (Paced(64, (6,), 3), "batched", SGD(0.1)),
     ):
-        assert resolve(network, kind, optimiser).fused is None
+        assert resolve(network, kind, optimiser).fused_sgd is None
 
 
 @pytest.mark.parametrize("kind", ["batched", "vmap", "sequential"])
@@ -436,8 +440,8 @@ def test_a_step_in_place_is_taken_where_it_is_the_same_step():
     "make",
     [
         lambda inner: inner,
-        lambda inner: Matched(inner, 0),
-        lambda inner: Represented(inner, 0, 0, sampled=False),
+        lambda inner: GradientMatching(inner, 0),
+        lambda inner: StochasticRepresentation(inner, 0, 0, sampled=False),
         lambda inner: DeepEnsemble(inner, 2),
     ],
     ids=["alone", "matched", "represented", "members"],
@@ -466,7 +470,7 @@ class BareResidual(Residual):
     stacked = None
 
 
-class Alone(Ending, Stacked, Network):
+class Alone(Ending, BatchedNetwork, Network):
     """It has a form for a whole stack, and parts of one client only."""
 
     inputs, hidden, dropout, widest, encoded = 64, (), 0.0, 64, (64, 1)
@@ -488,17 +492,17 @@ class Alone(Ending, Stacked, Network):
     "network",
     [
         DeepEnsemble(Bare(64, (6,), 3), 2),
-        RowWise(Bare(64, (), 3, statistics=4), (8, 8), 4),
+        PerRowContext(Bare(64, (), 3, statistics=4), (8, 8), 4),
         Variational(Bare(64, (6,), 3, 0.3), deviation=0.1),
         Tilted(Bare(64, (6,), 3, 0.3)),
         *(
             make(inner)
             for inner in (Bare(64, (6,), 3, 0.3), BareResidual((8, 8), 3, (6,), 0.3, True, (3, 4)), Alone())
             for make in (
-                lambda inner: Quantised(inner, 4, room=2),
-                lambda inner: Matched(inner, 0.5),
-                lambda inner: Represented(inner, 0.1, 0.1),
-                lambda inner: Transformed(inner, (8, 8)),
+                lambda inner: QuantizedNetwork(inner, 4, room=2),
+                lambda inner: GradientMatching(inner, 0.5),
+                lambda inner: StochasticRepresentation(inner, 0.1, 0.1),
+                lambda inner: OffsetNetwork(inner, (8, 8)),
             )
         ),
     ],
@@ -508,7 +512,7 @@ def test_around_a_network_without_parts_by_hand_nothing_is_by_hand(network):
     """A plan asks the network itself, not what its class could do."""
     assert forms(network) == ("vmap", "sequential")
     planned = resolve(network, "batched", SGD(0.1))
-    assert (planned.kind, planned.stacked, planned.parted) == ("vmap", None, None)
+    assert (planned.kind, planned.stacked, planned.encoder_head) == ("vmap", None, None)
     weights, context, rows, streams = at_work(network)
     expected = train(network, weights, context, rows, plan("sequential"), streams).weights
     close(train(network, weights, context, rows, plan("batched"), streams).weights, expected, 1e-10)
@@ -524,7 +528,7 @@ def test_a_cost_of_one_client_asks_for_that_of_a_stack_where_there_is_a_form_for
 
 def test_rows_of_several_clients_train_nothing_that_learns_from_a_clients_batch():
     with pytest.raises(ValueError, match="rows of several clients train no residual"):
-        RowWise(NORMALISING, (8, 8), 4)
+        PerRowContext(NORMALISING, (8, 8), 4)
 
 
 @pytest.mark.slow
@@ -533,7 +537,7 @@ def test_an_exported_program_answers_any_number_of_rows_as_the_engine_does(netwo
     weights, context, rows, _ = at_work(network, torch.float32)
     one = ({name: w[0] for name, w in part.items()} for part in (weights, context))
     program = ExportedModel(network, *one, classes=3).traced(rows.x[0, :2]).module()
-    scored = outcomes(network, weights, context, rows, CrossEntropy(), "sequential")
+    scored = per_example_metrics(network, weights, context, rows, CrossEntropy(), "sequential")
     for count in (1, 3, 7):
         found = program(rows.x[0, :count])
         right = -found.gather(1, rows.y[0, :count, None])[:, 0].log()

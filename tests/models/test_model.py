@@ -7,7 +7,7 @@ import torch
 from models.model import Model, OfGroups, size_in_bytes
 from models.networks.mlp import MLP
 from models.prng import server_stream
-from models.state import Private
+from models.state import ClientStateRefs
 
 NETWORK = MLP(5, (7,), 3)
 SHARED = NETWORK.init(server_stream(0, 0, "init"))
@@ -24,7 +24,7 @@ def test_selecting_clients_takes_their_personal_weights_in_the_order_asked():
 
 
 def test_selecting_clients_takes_their_references_only():
-    private = Private("weights", {"a": "ha/0", "b": "hb/0"})
+    private = ClientStateRefs("weights", {"a": "ha/0", "b": "hb/0"})
     assert Model(NETWORK, {}, private, clients=CLIENTS).select(["b", "c"]).personal.refs == {"b": "hb/0"}
 
 
@@ -34,13 +34,13 @@ def test_bytes_down_are_the_shared_weights_and_the_clients_own_part():
     assert Model(NETWORK, SHARED, clients=CLIENTS).bytes_down == 4 * numbers
     own = Model(NETWORK, SHARED, {"head": torch.zeros(3, 2)}, {"word": torch.zeros(3, dtype=torch.int64)}, CLIENTS)
     assert own.bytes_down == 4 * numbers + 4 * 2 + 8
-    assert Model(NETWORK, {}, Private("weights", {"a": "h/0"}), clients=CLIENTS).bytes_down == 0
+    assert Model(NETWORK, {}, ClientStateRefs("weights", {"a": "h/0"}), clients=CLIENTS).bytes_down == 0
 
 
 def test_a_model_is_personal_if_clients_differ_in_it():
     assert not Model(NETWORK, SHARED, clients=CLIENTS).is_personal
-    assert Model(NETWORK, SHARED, Private("weights", {}), clients=CLIENTS).is_personal
-    assert Model(NETWORK, SHARED, context=Private("statistics", {}), clients=CLIENTS).is_personal
+    assert Model(NETWORK, SHARED, ClientStateRefs("weights", {}), clients=CLIENTS).is_personal
+    assert Model(NETWORK, SHARED, context=ClientStateRefs("statistics", {}), clients=CLIENTS).is_personal
     assert Model(NETWORK, SHARED, context={"statistics": torch.eye(3)}, clients=CLIENTS).is_personal
     assert Model(NETWORK, SHARED, {"head": torch.zeros(3, 2)}, clients=CLIENTS).is_personal
 

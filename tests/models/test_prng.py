@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.prng import bits, client_streams, fold, normal, server_stream, shuffle, uniform
+from models.prng import client_streams, fold_in, normal, random_bits, server_stream, shuffle, uniform
 
 NAMES = [f"client{i}" for i in range(500)]
 
@@ -18,11 +18,11 @@ NAMES = [f"client{i}" for i in range(500)]
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda s: bits(s, 9),
+        lambda s: random_bits(s, 9),
         lambda s: uniform(s, (3, 4)),
         lambda s: normal(s, (3, 4)),
         lambda s: shuffle(s, 7, torch.tensor(5)),
-        lambda s: uniform(fold(fold(s, 3), torch.tensor(8)), (4,)),
+        lambda s: uniform(fold_in(fold_in(s, 3), torch.tensor(8)), (4,)),
     ],
 )
 def test_a_stream_yields_the_same_bits_inside_and_outside_vmap(draw):
@@ -57,7 +57,7 @@ def test_the_server_has_a_stream_of_its_own():
 
 def test_fold_takes_a_number_or_a_tensor_alike():
     stream = server_stream(0, 0, "fold")
-    assert [int(fold(stream, n)) for n in range(5)] == [int(fold(stream, torch.tensor(n))) for n in range(5)]
+    assert [int(fold_in(stream, n)) for n in range(5)] == [int(fold_in(stream, torch.tensor(n))) for n in range(5)]
 
 
 def test_numbers_come_from_the_published_splitmix64():
@@ -72,7 +72,7 @@ def test_numbers_come_from_the_published_splitmix64():
     # the first outputs of seed 0 that are printed everywhere
     assert [mix(0x9E3779B97F4A7C15 * i & mask) for i in (1, 2)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
     for start in (0, 1, -1, 2**63 - 1, -(2**63), 123456789):
-        found = [n & mask for n in bits(torch.tensor(start), 6).tolist()]
+        found = [n & mask for n in random_bits(torch.tensor(start), 6).tolist()]
         assert found == [mix(mix(start & mask) + 0x9E3779B97F4A7C15 * i & mask) for i in range(1, 7)]
 
 
@@ -84,7 +84,7 @@ def test_a_longer_draw_begins_with_the_shorter_one():
 def test_uniform_is_uniform_within_a_stream_and_across_streams():
     within = uniform(server_stream(1, 0, "u"), (100_000,)).numpy()
     across = torch.cat([uniform(s, (4,)) for s in client_streams(1, NAMES, 0, "u")]).numpy()
-    folded = torch.func.vmap(lambda n: uniform(fold(server_stream(1, 0, "u"), n), (4,)))(torch.arange(5000))
+    folded = torch.func.vmap(lambda n: uniform(fold_in(server_stream(1, 0, "u"), n), (4,)))(torch.arange(5000))
     for draws in (within, across, folded.numpy().ravel()):
         assert draws.min() >= 0
         assert draws.max() < 1
@@ -94,7 +94,7 @@ def test_uniform_is_uniform_within_a_stream_and_across_streams():
 
 
 def test_every_bit_is_one_half_of_the_time():
-    draws = bits(server_stream(2, 0, "bits"), 20_000).numpy().view(np.uint64)
+    draws = random_bits(server_stream(2, 0, "bits"), 20_000).numpy().view(np.uint64)
     ones = np.array([((draws >> np.uint64(b)) & np.uint64(1)).mean() for b in range(64)])
     assert np.abs(ones - 0.5).max() < 4.5 * 0.5 / 20_000**0.5
 
@@ -109,14 +109,14 @@ def test_neighbouring_streams_are_uncorrelated(neighbour):
         "round": client_streams(0, ["c1"], 2, "a")[0],
         "purpose": client_streams(0, ["c1"], 1, "b")[0],
         "seed": client_streams(1, ["c1"], 1, "a")[0],
-        "epoch": fold(first, 0),
+        "epoch": fold_in(first, 0),
         "number": first + 1,
     }[neighbour]
     a, b = (uniform(s, (n,)).double() - 0.5 for s in (first, second))
     lags = [float((a[: n - k] * b[k:]).mean() * 12) for k in range(20)]
     assert abs(lags[0]) < 3.5 / n**0.5
     assert max(map(abs, lags)) < 5 / n**0.5
-    assert not set(bits(first, n).tolist()) & set(bits(second, n).tolist())
+    assert not set(random_bits(first, n).tolist()) & set(random_bits(second, n).tolist())
 
 
 def test_a_streams_own_draws_are_not_correlated_with_the_next():
@@ -140,7 +140,7 @@ def test_padding_does_not_change_a_shuffle(stream, rows, padding):
 
 
 def test_all_orders_of_three_rows_are_equally_likely():
-    orders = torch.func.vmap(lambda n: shuffle(fold(server_stream(0, 0, "s"), n), 5, torch.tensor(3)))(
+    orders = torch.func.vmap(lambda n: shuffle(fold_in(server_stream(0, 0, "s"), n), 5, torch.tensor(3)))(
         torch.arange(12_000)
     )
     counts = Counter(tuple(o[:3]) for o in orders.tolist())

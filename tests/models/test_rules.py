@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from models.clustering import across, best_fit, bipartition, cosines, grouped, joined, largest_gap
+from models.clustering import across_clusters, best_fit, bipartition, cluster_by_threshold, cosines, joined, largest_gap
 
 
 def every_bipartition(clients: int):
@@ -22,8 +22,8 @@ def every_bipartition(clients: int):
 @given(st.integers(2, 7), st.integers(0, 2**32 - 1))
 def test_single_linkage_makes_the_largest_similarity_across_as_small_as_any_bipartition(clients, seed):
     alpha = cosines(np.random.default_rng(seed).normal(size=(clients, 3)))
-    best = min(across(alpha, first, second) for first, second in every_bipartition(clients))
-    assert across(alpha, *bipartition(alpha)) == pytest.approx(best, abs=1e-12)
+    best = min(across_clusters(alpha, first, second) for first, second in every_bipartition(clients))
+    assert across_clusters(alpha, *bipartition(alpha)) == pytest.approx(best, abs=1e-12)
 
 
 def test_single_and_complete_linkage_differ_on_a_chain():
@@ -32,7 +32,7 @@ def test_single_and_complete_linkage_differ_on_a_chain():
     single, complete = bipartition(alpha, "single"), bipartition(alpha, "complete")
     assert single == ([0, 1, 2], [3])
     assert complete == ([0, 1], [2, 3])
-    assert across(alpha, *single) == 0.7 < across(alpha, *complete) == 0.8
+    assert across_clusters(alpha, *single) == 0.7 < across_clusters(alpha, *complete) == 0.8
 
 
 @pytest.mark.parametrize("by", ["single", "complete"])
@@ -75,7 +75,7 @@ ASSIGNS = ["complete", "greedy"]
 @given(tables, st.floats(0, 1))
 def test_every_client_is_in_one_group_and_every_pair_of_a_group_is_alike_enough(assign, case, threshold):
     table = table_of(*case)
-    groups = grouped(table, threshold, assign)
+    groups = cluster_by_threshold(table, threshold, assign)
     assert sorted(place for group in groups for place in group) == list(range(len(table)))
     assert groups == sorted(map(sorted, groups))
     for group in groups:
@@ -89,7 +89,7 @@ def test_complete_linkage_is_scipys(case, threshold):
     tree = linkage(squareform(1 - table, checks=False), "complete")
     labels = fcluster(tree, 1 - threshold, "distance")
     assert {frozenset(np.flatnonzero(labels == at).tolist()) for at in set(labels)} == {
-        frozenset(group) for group in grouped(table, threshold)
+        frozenset(group) for group in cluster_by_threshold(table, threshold)
     }
 
 
@@ -98,14 +98,14 @@ def test_the_order_of_the_clients_decides_no_group_of_complete_linkage(case, thr
     table = table_of(*case)
     order = list(range(len(table)))
     dice.shuffle(order)
-    one, other = grouped(table, threshold), grouped(table[np.ix_(order, order)], threshold)
+    one, other = cluster_by_threshold(table, threshold), cluster_by_threshold(table[np.ix_(order, order)], threshold)
     assert {frozenset(group) for group in one} == {frozenset(order[place] for place in group) for group in other}
 
 
 @given(tables, st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_threshold_never_makes_fewer_groups(case, first, second):
     table = table_of(*case)
-    assert len(grouped(table, min(first, second))) <= len(grouped(table, max(first, second)))
+    assert len(cluster_by_threshold(table, min(first, second))) <= len(cluster_by_threshold(table, max(first, second)))
 
 
 @pytest.mark.parametrize("assign", ASSIGNS)
@@ -114,17 +114,17 @@ def test_where_the_graph_is_of_cliques_all_rules_find_them(assign):
     table = np.full((6, 6), 0.35)
     for group in truth:
         table[np.ix_(group, group)] = 0.95
-    assert grouped(table, 0.82, assign) == truth
-    assert grouped(table, 0.0, assign) == [[0, 1, 2, 3, 4, 5]]
-    assert grouped(table, 1.01, assign) == [[place] for place in range(6)]
+    assert cluster_by_threshold(table, 0.82, assign) == truth
+    assert cluster_by_threshold(table, 0.0, assign) == [[0, 1, 2, 3, 4, 5]]
+    assert cluster_by_threshold(table, 1.01, assign) == [[place] for place in range(6)]
 
 
 def test_the_authors_rule_looks_at_first_members_and_joins_every_group():
     hub = np.array([[1, 0.9, 0.9], [0.9, 1, 0.1], [0.9, 0.1, 1]])
-    assert grouped(hub, 0.82, "first_member") == [[0, 1, 2]]
+    assert cluster_by_threshold(hub, 0.82, "first_member") == [[0, 1, 2]]
     last = [1, 2, 0]
-    assert grouped(hub[np.ix_(last, last)], 0.82, "first_member") == [[0, 2], [1, 2]]
-    assert grouped(np.full((2, 2), 0.82), 0.82, "first_member") == [[0], [1]], "more than the threshold"
+    assert cluster_by_threshold(hub[np.ix_(last, last)], 0.82, "first_member") == [[0, 2], [1, 2]]
+    assert cluster_by_threshold(np.full((2, 2), 0.82), 0.82, "first_member") == [[0], [1]], "more than the threshold"
 
 
 def test_a_newcomer_joins_the_group_that_it_is_least_unlike():
@@ -139,7 +139,7 @@ def test_a_newcomer_joins_the_group_that_it_is_least_unlike():
 def test_the_widest_gap_is_a_threshold_that_parts_it():
     table = np.array([[1, 0.9, 0.2], [0.9, 1, 0.3], [0.2, 0.3, 1]])
     assert largest_gap(table) == pytest.approx(0.6)
-    assert grouped(table, largest_gap(table)) == [[0, 1], [2]]
+    assert cluster_by_threshold(table, largest_gap(table)) == [[0, 1], [2]]
     assert largest_gap(np.full((3, 3), 0.4)) == 0
     assert largest_gap(np.eye(1)) == 1
     assert largest_gap(table_of(3, 0, [0.25])) == 0

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.state import State
+from models.state import ServerState
 
 TENSORS = {
     "weights": {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(2)},
@@ -14,9 +14,9 @@ TENSORS = {
 }
 
 
-def state(**changes) -> State:
+def state(**changes) -> ServerState:
     usual = {"tensors": TENSORS, "numbers": {"stage": 1, "level": 0.5}, "private": {"words": {"oslo": "h/0"}}}
-    return State(**{**usual, **changes})
+    return ServerState(**{**usual, **changes})
 
 
 @given(st.randoms())
@@ -26,7 +26,7 @@ def test_the_order_in_which_a_state_is_built_does_not_matter(random):
         random.shuffle(items)
         return {k: shuffled(v) if isinstance(v, dict) else v for k, v in items}
 
-    other = State(shuffled(TENSORS), shuffled({"stage": 1, "level": 0.5}), {"words": {"oslo": "h/0"}})
+    other = ServerState(shuffled(TENSORS), shuffled({"stage": 1, "level": 0.5}), {"words": {"oslo": "h/0"}})
     assert other.sha256() == state().sha256()
     assert list(other.tensors) == ["groups", "weights"]
     assert list(other.tensors["weights"]) == ["a", "b"]

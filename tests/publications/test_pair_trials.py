@@ -67,7 +67,7 @@ NOISY = {
 LOOKED = {
     **ABOUT,
     "family": "six_features",
-    "second_look": True,
+    "refine": True,
     "cells": {
         name: {"about": "w", "trial": {"row": row, "rows": [2000, 1000], "pairs": 4}}
         for name, row in (("wide", "x1 sd 1.8"), ("swapped", "x0 + 1 and swap"))

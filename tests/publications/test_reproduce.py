@@ -31,7 +31,7 @@ from publications.reproduce import reproduce
 
 @register_method("meanwhile")
 class Meanwhile(fedavg.FedAvg):
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         reproduce("tiny.yaml", "second")
         return super().one_round(state, round)
 """
@@ -42,7 +42,7 @@ from flows.plugins import register_method
 
 @register_method("broken")
 class Broken(fedavg.FedAvg):
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         raise {error}
 """
 FINISHED = """
@@ -253,7 +253,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
             for at in range(12)
         },
         "ensembles": {"linear-conditional-fedavg-2K": {"accuracy": 0.9, "mutual_information": number}},
-        "by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
+        "score_by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
         "paired": [{"sentence": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
         "known_errors": "none",
         "results": "docs/results/t.json",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from silos import client_store
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.errors import UserError
 
 CLIENTS = ["lyon", "oslo", "rome"]
@@ -18,7 +18,7 @@ CLIENTS = ["lyon", "oslo", "rome"]
 
 @pytest.fixture
 def store(tmp_path):
-    return PrivateStore(str(tmp_path / "private"))
+    return ClientStore(str(tmp_path / "private"))
 
 
 def tensors(seed: int = 0, clients: int = 3) -> dict[str, np.ndarray]:
@@ -33,7 +33,7 @@ def tensors(seed: int = 0, clients: int = 3) -> dict[str, np.ndarray]:
     }
 
 
-def files(store: PrivateStore) -> list[Path]:
+def files(store: ClientStore) -> list[Path]:
     return sorted((Path(store.folder) / "weights").iterdir())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from silos import heterogeneity
-from silos.heterogeneity import looked_at, overview
+from silos.heterogeneity import heterogeneity_of, overview
 from silos.storage.partition_store import read_manifest, write
 
 NO_SPLIT = {"validation": 0, "test": 0}
@@ -118,7 +118,7 @@ def test_of_very_many_clients_some_are_opened_evenly_and_all_counted(natural, mo
     everything = overview(read_manifest(folder), folder)
     monkeypatch.setattr(heterogeneity, "MANY", 4)
     manifest = read_manifest(folder)
-    assert [entry.name for entry in looked_at(manifest)] == ["h0", "h10", "h19", "h29"]
+    assert [entry.name for entry in heterogeneity_of(manifest)] == ["h0", "h10", "h19", "h29"]
     shown = json.loads(json.dumps(overview(manifest, folder), allow_nan=False))
     assert [client["name"] for client in shown["clients"]] == ["h0", "h10", "h19", "h29"]
     assert shown["clients"][1] == everything["clients"][10]

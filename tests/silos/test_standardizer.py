@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from models.preprocessing import RawRows
-from silos.standardizer import AS_THEY_ARE, Scale, Scaling
+from models.preprocessing import RawInputModel
+from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 
-SCALING = Scaling(Scale((700.1, 1e-3, -4 / 3), (300.7, 1e-5, 1.0)), Scale((150.3,), (77.7,)))
+SCALING = Standardization(Standardizer((700.1, 1e-3, -4 / 3), (300.7, 1e-5, 1.0)), Standardizer((150.3,), (77.7,)))
 
 
-@pytest.mark.parametrize("scaling", [SCALING, Scaling(targets=SCALING.targets), AS_THEY_ARE])
+@pytest.mark.parametrize("scaling", [SCALING, Standardization(targets=SCALING.targets), NO_STANDARDIZATION])
 def test_json_has_every_digit(scaling):
-    assert Scaling.from_json(json.loads(json.dumps(scaling.as_json()))) == scaling
+    assert Standardization.from_json(json.loads(json.dumps(scaling.as_json()))) == scaling
 
 
 @pytest.mark.parametrize("shape", [(50, 3), (50, 1, 3)])
 def test_a_served_model_scales_rows_to_the_same_bits(shape):
     rows = (np.random.default_rng(0).normal(size=shape) * 300 + 500).astype(np.float32)
-    raw = RawRows(**SCALING.as_json())
+    raw = RawInputModel(**SCALING.as_json())
     ours = SCALING.inputs.of(rows)
     assert (ours.dtype, ours.shape) == (np.float32, shape)
     np.testing.assert_array_equal(raw(torch.from_numpy(rows)).numpy(), ours)
@@ -30,12 +30,14 @@ def test_predictions_of_scaled_targets_are_the_targets():
     y = np.linspace(-1e3, 1e3, 101).astype(np.float32)
     scaled = torch.from_numpy(SCALING.targets.of(y))
     assert scaled.std() < 10
-    assert RawRows(**SCALING.as_json()).predictions(scaled[:, None]).numpy() == pytest.approx(y, rel=1e-6, abs=1e-4)
+    assert RawInputModel(**SCALING.as_json()).predictions(scaled[:, None]).numpy() == pytest.approx(
+        y, rel=1e-6, abs=1e-4
+    )
 
 
 def test_what_is_not_scaled_is_as_it_was():
     rows = torch.randn(4, 3)
-    plain = RawRows(**AS_THEY_ARE.as_json())
+    plain = RawInputModel(**NO_STANDARDIZATION.as_json())
     assert torch.equal(plain(rows), rows)
     assert torch.equal(plain.predictions(rows[:, :1]), rows[:, 0])
     pixels = torch.tensor([[0, 51, 255]], dtype=torch.uint8)

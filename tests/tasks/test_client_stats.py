@@ -11,16 +11,16 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from models.model import Model
-from models.state import Private
+from models.state import ClientStateRefs
 from models.statistics.feature_vector import compute, make
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.sources.synthetic import coefficients
 from silos.storage.partition_store import open_client, write
-from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, tell_stats
-from tasks.execution.materialize import open_weights
+from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, report_stats
+from tasks.execution.materialize import load_weights
 from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
 
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17, "one": 1, "few": 4}
@@ -42,7 +42,7 @@ def describe(make_problem, make_round, tmp_path):
 
     def run(problem=None, workers=1, stack=3, store="own", clients=None, task=client_stats, **options):
         problem = problem or make_problem(TRAIN)
-        private = PrivateStore(str(tmp_path / store))
+        private = ClientStore(str(tmp_path / store))
         round = make_round(problem, workers=workers, stack=stack, private=private, clients=clients)
         options = options or {"statistics": ASKED}
         page = FedAvg()
@@ -113,8 +113,10 @@ def test_running_it_twice_stores_one_file_a_stack(describe, tmp_path):
 
 def test_what_is_kept_opens_as_a_models_context(describe):
     problem, private, answers = describe()
-    model = Model(problem.network, {}, context=Private(STATISTICS, refs_of(answers)), clients=problem.silos.clients)
-    _, context = open_weights(model, Stack(("c", "one"), 3), private, "cpu")
+    model = Model(
+        problem.network, {}, context=ClientStateRefs(STATISTICS, refs_of(answers)), clients=problem.silos.clients
+    )
+    _, context = load_weights(model, Stack(("c", "one"), 3), private, "cpu")
     wanted = [expected(problem, client).vector.float() for client in ("c", "one", "c")]
     assert torch.equal(context[STATISTICS], torch.stack(wanted))
 
@@ -218,7 +220,7 @@ def test_a_regression_has_statistics_too(describe, make_problem, tmp_path):
 
 def test_clients_tell_what_they_are_asked_for_by_name(describe):
     names = ("class_counts", "mean", "variance", "eigenvalues")
-    problem, _, messages = describe(task=tell_stats, names=names, clients=["a", "b", "c"])
+    problem, _, messages = describe(task=report_stats, names=names, clients=["a", "b", "c"])
     for message in messages:
         assert isinstance(message, StatsMessage)
         assert set(message.statistics) == set(names)
@@ -233,13 +235,13 @@ def test_clients_tell_what_they_are_asked_for_by_name(describe):
                 message.statistics["eigenvalues"][at, :8], np.linalg.eigvalsh(joint)[::-1], atol=1e-5
             )
     assert messages[0].bytes_up == 3 * 4 * (1 + 3 + 5 + 5 + 32)
-    (mean,) = describe(task=tell_stats, names=("mean",), clients=["a"])[2]
+    (mean,) = describe(task=report_stats, names=("mean",), clients=["a"])[2]
     assert set(mean.statistics) == {"mean"}
 
 
 def test_clients_with_few_rows_tell_none_of_it(describe):
     """The mean of one row is that row."""
-    _, _, messages = describe(task=tell_stats, names=("class_counts", "mean"), stack=6)
+    _, _, messages = describe(task=report_stats, names=("class_counts", "mean"), stack=6)
     (message,) = messages
     assert sorted(message.silent) == ["few", "one"]
     for client, *parts in zip(message.clients, *message.statistics.values(), strict=True):
@@ -250,7 +252,7 @@ def test_clients_with_few_rows_tell_none_of_it(describe):
 @pytest.mark.parametrize("names", [(), ("mean", "loadings")])
 def test_what_cannot_be_told_is_refused(describe, names):
     with pytest.raises(ValueError, match="clients tell class_counts, mean, variance, eigenvalues if asked by name"):
-        describe(task=tell_stats, names=names)
+        describe(task=report_stats, names=names)
 
 
 def test_what_is_told_counts_as_traffic_and_what_is_kept_does_not(make_problem, make_round):
@@ -259,9 +261,9 @@ def test_what_is_told_counts_as_traffic_and_what_is_kept_does_not(make_problem, 
     model = page.model(page.init(problem), problem)
     round.each(client_stats, model, statistics=ASKED)
     assert (round.tally.bytes_up, round.tally.bytes_down) == (0, 0)
-    told = round.each(tell_stats, model, names=("mean",))
+    told = round.each(report_stats, model, names=("mean",))
     assert round.tally.bytes_up == sum(m.bytes_up for m in told) == 4 * (6 + 4 * 5)
-    assert set(round.tally.seconds) == {"client_stats", "tell_stats"}
+    assert set(round.tally.seconds) == {"client_stats", "report_stats"}
 
 
 def refs_of(answers):
@@ -294,7 +296,7 @@ def digits(value):
 
 def test_the_least_number_of_rows_is_enough_and_one_less_is_not(describe, make_problem):
     problem = make_problem({"enough": LEAST_ROWS, "short": LEAST_ROWS - 1})
-    _, _, (message,) = describe(problem, task=tell_stats, names=("mean",))
+    _, _, (message,) = describe(problem, task=report_stats, names=("mean",))
     assert message.silent == ("short",)
     spoken = dict(zip(message.clients, message.statistics["mean"].any(1).tolist(), strict=True))
     assert spoken == {"enough": True, "short": False}

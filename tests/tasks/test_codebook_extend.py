@@ -8,23 +8,23 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from flows.methods.common.codewords import common_books
+from flows.methods.common.codewords import common_codebooks
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quantised
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork
 from models.prng import server_stream
-from models.state import Private
-from models.training.engine import stacked
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs
+from models.training.engine import broadcast_weights
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import UserError
-from tasks.codebook.token_kmeans import common_words, token_centres, tokens_of
+from tasks.codebook.token_kmeans import common_codes, report_centroids, tokens_of
 from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replace
-from tasks.execution.materialize import open_rows
+from tasks.execution.materialize import load_rows
 from tasks.execution.runner import PlainRunner
-from tasks.execution.scheduling import ForAll
-from tasks.messages import Centres
+from tasks.execution.scheduling import Broadcast
+from tasks.messages import Centroids
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}
@@ -32,15 +32,15 @@ HELD = {"oslo": 2, "lyon": 0, "one": 1}
 
 @pytest.fixture
 def world(make_problem, make_round, tmp_path):
-    network = Quantised(MLP(5, (), 3), words=4, room=3)
+    network = QuantizedNetwork(MLP(5, (), 3), words=4, room=3)
     problem = make_problem(CLIENTS, network=network)
-    private = PrivateStore(str(tmp_path / "private"))
+    private = ClientStore(str(tmp_path / "private"))
     own = torch.randn(3, 3, 5, generator=torch.Generator().manual_seed(0)).numpy()
     refs = private.save("codewords", list(CLIENTS), {OWN: own})
     shared = network.init(server_stream(0, 0, "init"))
     start = {OWN: torch.zeros(3, 5)}
     context = {COUNT: torch.tensor([HELD[c] for c in problem.silos.clients])}
-    model = Model(network, shared, Private("codewords", refs, start), context, problem.silos.clients)
+    model = Model(network, shared, ClientStateRefs("codewords", refs, start), context, problem.silos.clients)
     return problem, make_round(problem, private=private), model, dict(zip(CLIENTS, own, strict=True))
 
 
@@ -75,7 +75,7 @@ def test_new_words_are_the_k_means_centres_of_the_clients_own_training_rows(worl
     """Features of this network are the rows, so they can be clustered here."""
     _, stored = extend(world, ("lyon",))
     rows = world[0].silos
-    x = open_rows(rows, Stack(("lyon",), 1), "train", "cpu").x[0, :20].numpy()
+    x = load_rows(rows, Stack(("lyon",), 1), "train", "cpu").x[0, :20].numpy()
     found = stored["lyon"][OWN][:4]
     nearest = ((x[:, None] - found) ** 2).sum(-1).argmin(1)
     for word in range(4):
@@ -87,13 +87,13 @@ def test_new_words_are_the_k_means_centres_of_the_clients_own_training_rows(worl
 @pytest.mark.parametrize("engine", ["batched", "vmap", "sequential"])
 def test_tokens_are_the_features_of_each_clients_rows_by_every_form(engine, make_problem):
     """Of clients of 30, 20 and 1 rows and a dummy, in two slices each."""
-    network = Quantised(MLP(5, (6,), 3, dropout=0.5), words=4, segments=2)
+    network = QuantizedNetwork(MLP(5, (6,), 3, dropout=0.5), words=4, segments=2)
     problem, weights = make_problem(CLIENTS, network=network), network.init(server_stream(0, 0, "init"))
-    cohort, (one,) = Cohort(problem.silos, (Stack(problem.silos.clients, 4),)), network.singles
-    found = tokens_of(cohort, cohort.stacks[0], one, stacked(weights, 4), {}, engine, "cpu")
+    cohort, (one,) = Cohort(problem.silos, (Stack(problem.silos.clients, 4),)), network.single_networks
+    found = tokens_of(cohort, cohort.stacks[0], one, broadcast_weights(weights, 4), {}, engine, "cpu")
     assert {client: tokens.shape for client, tokens in found.items()} == {c: (2 * n, 3) for c, n in CLIENTS.items()}
     for client, count in CLIENTS.items():
-        x = open_rows(problem.silos, Stack((client,), 1), "train", "cpu").x[0, :count]
+        x = load_rows(problem.silos, Stack((client,), 1), "train", "cpu").x[0, :count]
         z = torch.relu(x @ weights["dense0.weight"] + weights["dense0.bias"])
         np.testing.assert_allclose(found[client], z.reshape(2 * count, 3), atol=1e-6)
 
@@ -112,7 +112,7 @@ def test_the_authors_way_gives_everybody_other_words_in_the_place_of_the_last_on
     local = replace(
         model,
         shared={n: w for n, w in model.shared.items() if n != SHARED},
-        personal=Private("codewords", refs, start),
+        personal=ClientStateRefs("codewords", refs, start),
     )
     counts, stored = extend((problem, round, local, own), ("oslo",), room=4, task=codebook_replace)
     assert counts == {"oslo": 4, "lyon": 0, "one": 1}
@@ -132,24 +132,24 @@ def test_random_words_have_nothing_of_the_rows(world):
 
 def test_features_that_are_no_numbers_are_named_with_their_client(world):
     problem, round, _, own = world
-    broken = replace(world[2], network=Quantised(MLP(5, (6,), 3), 4, 3))
+    broken = replace(world[2], network=QuantizedNetwork(MLP(5, (6,), 3), 4, 3))
     weights = {n: w * torch.nan for n, w in broken.network.init(server_stream(0, 0, "init")).items()}
     wide = round.private.save("codewords", list(CLIENTS), {OWN: np.zeros((3, 3, 6), np.float32)})
-    broken = replace(broken, shared=weights, personal=Private("codewords", wide, {OWN: torch.zeros(3, 6)}))
+    broken = replace(broken, shared=weights, personal=ClientStateRefs("codewords", wide, {OWN: torch.zeros(3, 6)}))
     with pytest.raises(UserError, match=r"client (oslo|lyon|one) of .*no finite numbers"):
         extend((problem, round, broken, own), ("oslo",))
 
 
 def test_a_common_book_is_found_from_centres_in_any_order_of_clients(world):
     problem, round, model, _ = world
-    told = round.each(token_centres, model, training=problem.training, words=4, seed=0, round=1)
+    told = round.each(report_centroids, model, training=problem.training, words=4, seed=0, round=1)
     assert sum(float(w.sum()) for m in told for w in m.weights) == CLIENTS["oslo"] + CLIENTS["lyon"], "one tells none"
     assert round.tally.bytes_up == sum(m.bytes_up for m in told)
     assert [c.shape[1] for m in told for c in m.centres] == [5] * 3
-    assert common_words.fn(told, 0, 0).shape == (0, 5)
-    book = common_words.fn(told, 3, 0)
+    assert common_codes.fn(told, 0, 0).shape == (0, 5)
+    book = common_codes.fn(told, 3, 0)
     assert book.shape == (3, 5)
-    assert torch.equal(book, common_words.fn(list(reversed(told)), 3, 0))
+    assert torch.equal(book, common_codes.fn(list(reversed(told)), 3, 0))
 
 
 WHEN = [(0, 1), (0, 2), (1, 1)]  # seed, round
@@ -171,7 +171,7 @@ def test_random_words_are_other_words_for_every_client(world):
 @pytest.fixture
 def crowd(make_problem, make_round):
     """Two members, and clients with rows enough for several centres."""
-    network = DeepEnsemble(Quantised(MLP(5, (6,), 3), words=4), 2)
+    network = DeepEnsemble(QuantizedNetwork(MLP(5, (6,), 3), words=4), 2)
     problem = make_problem({"oslo": 200, "lyon": 150}, network=network)
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=problem.silos.clients)
     return problem, make_round(problem), model
@@ -181,7 +181,7 @@ def test_centres_are_looked_for_anew_in_every_round_by_every_seed_and_member(cro
     problem, round, model = crowd
     found = []
     for seed, number in WHEN:
-        told = round.each(token_centres, model, training=problem.training, words=4, seed=seed, round=number)
+        told = round.each(report_centroids, model, training=problem.training, words=4, seed=seed, round=number)
         found += [centre for m in told for c, centre in zip(m.clients, m.centres, strict=True) if c == "oslo"]
     assert len(found) == 2 * len(WHEN)
     assert not any(np.array_equal(one, other) for one, other in combinations(found, 2))
@@ -190,7 +190,7 @@ def test_centres_are_looked_for_anew_in_every_round_by_every_seed_and_member(cro
 def test_what_members_that_are_equal_draw_is_not(ensemble):
     """The same features and the same words of two members: only the draws may differ."""
     problem, round, model, own, _ = ensemble
-    first, second = model.network.singles
+    first, second = model.network.single_networks
     shared = first.named(first.of(model.shared)) | second.named(first.of(model.shared))
     twice = np.stack([own[f"0/{c}"] for c in CLIENTS])
     refs = round.private.save("codewords", list(CLIENTS), {f"{m}/{OWN}": twice for m in (0, 1)})
@@ -199,7 +199,7 @@ def test_what_members_that_are_equal_draw_is_not(ensemble):
     for fill in ("kmeans", "random"):
         _, stored = extend((problem, round, alike, own), ("lyon",), fill=fill)
         assert not np.array_equal(stored["lyon"][f"0/{OWN}"][:4], stored["lyon"][f"1/{OWN}"][:4])
-    told = round.each(token_centres, alike, training=problem.training, words=4, seed=0, round=1)
+    told = round.each(report_centroids, alike, training=problem.training, words=4, seed=0, round=1)
     (one,), (other,) = (
         [m.centres[m.clients.index("oslo")] for m in told if m.prefix == p and "oslo" in m.clients]
         for p in ("0/", "1/")
@@ -221,15 +221,15 @@ def test_common_words_are_looked_for_anew_in_every_round_by_every_seed_and_membe
     runner = Hearing(1)
     for seed, number in WHEN:
         problem = replace(problem, seed=seed)
-        (books,) = common_books(replace(round, problem=problem, number=number, runner=runner), [model], 3)
+        (books,) = common_codebooks(replace(round, problem=problem, number=number, runner=runner), [model], 3)
         assert {name: book.shape for name, book in books.items()} == {f"{m}/{SHARED}": (3, 6) for m in (0, 1)}
     assert len(runner.seeds) == len(set(runner.seeds)) == 2 * len(WHEN)
 
 
 def test_another_seed_of_the_servers_finds_other_common_words(crowd):
     problem, round, model = crowd
-    told = round.each(token_centres, model, training=problem.training, words=12, seed=0, round=1)
-    books = [common_words.fn([message for message in told if message.prefix == "0/"], 3, seed) for seed in range(4)]
+    told = round.each(report_centroids, model, training=problem.training, words=12, seed=0, round=1)
+    books = [common_codes.fn([message for message in told if message.prefix == "0/"], 3, seed) for seed in range(4)]
     assert not any(torch.equal(one, other) for one, other in combinations(books, 2))
 
 
@@ -237,14 +237,14 @@ def test_another_seed_of_the_servers_finds_other_common_words(crowd):
 def ensemble(world):
     """Two members with different features and own words, of which the second has one fewer where there are any."""
     problem, round, _, _ = world
-    network = DeepEnsemble(Quantised(MLP(5, (6,), 3), words=4, room=3), 2)
+    network = DeepEnsemble(QuantizedNetwork(MLP(5, (6,), 3), words=4, room=3), 2)
     own = torch.randn(2, 3, 3, 6, generator=torch.Generator().manual_seed(1)).numpy()
     refs = round.private.save("codewords", list(CLIENTS), {f"{m}/{OWN}": own[m] for m in (0, 1)})
     held = {f"{m}/{c}": max(n - m, 0) for m in (0, 1) for c, n in HELD.items()}
     context = {f"{m}/{COUNT}": torch.tensor([held[f"{m}/{c}"] for c in problem.silos.clients]) for m in (0, 1)}
     start = {f"{m}/{OWN}": torch.zeros(3, 6) for m in (0, 1)}
     shared = network.init(server_stream(0, 0, "init"))
-    model = Model(network, shared, Private("codewords", refs, start), context, problem.silos.clients)
+    model = Model(network, shared, ClientStateRefs("codewords", refs, start), context, problem.silos.clients)
     return problem, round, model, {f"{m}/{c}": own[m][at] for m in (0, 1) for at, c in enumerate(CLIENTS)}, held
 
 
@@ -274,8 +274,8 @@ def test_the_first_member_gets_the_words_that_the_network_alone_would_get(fill, 
     _, stored = extend_all(ensemble, ("oslo", "lyon"), fill=fill)
     own = {c: round.private.load("codewords", model.personal.refs, c)[f"0/{OWN}"] for c in CLIENTS}
     refs = round.private.save("codewords", list(CLIENTS), {OWN: np.stack(list(own.values()))})
-    one = model.network.singles[0]
-    personal = Private("codewords", refs, one.of(model.personal.start))
+    one = model.network.single_networks[0]
+    personal = ClientStateRefs("codewords", refs, one.of(model.personal.start))
     alone = Model(one.network, one.of(model.shared), personal, one.of(model.context), model.clients)
     _, expected = extend((problem, round, alone, own), ("oslo", "lyon"), fill=fill)
     for client in CLIENTS:
@@ -293,7 +293,7 @@ def test_a_member_in_which_fewer_tokens_differ_gets_fewer_words(ensemble):
 
 def test_clients_tell_centres_of_every_member(ensemble):
     problem, round, model, *_ = ensemble
-    told = round.each(token_centres, model, training=problem.training, words=4, seed=0, round=1)
+    told = round.each(report_centroids, model, training=problem.training, words=4, seed=0, round=1)
     assert sorted({message.prefix for message in told}) == ["0/", "1/"]
     for prefix in ("0/", "1/"):
         mine = [message for message in told if message.prefix == prefix]
@@ -302,9 +302,9 @@ def test_clients_tell_centres_of_every_member(ensemble):
 
 def test_borrowed_words_are_those_of_the_same_member(ensemble):
     problem, round, model, own, held = ensemble
-    lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
+    lent = ClientStateRefs("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = problem.silos.select(["lyon"])
-    done = round.each(borrow_words, model, silos=only, lent=ForAll(lent), words=ForAll(held), room=5)
+    done = round.each(borrow_words, model, silos=only, lent=Broadcast(lent), words=Broadcast(held), room=5)
     assert {n: c for m in done for n, c in m.held.items()} == {"0/lyon": 3, "1/lyon": 1}
     stored = round.private.load("codewords", done[0].refs, "lyon")
     assert np.array_equal(stored[f"1/{OWN}"], np.concatenate([own["1/oslo"][:1], np.zeros((4, 6), np.float32)]))
@@ -312,10 +312,10 @@ def test_borrowed_words_are_those_of_the_same_member(ensemble):
 
 def test_borrowed_words_are_those_of_all_of_all_that_lend(world):
     problem, round, model, own = world
-    lent = Private("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
+    lent = ClientStateRefs("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = problem.silos.select(["lyon"])
     (done,) = round.each(
-        borrow_words, model, silos=only, lent=ForAll(lent), words=ForAll({"oslo": 2, "one": 1}), room=5
+        borrow_words, model, silos=only, lent=Broadcast(lent), words=Broadcast({"oslo": 2, "one": 1}), room=5
     )
     stored = round.private.load("codewords", done.refs, "lyon")[OWN]
     assert done.words.tolist() == [3]
@@ -332,10 +332,10 @@ def test_centres_are_of_all_of_a_clients_training_rows_and_of_no_others(make_pro
         x[600:] -= 100
         return x, np.zeros(total, np.int64)
 
-    network = Quantised(MLP(5, (), 3), words=2)
+    network = QuantizedNetwork(MLP(5, (), 3), words=2)
     problem = make_problem({"oslo": 600}, network=network, silos={"rows_of": rows_of, "validation": 9, "test": 9})
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=("oslo",))
-    (told,) = make_round(problem).each(token_centres, model, training=problem.training, words=2, seed=0, round=1)
+    (told,) = make_round(problem).each(report_centroids, model, training=problem.training, words=2, seed=0, round=1)
     near, far = np.argsort(told.centres[0].mean(1))
     assert told.weights[0][near] > 10 * told.weights[0][far] > 50
     assert np.abs(told.centres[0][near]).max() < 1
@@ -344,15 +344,15 @@ def test_centres_are_of_all_of_a_clients_training_rows_and_of_no_others(make_pro
 
 def test_a_common_word_is_the_mean_of_tokens_and_not_of_centres():
     far, near = np.zeros((1, 2), np.float32), np.ones((2, 2), np.float32)
-    told = [Centres(("a",), (far,), (np.array([97.0]),)), Centres(("b",), (near,), (np.array([1.0, 2.0]),))]
-    assert common_words.fn(told, 1, 0)[0].tolist() == pytest.approx([0.03, 0.03], abs=1e-6)
+    told = [Centroids(("a",), (far,), (np.array([97.0]),)), Centroids(("b",), (near,), (np.array([1.0, 2.0]),))]
+    assert common_codes.fn(told, 1, 0)[0].tolist() == pytest.approx([0.03, 0.03], abs=1e-6)
 
 
 def test_centres_stand_for_all_of_a_clients_tokens_also_where_only_some_were_looked_at(make_problem, make_round):
-    network, rows = Quantised(MLP(5, (), 3), words=1), {"large": 600, "small": 100}
+    network, rows = QuantizedNetwork(MLP(5, (), 3), words=1), {"large": 600, "small": 100}
     problem = make_problem(rows, network=network)
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=tuple(rows))
-    told = make_round(problem).each(token_centres, model, training=problem.training, words=1, seed=0, round=1)
+    told = make_round(problem).each(report_centroids, model, training=problem.training, words=1, seed=0, round=1)
     assert {c: w.tolist() for m in told for c, w in zip(m.clients, m.weights, strict=True)} == {
         "large": [600],
         "small": [100],

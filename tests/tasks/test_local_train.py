@@ -11,12 +11,12 @@ from hypothesis import strategies as some
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.prng import client_streams
-from models.training.engine import Rows, stacked, train
-from silos.client_store import PrivateStore
+from models.training.engine import Rows, broadcast_weights, train
+from silos.client_store import ClientStore
 from silos.cohort import Stack, make_stacks
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import open_rows
-from tasks.execution.scheduling import deal
+from tasks.execution.materialize import load_rows
+from tasks.execution.scheduling import assign_stacks
 from tasks.local_train import _SMALL, local_train, weighted_sum
 
 NINE = {f"c{i}": 5 + 3 * i for i in range(9)}
@@ -38,9 +38,11 @@ def test_an_update_is_each_clients_own_training_weighed_by_its_rows(make_problem
     for update in updates:
         expected = {n: torch.zeros(w.shape, dtype=torch.float64) for n, w in model.shared.items()}
         for client, loss in zip(update.clients, update.loss, strict=True):
-            rows: Rows = open_rows(problem.silos, Stack((client,), 1), "train", "cpu")
+            rows: Rows = load_rows(problem.silos, Stack((client,), 1), "train", "cpu")
             streams = client_streams(problem.seed, [client], 3, "local_train")
-            weights, seen, _ = train(problem.network, stacked(model.shared, 1), {}, rows, problem.training, streams)
+            weights, seen, _ = train(
+                problem.network, broadcast_weights(model.shared, 1), {}, rows, problem.training, streams
+            )
             for name in expected:
                 expected[name] += NINE[client] * weights[name][0].double()
             assert float(loss) == pytest.approx(float(seen), abs=1e-5)
@@ -53,7 +55,7 @@ def test_an_update_is_each_clients_own_training_weighed_by_its_rows(make_problem
 def test_dealing_to_1_2_3_or_7_workers_gives_the_same_messages_in_the_same_order(page, make_problem, make_round):
     problem, model = _problem_and_model(page, make_problem)
     found = [make_round(problem, workers=n, stack=2).train(local_train, model) for n in (1, 2, 3, 7)]
-    assert len(deal(problem.silos, make_stacks(problem.silos, 2), 3)) == 3
+    assert len(assign_stacks(problem.silos, make_stacks(problem.silos, 2), 3)) == 3
     for other in found[1:]:
         assert all(_same(a, b) for a, b in zip(found[0], other, strict=True))
 
@@ -91,12 +93,12 @@ def test_seconds_are_on_the_first_message_of_a_cohort_only(make_problem, make_ro
 def test_a_client_takes_up_what_it_stored(make_problem, play, tmp_path):
     """Two rounds of a client alone are its second round from the weights of its first."""
     problem = make_problem({"a": 9, "b": 12, "c": 4})
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     played = play(LocalOnly(), problem, [1, 2], stack=2, private=store)
     start = LocalOnly().model(LocalOnly().init(problem), problem).personal.start
     for client in problem.silos.clients:
-        weights = stacked(start, 1)
-        rows = open_rows(problem.silos, Stack((client,), 1), "train", "cpu")
+        weights = broadcast_weights(start, 1)
+        rows = load_rows(problem.silos, Stack((client,), 1), "train", "cpu")
         for number in (1, 2):
             streams = client_streams(0, [client], number, "local_train")
             weights, *_ = train(problem.network, weights, {}, rows, problem.training, streams)

@@ -20,25 +20,36 @@ from flows.methods.local_only import LocalOnly
 from models.gaussians import natural
 from models.model import Model
 from models.networks.mlp import MLP
-from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised
-from models.networks.wrappers.ep_update import Visiting
-from models.networks.wrappers.fediir_network import Matched
+from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
+from models.networks.wrappers.ep_update import SiteTraining
+from models.networks.wrappers.fediir_network import GradientMatching
 from models.networks.wrappers.tilted_posterior import Tilted
 from models.prng import server_stream
 from models.shift.client_summaries.client_summary import Layout
 from models.shift.client_summaries.model_predictions import Design
-from models.shift.client_summaries.query import Question
-from models.state import Private
+from models.shift.client_summaries.query import Query
+from models.state import ClientStateRefs
 from models.statistics.feature_vector import make
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
-from tasks.batchnorm_statistics_task import common_norms
+from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 from tasks.evaluation.evaluate import OUTCOMES, evaluate
-from tasks.execution.scheduling import ForAll
+from tasks.execution.scheduling import Broadcast
 from tasks.execution.task_types import ClientStep, step
-from tasks.messages import FEW, LEAST_ROWS, Message, NoisyCounts, Numbers, Scores, Summed, Update, Weighed, numbers_of
-from tasks.regroup import fit_of_law, regroup, right_rows
+from tasks.messages import (
+    FEW,
+    LEAST_ROWS,
+    Message,
+    NoisyCounts,
+    Numbers,
+    Scores,
+    SummedMessage,
+    Update,
+    WeightedMessage,
+    numbers_of,
+)
+from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -54,7 +65,9 @@ SPLITS = {"one": 1, "nine": 9, "echo": 23, "many": 95}  # of many ten of each cl
 
 def message_types() -> list[type]:
     own = [c for c in vars(messages).values() if isinstance(c, type) and c.__module__ == messages.__name__]
-    return [c for c in own if dataclasses.is_dataclass(c) and c not in {Message, Numbers, Summed, Weighed}]
+    return [
+        c for c in own if dataclasses.is_dataclass(c) and c not in {Message, Numbers, SummedMessage, WeightedMessage}
+    ]
 
 
 def steps(kind: type) -> dict[str, Any]:
@@ -146,17 +159,17 @@ class OneNumber(Message):
 
 
 @step
-def tell_one_number(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list[OneNumber]:
+def tell_one_number(cohort: Cohort, model: Model, private: ClientStore, device: str) -> list[OneNumber]:
     return [OneNumber(stack.clients, torch.zeros(len(stack.clients))) for stack in cohort.stacks]
 
 
 @step
-def tell_no_message(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
+def tell_no_message(cohort: Cohort, model: Model, private: ClientStore, device: str) -> list:
     return [Unsized() for _ in cohort.stacks]
 
 
 @step
-def tell_nothing(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
+def tell_nothing(cohort: Cohort, model: Model, private: ClientStore, device: str) -> list:
     return []
 
 
@@ -177,7 +190,7 @@ def answers(make_problem, make_round, tmp_path):
             return np.resize(x, (total, features)), np.resize(y, total)
 
         sizes = {client: rows * more for client, rows in SPLITS.items()}
-        network = Quantised(MLP(features, (), 3), words=2, room=3)
+        network = QuantizedNetwork(MLP(features, (), 3), words=2, room=3)
         silos = {"rows_of": rows_of, "validation": 20 * more, "test": 20 * more, "name": f"world{next(count)}"}
         problem = make_problem(sizes, network=network, silos=silos)
         common = make_problem(
@@ -192,11 +205,13 @@ def answers(make_problem, make_round, tmp_path):
 def _ask_of_common_rows(problem, round) -> dict[str, list[Any]]:
     network, clients, training = problem.network.inner, problem.silos.clients, problem.training
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
-    of_law = partial(fit_of_law, places=[0, 3, 4])
+    of_law = partial(prior_shift_fit, places=[0, 3, 4])
     return {
-        "regroup by rows": round.each(regroup, model, training=training, evidence=right_rows),
+        "regroup by rows": round.each(regroup, model, training=training, evidence=report_correctness),
         "regroup by law": round.each(regroup, model, training=training, evidence=of_law),
-        "common_norms": round.each(common_norms, model, training=training, seed=0, round=1),
+        "common_batchnorm_statistics": round.each(
+            common_batchnorm_statistics, model, training=training, seed=0, round=1
+        ),
     }
 
 
@@ -205,26 +220,31 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     silos, network = problem.silos, problem.network
     clients, weights = silos.clients, network.init(server_stream(0, 0, "init"))
     refs = round.private.save("own", clients, {OWN: np.ones((len(clients), 3, features), np.float32)})
-    personal = Private("own", refs, {OWN: torch.zeros(3, features)})
+    personal = ClientStateRefs("own", refs, {OWN: torch.zeros(3, features)})
     words = Model(network, weights, personal, {COUNT: torch.ones(len(clients), dtype=torch.int64)}, clients)
     inner = {name: w for name, w in weights.items() if name.startswith("dense")}
     plain, offered = (
         Model(network.inner, w, clients=clients) for w in (inner, {n: w[None, None] for n, w in inner.items()})
     )
     target = {name: torch.zeros(len(clients), *w.shape) for name, w in inner.items()}
-    matched = Model(Matched(network.inner, 0.1), inner, context=target, clients=clients)
+    matched = Model(GradientMatching(network.inner, 0.1), inner, context=target, clients=clients)
     outcome = round.private.save(OUTCOMES, clients, {"correct": np.ones((len(clients), 99), np.uint8)})
     stored = {n: np.stack([w.numpy()] * len(clients)) for n, w in inner.items()}
-    alone = Model(network.inner, {}, Private("alone", round.private.save("alone", clients, stored)), clients=clients)
+    alone = Model(
+        network.inner, {}, ClientStateRefs("alone", round.private.save("alone", clients, stored)), clients=clients
+    )
     law = {n: natural(torch.zeros_like(w), torch.ones_like(w)).named(n) for n, w in inner.items()}
     known = {name: t for parts in law.values() for name, t in parts.items()}
     sites = {name: torch.zeros(len(clients), *t.shape, dtype=t.dtype) for name, t in known.items()}
     tilted = Model(Tilted(network.inner, bias="gaussian"), known, context=sites, clients=clients)
-    visiting = {"how": Visiting(1e-3, 0.01, upload=0.5), "shares": dict.fromkeys(clients, 0.1)}
+    visiting = {"how": SiteTraining(1e-3, 0.01, upload=0.5), "shares": dict.fromkeys(clients, 0.1)}
     kept = (round.private, outcome)
     when = {"training": problem.training, "seed": 0, "round": 1}
     asked: dict[str, tuple[Any, dict[str, Any]]] = {
-        "borrow_words": (words, {"lent": ForAll(personal), "words": ForAll(dict.fromkeys(clients, 1)), "room": 4}),
+        "borrow_words": (
+            words,
+            {"lent": Broadcast(personal), "words": Broadcast(dict.fromkeys(clients, 1)), "room": 4},
+        ),
         "client_stats": (plain, {"statistics": tuple(make({"kind": kind}) for kind in ("mean", "fingerprint"))}),
         "codebook_extend": (words, {"extend": clients, "words": 4, "room": 7, **when}),
         "codebook_replace": (words, {"extend": clients, "words": 3, "room": 3, **when}),
@@ -233,15 +253,15 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "full_gradient": (plain, when),
         "head_gradient": (matched, {"training": problem.training}),
         "local_train": (plain, {**when, "each": True, "validate": True}),
-        "own_norms": (alone, when),
+        "local_batchnorm_statistics": (alone, when),
         "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool(), "validate": True}),
         "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
         "regroup": (offered, {"training": problem.training}),
         "send": (alone, {}),
-        "tell_far": (plain, {}),
-        "tell_moments": (plain, {"inputs": True, "targets": True}),
-        "tell_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
-        "token_centres": (words, {"words": 8, **when}),
+        "check_scale": (plain, {}),
+        "report_moments": (plain, {"inputs": True, "targets": True}),
+        "report_stats": (plain, {"names": ("class_counts", "mean", "variance", "eigenvalues")}),
+        "report_centroids": (words, {"words": 8, **when}),
         "uncertainty_check": (words, {**when, "passes": 0}),
         "visit": (tilted, {**when, **visiting}),
         "withdraw": (replace(plain, shared={}, context=alone.personal), {}),
@@ -251,26 +271,31 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         for name, task in steps(ClientStep).items()
         if name in asked
     }
-    beside = {"pair": ([kept], [kept]), "pair_common": ([kept], [kept]), "by_class": (kept,), "own_law": (kept,)}
+    beside = {
+        "pair": ([kept], [kept]),
+        "pair_common_rows": ([kept], [kept]),
+        "score_by_class": (kept,),
+        "score_prior_shift": (kept,),
+    }
     for name, own in beside.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, *own)
         told[name] = [message for cohort in cohorts for message in cohort]
     constant = on_cohorts(round.runner, steps(ClientStep)["evaluate_constant"], silos, 3, 1.0, round.private)
     told["evaluate_constant"] = [message for cohort in constant for message in cohort]
-    for name, asked_shift in {"tell_shift": SHIFT, "tell_shift with noise": replace(SHIFT, rho=1.0)}.items():
+    for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "question": replace(asked_shift, layout=_layout(features)), "budget": 1.0}
-        cohorts = on_cohorts(round.runner, steps(ClientStep)["tell_shift"], silos, 3, **options)
+        cohorts = on_cohorts(round.runner, steps(ClientStep)["report_summary"], silos, 3, **options)
         told[name] = [message for cohort in cohorts for message in cohort]
     spent = on_cohorts(
         round.runner,
-        steps(ClientStep)["tell_shift"],
+        steps(ClientStep)["report_summary"],
         silos,
         3,
         **{**options, "budget": 0.5, "question": replace(options["question"], rho=0.7)},
     )
-    told["tell_shift with no budget"] = [message for cohort in spent for message in cohort]
+    told["report_summary with no budget"] = [message for cohort in spent for message in cohort]
     told |= _ask_for_second_look(round, silos, options["question"])
-    assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_norms"}
+    assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
     return told
 
 
@@ -282,7 +307,7 @@ def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
     design = Design(replace(question, rho=0.0), np.zeros(features), np.ones(features))
     clients = silos.clients
     others = {client: {clients[at - 1]: weights} for at, client in enumerate(clients)}
-    asked = {"tell_models": {}, "tell_foreseen": {"models": others}}
+    asked = {"report_models": {}, "report_predictions": {"models": others}}
     told = {}
     for name, also in asked.items():
         cohorts = on_cohorts(round.runner, steps(ClientStep)[name], silos, 3, round.private, design, **also)
@@ -295,7 +320,7 @@ def _layout(features: int) -> Layout:
     return Layout(names, (None,) * features, np.full(features, -4.0), np.full(features, 4.0), 8, 3)
 
 
-SHIFT = Question("schema", _layout(5))
+SHIFT = Query("schema", _layout(5))
 
 
 def test_every_record_is_what_some_clients_step_answers(answers):
@@ -356,7 +381,7 @@ def test_no_value_of_a_row_was_sent(sent):
 def test_personal_weights_never_leave(make_problem, make_round):
     problem = make_problem(TRAIN)
     page, round = LocalOnly(), make_round(problem, stack=3)
-    state, _ = page.one_round(page.init(problem), round)
+    state, _ = page.run_round(page.init(problem), round)
     updates = round.train(local_train.local_train, page.model(state, problem))
     for update in updates:
         assert update.sums == {}

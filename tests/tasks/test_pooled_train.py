@@ -9,7 +9,7 @@ import torch
 from flows.methods.conditional import Conditional
 from flows.methods.pooled import Pooled
 from models.networks.mlp import MLP
-from models.prng import client_streams, fold, shuffle
+from models.prng import client_streams, fold_in, shuffle
 from models.training.optimizers import SGD, Adam
 from silos.storage.partition_store import open_client
 
@@ -36,7 +36,7 @@ def plainly(problem, clients, logits, make, start, rounds):
         optimiser = make(list(weights.values()))
         stream = client_streams(problem.seed, ["+".join(clients)], number, "local_train")[0]
         for epoch in range(EPOCHS):
-            order = shuffle(fold(stream, epoch), len(y), torch.tensor(len(y)))
+            order = shuffle(fold_in(stream, epoch), len(y), torch.tensor(len(y)))
             for rows in order.split(BATCH):
                 optimiser.zero_grad()
                 found = logits(weights, x[rows], beside[rows])

@@ -8,9 +8,9 @@ import torch
 from models.metrics.uncertainty import together
 from models.model import Model
 from models.networks.mlp import MLP
-from models.prng import client_streams, fold, server_stream
+from models.prng import client_streams, fold_in, server_stream
 from silos.cohort import Stack
-from tasks.execution.materialize import open_rows
+from tasks.execution.materialize import load_rows
 from tasks.uncertainty_check import uncertainty_check
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1, "rome": 300}
@@ -36,10 +36,10 @@ def test_the_numbers_are_those_of_plain_passes_over_the_clients_rows_of_that_spl
     problem, weights, numbers = ask
     found = numbers(seed=3, number=5, passes=4, split=split)
     for client, stream in zip(CLIENTS, client_streams(3, list(CLIENTS), 5, "uncertainty_check"), strict=True):
-        rows = open_rows(problem.silos, Stack((client,), 1), split, "cpu")
+        rows = load_rows(problem.silos, Stack((client,), 1), split, "cpu")
         p = []
         for number, x in enumerate(rows.x[0].split(256)):
-            own = [problem.network.apply(weights, {}, x, fold(fold(stream, number), t)) for t in range(4)]
+            own = [problem.network.apply(weights, {}, x, fold_in(fold_in(stream, number), t)) for t in range(4)]
             p.append(together([logits[None] for logits in own]).p[0])
         p = torch.cat(p)
         entropy = torch.special.entr(p).sum(-1).mean()

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from flows.experiment.figure_context import Scene
+from flows.experiment.figure_context import FigureContext
 from flows.plugins import register_figure
 from tasks.tracking.plots.style import COLOURS, new_figure, set_title, write_figure
 
 
 @register_figure("client_bars")
-def client_bars(scene: Scene, width: float = 8.0) -> Path | None:
+def client_bars(scene: FigureContext, width: float = 8.0) -> Path | None:
     """A file in the scene's folder; None where no client has been scored."""
     name = scene.quantity.name
     *_, last = scene.journal()

@@ -3,10 +3,10 @@
 from pydantic import Field
 
 from flows.methods import fedavg
-from flows.methods.base import Report
-from flows.methods.context import Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext
 from flows.plugins import register_method
-from models.state import State
+from models.state import ServerState
 
 
 @register_method("half_step")
@@ -15,7 +15,7 @@ class HalfStep(fedavg.FedAvg):
 
     share: float = Field(0.5, gt=0, le=1, description="how far the server goes")
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
-        averaged, report = super().one_round(state, round)
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
+        averaged, report = super().run_round(state, round)
         old, mean = state.tensors["weights"], averaged.tensors["weights"]
         return averaged.with_tensors(weights={name: w.lerp(mean[name], self.share) for name, w in old.items()}), report

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.console.safe_text import PlainConsole, text_table
-from models.metrics.task_metrics import QUANTITIES, Quantity
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.dataset import some
 from silos.io.free_memory import size
 
@@ -18,7 +18,7 @@ LOOK_CLOSER = "siloflow ui opens MLflow's and Prefect's pages"
 
 def run(result: dict[str, Any], console: PlainConsole) -> None:
     """Metrics of one run."""
-    metrics, quantity = result["metrics"], QUANTITIES[result["task"]]
+    metrics, quantity = result["metrics"], TASK_METRICS[result["task"]]
     console.print(
         f"{result['method']} seed {result['seed']}, round {result['reported_round']} of {result['rounds']}, "
         f"{result['model']} model"
@@ -44,7 +44,7 @@ def run(result: dict[str, Any], console: PlainConsole) -> None:
 
 def compare(answer: dict[str, Any], console: PlainConsole) -> None:
     """The table, the sentences, and where to look."""
-    quantity, counts = QUANTITIES[answer["task"]], seeds_finished(answer)
+    quantity, counts = TASK_METRICS[answer["task"]], seeds_finished(answer)
     titles, *rows = comparison_table(answer, quantity, seconds=True)
     table = text_table(*titles)
     for cells in rows:
@@ -85,7 +85,7 @@ def _heading(seeds: int, paired: bool, unequal: bool) -> str:
     return "one seed: 95 % intervals over rows, which say nothing of other seeds:"
 
 
-def comparison_table(answer: Mapping[str, Any], quantity: Quantity, seconds: bool = False) -> list[list[str]]:
+def comparison_table(answer: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False) -> list[list[str]]:
     """Return titles, then a row for each method, then one for the answer that takes no inputs.
 
     The number of seeds is in it where not all methods finished with the same. Comparisons of earlier versions have no such
@@ -135,7 +135,7 @@ def sentences_after(answer: Mapping[str, Any]) -> list[str]:
     return [*filter(None, [baseline.get("sentence")]), *again]
 
 
-def _scores(baseline: Mapping[str, Any], quantity: Quantity) -> list[str]:
+def _scores(baseline: Mapping[str, Any], quantity: TaskMetrics) -> list[str]:
     return [quantity.number(baseline["metrics"].get(name)) for name in quantity.columns]
 
 
@@ -177,7 +177,7 @@ def _short(setting: str) -> str:
     return f"{key.rpartition('.')[2]} {value}".strip()
 
 
-def spread(row: dict[str, Any], name: str, quantity: Quantity) -> str:
+def spread(row: dict[str, Any], name: str, quantity: TaskMetrics) -> str:
     """Mean ± standard deviation over seeds; one seed has none."""
     mean = quantity.number(row[name])
     return f"{mean} ± {quantity.number(row[name + '/sd'], 2)}" if row["seeds"] > 1 and mean != "-" else mean
@@ -205,7 +205,7 @@ def results(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def beside(answer: dict[str, Any], console: PlainConsole) -> None:
     """A row a method and side, then the differences, then what differs in params."""
-    quantity = QUANTITIES[answer["task"]]
+    quantity = TASK_METRICS[answer["task"]]
     table = text_table("method", "", *quantity.columns.values())
     for row in answer["table"]:
         for at, side in enumerate(("first", "second")):

@@ -86,7 +86,7 @@ def _row(first: str, second: str, differ: list[tuple[str, str]], otherwise: str,
     }
 
 
-def said(report: dict[str, Any]) -> dict[str, Any]:
+def report_text(report: dict[str, Any]) -> dict[str, Any]:
     """The report, behind the words for it; a line of which nothing is said gets a note that says why."""
     for line in report["pairs"]:
         line["note"] = note_of(line, (line["first"], line["second"]), report)
@@ -96,7 +96,7 @@ def said(report: dict[str, Any]) -> dict[str, Any]:
     return {**words, "overview": overview(report), **report}
 
 
-def said_of_versions(report: dict[str, Any]) -> dict[str, Any]:
+def version_report_text(report: dict[str, Any]) -> dict[str, Any]:
     """The same of silos beside themselves in an earlier version, which is `against`."""
     for line in report["pairs"]:
         line["note"] = note_of(line, (f"{line['client']} then", f"{line['client']} now"), report)
@@ -104,7 +104,7 @@ def said_of_versions(report: dict[str, Any]) -> dict[str, Any]:
     return {**words, "overview": overview_of_versions(report), **report}
 
 
-def page(report: dict[str, Any], data: str) -> str:
+def report_markdown(report: dict[str, Any], data: str) -> str:
     """What a terminal shows; names are shown as they are written."""
     since = f" from what they were in {as_markdown(report['against'])}" if "against" in report else ""
     lines = [f"# How the silos of {as_markdown(data)} differ{since}", ""]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.console.interruption import interruption
-from flows.console.run_logging import say_warnings
+from flows.console.run_logging import log_warnings
 from flows.experiment.plugin_loader import MethodError, line_of
 from flows.experiment.run.run_context import RunContext
-from flows.methods.base import Report
-from flows.methods.context import Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext
 from silos.errors import UserError, shown
 from silos.registry import options_of
 from tasks.tracking.json_io import unwritable
@@ -32,8 +32,8 @@ class PlayedRound:
         record: The round's record in the journal; `Evaluation` fills it.
     """
 
-    round: Round
-    report: Report
+    round: RoundContext
+    report: RoundReport
     began: float
     committed: Callable[["PlayedRound"], None]
     record: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class UserCallback(Callback):
         try:
             self.callback.on_error(run, error)
         except Exception as failed:
-            say_warnings(run.folder.name, [_failure(self.name, "on_error", self.callback, failed)])
+            log_warnings(run.folder.name, [_failure(self.name, "on_error", self.callback, failed)])
 
 
 def own_callbacks(sections: Sequence[Any]) -> list[UserCallback]:

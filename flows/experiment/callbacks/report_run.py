@@ -6,12 +6,12 @@ from typing import Any
 
 from flows.console import progress
 from flows.console.interruption import interruption
-from flows.console.run_logging import say_notes, say_result, say_round, say_warnings
+from flows.console.run_logging import log_notes, log_result, log_round, log_warnings
 from flows.experiment.baseline import baseline
 from flows.experiment.callbacks.callback import Callback, PlayedRound
 from flows.experiment.evaluation import for_scored, last_scores, scored_model, scores_of_others
-from flows.experiment.figure_context import Scene, drawn
-from flows.experiment.run.mlflow_run import finish, ticket
+from flows.experiment.figure_context import FigureContext, draw_figures
+from flows.experiment.run.mlflow_run import final_artifacts, run_spec
 from flows.experiment.run.round_record import means_of, seconds_of, totals_of
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.standardization.run_warnings import (
@@ -20,11 +20,11 @@ from flows.experiment.standardization.run_warnings import (
     notes_of_scores,
     notes_of_training,
 )
-from flows.methods.samplers.client_sampler import Called
-from models.networks.registry import to_learn
+from flows.methods.samplers.client_sampler import SampledClients
+from models.networks.registry import num_trainable
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
-from tasks.tracking.mlflow_logging.async_logger import Delivery
+from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 
 
 class FinalEvaluation(Callback):
@@ -40,7 +40,7 @@ class FinalEvaluation(Callback):
         rounds, state, reported = folder.rounds(last), run.state, last
         if project.params.evaluation.report == "best":
             state, reported, _ = folder.the_best(last, quantity) or Checkpoint(state, last, {})
-        round = run.round(reported, Called(run.problem.silos.clients), "result")
+        round = run.round(reported, SampledClients(run.problem.silos.clients), "result")
         model = scored_model(method, silos, state, round)
         metrics, doubts = last_scores(project, for_scored(project, method, model), round, folder)
         metrics |= scores_of_others(project, method, state, round)
@@ -55,7 +55,7 @@ class FinalEvaluation(Callback):
             "ended_by": state.finished or run.stop_reason or "training.rounds",
             "resumed_from_round": run.resumed_from,
             **totals_of(rounds),
-            "parameters": to_learn(model.network),
+            "parameters": num_trainable(model.network),
             "metrics": metrics,
             "baseline": baseline(project),
             "doubts": doubts,
@@ -72,9 +72,11 @@ class FinalEvaluation(Callback):
         means = means_of(doubts, silos)
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = folder.journal.each, project.params.tracking.personal_models
-        scene = Scene(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
-        figures = drawn([*method.pictures(), *project.figures], scene)
-        run.artifacts = finish(project, method, run.problem, run.private, model, folder, result, final, figures)
+        scene = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
+        figures = draw_figures([*method.pictures(), *project.figures], scene)
+        run.artifacts = final_artifacts(
+            project, method, run.problem, run.private, model, folder, result, final, figures
+        )
         run.result = result
 
 
@@ -82,11 +84,11 @@ class FinalEvaluation(Callback):
 class MLflowTracking(Callback):
     """Deliver rounds that are on disk to MLflow in the background, and end the MLflow run with its status."""
 
-    delivery: Delivery | None = field(default=None, init=False)
+    delivery: MLflowLogger | None = field(default=None, init=False)
 
     def before_training(self, run: RunContext) -> None:
         """See Callback."""
-        self.delivery = Delivery(run.folder.path, ticket(run.project, run.method, run.identity, run.folder))
+        self.delivery = MLflowLogger(run.folder.path, run_spec(run.project, run.method, run.identity, run.folder))
         self.delivery.round_done(run.number)
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
@@ -104,9 +106,9 @@ class MLflowTracking(Callback):
     def on_error(self, run: RunContext, error: BaseException) -> None:
         """See Callback."""
         if self.delivery is not None:
-            self.delivery.abandon("FAILED" if interruption(error) is None else "KILLED")
+            self.delivery.mark_failed("FAILED" if interruption(error) is None else "KILLED")
 
-    def _begun(self) -> Delivery:
+    def _begun(self) -> MLflowLogger:
         assert self.delivery is not None, "before_training begins it"
         return self.delivery
 
@@ -131,11 +133,11 @@ class Progress(Callback):
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""
         rounds = run.project.params.training.rounds
-        say_round(run.folder.name, played.record, run.project.quantity, played.report.said, rounds)
+        log_round(run.folder.name, played.record, run.project.quantity, played.report.said, rounds)
 
     def on_end(self, run: RunContext) -> None:
         """See Callback."""
-        say_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
+        log_result(run.folder.name, run.result, run.project.quantity, run.undelivered)
 
 
 class RunNotes(Callback):
@@ -145,5 +147,5 @@ class RunNotes(Callback):
         """See Callback."""
         of_rows = notes_of_rows(run.project, run.problem, run.runner, run.private)
         run.notes += [*notes_of_scores(run.project, run.method), *run.agreement.notes, *of_rows]
-        say_notes(run.notes)
-        say_warnings(run.folder.name, run.sampler.warnings(run.problem))
+        log_notes(run.notes)
+        log_warnings(run.folder.name, run.sampler.warnings(run.problem))

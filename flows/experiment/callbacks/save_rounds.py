@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from flows.experiment.callbacks.callback import Callback, PlayedRound
-from flows.experiment.run.checkpoint_writer import Commits
+from flows.experiment.run.checkpoint_writer import CheckpointWriter
 from flows.experiment.run.run_context import RunContext
-from flows.experiment.run.run_folder import Kept
-from tasks.execution.task_types import resident, tidy
+from flows.experiment.run.run_folder import RetainedRefs
+from tasks.execution.task_types import collect_garbage, resident_bytes
 
 
 class MemoryUse(Callback):
@@ -16,19 +16,19 @@ class MemoryUse(Callback):
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""
-        tidy()
-        played.record["memory"] = {"resident": resident()}
+        collect_garbage()
+        played.record["memory"] = {"resident": resident_bytes()}
 
 
 @dataclass
 class RoundSaver(Callback):
     """Write each round's journal and checkpoint, in that order, while the next round is played if writing takes long."""
 
-    commits: Commits | None = field(default=None, init=False)
+    commits: CheckpointWriter | None = field(default=None, init=False)
 
     def before_training(self, run: RunContext) -> None:
         """See Callback."""
-        self.commits = Commits(run.folder, Kept.of(run.state, run.best_round))
+        self.commits = CheckpointWriter(run.folder, RetainedRefs.of(run.state, run.best_round))
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""
@@ -52,11 +52,11 @@ class RoundSaver(Callback):
         """Wait until the last round is on disk, and report it."""
         self._opened().settle()
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[RetainedRefs]:
         """Return what the rounds on disk, and the round that is being written, need of earlier files."""
         return self._opened().kept
 
-    def _opened(self) -> Commits:
+    def _opened(self) -> CheckpointWriter:
         assert self.commits is not None, "before_training opens it"
         return self.commits
 

@@ -16,28 +16,28 @@ from flows.experiment import prefect_artifacts
 from flows.experiment.comparison.trials import Plan
 from flows.experiment.project import Project
 from flows.experiment.run.mlflow_run import dataset, git_commit
-from models.metrics.task_metrics import Quantity
+from models.metrics.task_metrics import TaskMetrics
 from tasks.tracking.json_io import write_json
-from tasks.tracking.mlflow_logging.async_logger import Delivery
-from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
+from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 
 NAME = "comparison"
 """Of that run; it has metrics of its own names, so that by whatever the other runs are ordered it is the last."""
 
 
-def about(project: Project, wanted: Plan) -> str:
+def comparison_settings(project: Project, wanted: Plan) -> str:
     """The note above the runs until the comparison is done."""
     methods, seeds = ", ".join(wanted.methods), ", ".join(map(str, wanted.seeds))
     return f"{methods} on {project.params.data.name} ({wanted.data_version}), seeds {seeds}: running, or stopped."
 
 
-def tell_mlflow(project: Project, name: str, wanted: Plan, comparison: dict[str, Any], flow_run: str) -> None:
+def log_comparison(project: Project, name: str, wanted: Plan, comparison: dict[str, Any], flow_run: str) -> None:
     """A store that is away is no reason to fail; told again, it is all there once. `flow_run`: its name in Prefect."""
     folder = project.runs / name
     tables = {"table.json": _methods(project, comparison), "runs.json": _runs(project, comparison)}
     for file, table in tables.items():
         write_json(folder / file, table)
-    ticket = Ticket(
+    ticket = RunSpec(
         uri=project.tracking,
         artifacts=(project.runs / "artifacts" / name).as_uri(),
         experiment=name,
@@ -56,7 +56,7 @@ def tell_mlflow(project: Project, name: str, wanted: Plan, comparison: dict[str,
     note = note_of(project, comparison)
     files = (folder / "comparison.png", folder / "comparison.json", *(folder / file for file in tables))
     began = int((folder / "experiment.json").stat().st_mtime * 1000)  # a repeated delivery adds no second value
-    told = Finish(
+    told = FinalArtifacts(
         files,
         data=dataset(project, project.silos),
         metrics={"round": 0, "time_ms": began, "metrics": metrics_of(project.quantity, comparison)},
@@ -66,14 +66,14 @@ def tell_mlflow(project: Project, name: str, wanted: Plan, comparison: dict[str,
         tables=tuple(tables),
         status="FAILED" if comparison["failed"] else "FINISHED",
     )
-    delivery = Delivery(folder, ticket)
+    delivery = MLflowLogger(folder, ticket)
     if delivery.finish(told) is None:
         progress.current().say(f"{delivery.problem}; it has nothing of the comparison itself, and runs/{name} has all.")
     elif delivery.notice:
         progress.current().say_once(f"{delivery.notice}.")
 
 
-def metrics_of(quantity: Quantity, comparison: Mapping[str, Any]) -> dict[str, float]:
+def metrics_of(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> dict[str, float]:
     """The best method's headline metric, and each paired difference from the reference with its 95 % interval."""
     best = _best_row(quantity, comparison)
     metrics = {} if best is None else {f"best/{quantity.headline}": best[quantity.headline]}
@@ -83,12 +83,12 @@ def metrics_of(quantity: Quantity, comparison: Mapping[str, Any]) -> dict[str, f
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _best(quantity: Quantity, comparison: Mapping[str, Any]) -> dict[str, str]:
+def _best(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> dict[str, str]:
     best = _best_row(quantity, comparison)
     return {} if best is None else {"best method": best["method"]}
 
 
-def _best_row(quantity: Quantity, comparison: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _best_row(quantity: TaskMetrics, comparison: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The table's row with the best headline metric; None if no method has a number."""
     best: Mapping[str, Any] | None = max(comparison["table"], key=quantity.score, default=None)
     return None if best is None or not math.isfinite(quantity.score(best)) else best

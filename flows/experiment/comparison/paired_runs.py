@@ -12,26 +12,26 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import on_cohorts
 from models.metrics.paired_difference import Difference, Stratum, better, difference, sentence_of
-from models.metrics.task_metrics import Quantity
+from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
-from tasks.evaluation.paired_outcomes import Kept, by_class, own_law, pair, pair_common
+from tasks.evaluation.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
 from tasks.execution.runner import Runner
-from tasks.messages import ClassCounts, CommonSums, LawScores, PairedSums
+from tasks.messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 
 _STACK = 16  # clients; sums over common rows are added stack by stack, so it is the same wherever they are computed
 
 
-def kept(project: Project, folder: Path) -> Kept:
+def paired_records(project: Project, folder: Path) -> Kept:
     """Where the clients of a run keep their outcomes."""
     return project.private(folder), RunFolder(folder).kept()
 
 
-def compared(
+def compare_pairs(
     runner: Runner,
     silos: Silos,
     first: Sequence[Kept],
     second: Sequence[Kept],
-    quantity: Quantity,
+    quantity: TaskMetrics,
     classes: Sequence[str] | None = None,
 ) -> Difference | None:
     """First less second on the same seeds and rows, or on those of some classes; None if there are no such rows."""
@@ -42,16 +42,16 @@ def compared(
 
 def counted(runner: Runner, silos: Silos, run: Kept) -> dict[str, list[int]]:
     """class to [right, rows] of all clients' own test rows."""
-    answers = on_cohorts(runner, by_class, silos, _STACK, run)
+    answers = on_cohorts(runner, score_by_class, silos, _STACK, run)
     messages: list[ClassCounts] = [message for cohort in answers for message in cohort]
     right, rows = (sum(getattr(m, name).numpy() for m in messages) for name in ("right", "rows"))
     return {name: [int(a), int(b)] for name, a, b in zip(silos.manifest.classes, right, rows, strict=True)}
 
 
-def by_own_law(runner: Runner, silos: Silos, run: Kept) -> dict[str, float]:
+def by_prior_shift(runner: Runner, silos: Silos, run: Kept) -> dict[str, float]:
     """client to its accuracy on common test rows as its own classes count; without those that none of the rows has."""
-    answers = on_cohorts(runner, own_law, silos, _STACK, run)
-    messages: list[LawScores] = [message for cohort in answers for message in cohort]
+    answers = on_cohorts(runner, score_prior_shift, silos, _STACK, run)
+    messages: list[PriorShiftScores] = [message for cohort in answers for message in cohort]
     values = {client: v for m in messages for client, v in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return {client: value for client, value in values.items() if math.isfinite(value)}
 
@@ -61,7 +61,7 @@ def _over_own(
 ) -> list[Stratum]:
     """A stratum for each client that has such rows, in the order of listing."""
     strata: dict[str, Stratum] = {}
-    answers = on_cohorts(runner, pair, silos, _STACK, first, second, classes=classes)
+    answers = on_cohorts(runner, pair_outcomes, silos, _STACK, first, second, classes=classes)
     messages: list[PairedSums] = [message for cohort in answers for message in cohort]
     for m in messages:
         sums = (m.rows.tolist(), m.by_seed.tolist(), m.mean_squares.tolist(), m.squares.tolist())
@@ -71,13 +71,13 @@ def _over_own(
 
 def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Sequence[Kept]) -> list[Stratum]:
     """Clients are no strata here: a row's difference is its mean over clients."""
-    answers = on_cohorts(runner, pair_common, silos, _STACK, first, second)
+    answers = on_cohorts(runner, pair_common_rows, silos, _STACK, first, second)
     messages: list[CommonSums] = [message for cohort in answers for message in cohort]
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     return [Stratum.of(total.numpy() / len(silos.clients))]
 
 
-def difference_record(first: str, second: str, difference: Difference, quantity: Quantity) -> dict[str, Any]:
+def difference_record(first: str, second: str, difference: Difference, quantity: TaskMetrics) -> dict[str, Any]:
     """Who is better, and by how much."""
     return {
         "difference": difference.mean,
@@ -89,7 +89,7 @@ def difference_record(first: str, second: str, difference: Difference, quantity:
 
 
 def difference_of_cells(
-    first: str, second: str, difference: Difference, quantity: Quantity, classes: Sequence[str] | None = None
+    first: str, second: str, difference: Difference, quantity: TaskMetrics, classes: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """The same of two cells of a table, with their names, and with the classes whose rows alone were compared."""
     record = difference_record(first, second, difference, quantity)

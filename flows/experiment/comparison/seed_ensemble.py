@@ -8,9 +8,9 @@ from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.standardization.fit_standardizer import scaled_as
 from flows.methods.base import Method
-from flows.methods.context import Round
+from flows.methods.context import RoundContext
 from models.model import Model
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from tasks.evaluation.evaluate import ensemble_check
 from tasks.execution.runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
@@ -51,7 +51,9 @@ def _together(
     return {name: math.fsum(values) / len(values) for name, values in by_name.items() if values} or None
 
 
-def _model(page: Method, runner: Runner, project: Project, seed: int, folder: RunFolder) -> tuple[Model, Round] | None:
+def _model(
+    page: Method, runner: Runner, project: Project, seed: int, folder: RunFolder
+) -> tuple[Model, RoundContext] | None:
     """What a finished run's clients would use, and a round in which they can be asked."""
     result = folder.finished()
     if result is None:
@@ -66,7 +68,7 @@ def _model(page: Method, runner: Runner, project: Project, seed: int, folder: Ru
     return scored_model(page, project.silos, loaded[0], round), round
 
 
-def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> Round:
+def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> RoundContext:
     problem = project.problem(seed)
-    private: PrivateStore = project.private(folder.path)
-    return Round(number, problem, problem.silos.clients, (), runner, private, project.device)
+    private: ClientStore = project.private(folder.path)
+    return RoundContext(number, problem, problem.silos.clients, (), runner, private, project.device)

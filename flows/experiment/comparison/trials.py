@@ -17,12 +17,12 @@ from flows.console import progress
 from flows.console.interruption import interruption
 from flows.console.safe_text import duration
 from flows.experiment.comparison.search_space import Grid, as_yaml
-from flows.experiment.comparison.tuner import Score, Tuned, grid_of, tuned, validation_score
+from flows.experiment.comparison.tuner import Score, TunerResult, grid_of, tuned, validation_score
 from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
-from flows.methods.base import find, start
-from flows.methods.context import Problem
+from flows.methods.base import find_method, start_method
+from flows.methods.context import TrainingSetup
 from flows.methods.samplers.sampling_keys import validation_rows
 from flows.run import run
 from silos.errors import DivergedError, UserError
@@ -53,7 +53,7 @@ def unfinished(project: Project, experiment: str, runs: Sequence[str]) -> list[s
     return [run for run, result in results.items() if result is None or result["mlflow_run_id"] is None]
 
 
-def attempt(project: Project, method: str, seed: int, experiment: str, cell: str = "") -> dict[str, Any] | str:
+def run_trial(project: Project, method: str, seed: int, experiment: str, cell: str = "") -> dict[str, Any] | str:
     """A run's result, or the reason why there is none; what would end other runs the same way is raised.
 
     Prefect's page shows the overrides of the project as the run's; the run has the project itself.
@@ -73,12 +73,12 @@ def attempt(project: Project, method: str, seed: int, experiment: str, cell: str
         return reason
 
 
-def cell_of(at: int) -> str:
+def trial_name(at: int) -> str:
     """What tells the run of a setting from the others of its method."""
     return f"setting{at}"
 
 
-def check_tuning(project: Project, methods: list[str], problem: Problem) -> None:
+def check_tuning(project: Project, methods: list[str], problem: TrainingSetup) -> None:
     """UserError if params ask for tuned methods and these cannot be, or not with all that their pages name."""
     if not project.params.comparison.tune:
         return
@@ -90,7 +90,7 @@ def check_tuning(project: Project, methods: list[str], problem: Problem) -> None
         )
     for method in methods:
         _grid(project, method)
-        tuned_by = find(method, project.plugins).tuned
+        tuned_by = find_method(method, project.plugins).tuned
         for point in product(*(axis.values for axis in tuned_by.values())):
             _check_options(project, method, dict(zip(tuned_by, point, strict=True)), problem)
 
@@ -103,7 +103,7 @@ def first_setting(project: Project, method: str) -> list[str]:
 
 def tuned_methods(
     project: Project, name: str, wanted: Plan
-) -> tuple[dict[str, Tuned], dict[str, dict[str, Any] | str]]:
+) -> tuple[dict[str, TunerResult], dict[str, dict[str, Any] | str]]:
     """Every method's best settings on the first seed, and what came of its run with them.
 
     What is to come is said, and how long it takes once each has run once.
@@ -119,7 +119,7 @@ def tuned_methods(
 
     @cache
     def result(method: str, at: int, lines: tuple[str, ...]) -> dict[str, Any] | str:
-        return attempt(project.with_overrides(lines), method, seeds[0], name, cell_of(at))
+        return run_trial(project.with_overrides(lines), method, seeds[0], name, trial_name(at))
 
     def score(method: str, at: int, lines: tuple[str, ...]) -> Score | None:
         found = result(method, at, lines)
@@ -131,7 +131,7 @@ def tuned_methods(
         progress.current().say(f"about {duration(left * _seconds_of_run(first))} for the other {left}")
 
     def beyond(method: str, more: int) -> None:
-        runs.extend(run_name(method, seeds[0], cell_of(settings + at)) for at in range(more))
+        runs.extend(run_name(method, seeds[0], trial_name(settings + at)) for at in range(more))
         say_plan(project, name, runs)
 
     chosen = {m: tuned(m, grid, partial(score, m), partial(beyond, m)) for m, grid in grids.items()}
@@ -144,7 +144,7 @@ def _runs(wanted: Plan) -> list[str]:
     return [
         run_name(method, *one)
         for method in wanted.methods
-        for one in [*((first, cell_of(at)) for at in range(wanted.tune)), *((seed, "") for seed in others)]
+        for one in [*((first, trial_name(at)) for at in range(wanted.tune)), *((seed, "") for seed in others)]
     ]
 
 
@@ -158,17 +158,17 @@ def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
 
 def _grid(project: Project, method: str) -> Grid:
     params = project.params
-    page = find(method, project.plugins)
+    page = find_method(method, project.plugins)
     rate, options = params.training.optimiser.learning_rate, params.method.get(method, {})
     return grid_of(method, page, rate, params.comparison.tune, options)
 
 
-def _check_options(project: Project, method: str, options: dict[str, Any], problem: Problem) -> None:
+def _check_options(project: Project, method: str, options: dict[str, Any], problem: TrainingSetup) -> None:
     """UserError naming what the method is tuned by, if it cannot be run with it."""
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
     try:
-        start(method_of(params.model_copy(update={"method": section}), method, project.root), problem)
+        start_method(method_of(params.model_copy(update={"method": section}), method, project.root), problem)
     except UserError as error:
         said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
         raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None

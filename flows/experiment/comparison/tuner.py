@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flows.experiment.comparison.search_space import Axis, Grid, Point
 from flows.methods.base import Method
-from models.metrics.task_metrics import Quantity
+from models.metrics.task_metrics import TaskMetrics
 from silos import limits
 from silos.errors import UserError
 
@@ -29,7 +29,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunerResult:
     """What a method was tuned to; `at` tells its run on the first seed from the others that were tried."""
 
     method: str
@@ -59,10 +59,10 @@ def grid_of(
     count = settings // combinations
     powers = range(-(2 * count // 3), count - 2 * count // 3)
     rates = tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)
-    if rates[0] < _LEAST_RATE or rates[-1] > limits.REAL:
+    if rates[0] < _LEAST_RATE or rates[-1] > limits.MAX_REAL:
         raise UserError(
             f"comparison.tune is {settings}: {method} would be tried with learning rates from {rates[0]:.2g} to "
-            f"{rates[-1]:.2g}, and they may be from {_LEAST_RATE:g} to {limits.REAL:g}; give fewer settings."
+            f"{rates[-1]:.2g}, and they may be from {_LEAST_RATE:g} to {limits.MAX_REAL:g}; give fewer settings."
         )
 
     def takes(point: Point) -> bool:
@@ -73,7 +73,7 @@ def grid_of(
             return False
         return True
 
-    return Grid({RATE: Axis(values=rates, least=_LEAST_RATE, most=limits.REAL), **own}, takes)
+    return Grid({RATE: Axis(values=rates, least=_LEAST_RATE, most=limits.MAX_REAL), **own}, takes)
 
 
 def tuned(
@@ -81,7 +81,7 @@ def tuned(
     grid: Grid,
     scored: Callable[[int, tuple[str, ...]], Score | None],
     told: Callable[[int], None] = lambda _: None,
-) -> Tuned:
+) -> TunerResult:
     """The best setting of the grid and, once, of what lies beyond its edges; `scored` runs one, None if it has no score.
 
     `told` hears how many lie beyond, before they are run.
@@ -94,7 +94,7 @@ def tuned(
     points += wider
     best = _best(scores)
     kept = scores[best]
-    return Tuned(
+    return TunerResult(
         method=method,
         settings=grid.settings(points[best]),
         at=best,
@@ -104,7 +104,7 @@ def tuned(
     )
 
 
-def validation_score(result: dict[str, Any], quantity: Quantity) -> Score | None:
+def validation_score(result: dict[str, Any], quantity: TaskMetrics) -> Score | None:
     """Of a finished run; None if it diverged."""
     value, loss = quantity.score(result["metrics"], "validation/"), result["metrics"].get("validation/loss/mean")
     return Score(value, math.inf if loss is None or math.isnan(loss) else loss) if math.isfinite(value) else None

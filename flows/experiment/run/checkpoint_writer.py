@@ -6,9 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from flows.console.run_logging import say_warnings
-from flows.experiment.run.run_folder import Files, Kept, RunFolder
-from models.state import State
+from flows.console.run_logging import log_warnings
+from flows.experiment.run.run_folder import Files, RetainedRefs, RunFolder
+from models.state import ServerState
 
 SHARE = 0.5
 """Of a round's seconds: a commit that takes more does not hold up the next round.
@@ -19,18 +19,18 @@ One that takes less is waited for: beside it a short round takes longer, since b
 
 class _Begun(NamedTuple):
     written: Future[float]
-    kept: Kept
+    kept: RetainedRefs
     counts: Callable[[], None]
 
 
-class Commits:
+class CheckpointWriter:
     """A run's rounds, one after another: each is on disk, and counts, before the next is begun to be written.
 
     Of a round that does not count yet nobody is told, and nothing is deleted that an earlier one needs. What is written are
     bytes, so that a round's state, record and memory may change. An error of the disk is raised by the call that waits.
     """
 
-    def __init__(self, folder: RunFolder, counted: Kept) -> None:
+    def __init__(self, folder: RunFolder, counted: RetainedRefs) -> None:
         """`counted`: of the round that a resumed run goes on after, or of its start."""
         self._folder = folder
         self._writer = ThreadPoolExecutor(1, "commit")
@@ -57,12 +57,17 @@ class Commits:
         self._writer.shutdown(wait=True)
         late = self._begun.written.exception() if self._begun else None
         if error is not None and late not in (None, error):
-            say_warnings(self._folder.name, [f"the round before could not be written: {late!r}"])
+            log_warnings(self._folder.name, [f"the round before could not be written: {late!r}"])
         if again is not None:
             raise again
 
     def put(
-        self, record: dict[str, Any], state: State, memory: Mapping[str, Any], best: int, counts: Callable[[], None]
+        self,
+        record: dict[str, Any],
+        state: ServerState,
+        memory: Mapping[str, Any],
+        best: int,
+        counts: Callable[[], None],
     ) -> None:
         """The next round; `counts` is called in this thread when it counts, now or by the next `put` or `settle`.
 
@@ -70,7 +75,7 @@ class Commits:
         """
         files = self._folder.files(record, state, memory)
         self.settle()
-        self._begun = _Begun(self._writer.submit(self._write, files), Kept.of(state, best), counts)
+        self._begun = _Begun(self._writer.submit(self._write, files), RetainedRefs.of(state, best), counts)
         if self._seconds <= SHARE * record["seconds"]["round"]:
             self.settle()
 
@@ -83,7 +88,7 @@ class Commits:
         counts()
 
     @property
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[RetainedRefs]:
         """What must stay on disk: of the last round that counts, and of the one that is being written."""
         return [self._counted, *([self._begun.kept] if self._begun else [])]
 

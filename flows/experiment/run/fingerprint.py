@@ -6,18 +6,18 @@ from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.methods.base import Method
-from flows.methods.context import Problem
-from models.training.autotune import even
+from flows.methods.context import TrainingSetup
+from models.training.autotune import even_stack_size
 
 
-def identity_of(project: Project, problem: Problem, page: Method, method: str) -> dict[str, Any]:
+def fingerprint_of(project: Project, problem: TrainingSetup, page: Method, method: str) -> dict[str, Any]:
     """Plain JSON. Where a run is computed is not in it, but the engine's form is, which rounds in its own way."""
     elsewhere = {"runner", "tracking", "comparison", "diagnose", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
-    begins = {one.network.starts_from for one in problem.network.singles} - {""}
+    begins = {one.network.starts_from for one in problem.network.single_networks} - {""}
     if begins:
         params["model"]["pretrained"] = f"sha256:{begins.pop()}"  # wherever the file lies
-    stack = even(len(problem.silos.clients), problem.stack)
+    stack = even_stack_size(len(problem.silos.clients), problem.stack)
     engine = {"kind": problem.training.engine, "stack": stack, "device": project.device}
     return {
         "method": method,
@@ -31,5 +31,5 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
     """UserError if `resume` would have to go on with other settings than the run was started with."""
     if experiment is not None:
         folder = RunFolder(project.runs / experiment / run_name(method, seed, cell))
-        asked = identity_of(project, project.problem(seed), method_of(project.params, method, project.root), method)
+        asked = fingerprint_of(project, project.problem(seed), method_of(project.params, method, project.root), method)
         folder.check(asked, project.same_rows)

@@ -9,15 +9,15 @@ from pydantic import ValidationError
 from flows.config.load_config import plugins_of
 from flows.config.method_settings import method_of
 from flows.config.plugin_params import params_type
-from flows.config.validation_errors import nearest
+from flows.config.validation_errors import nearest_hint
 from flows.experiment.evaluation import scored_model
 from flows.experiment.plugin_loader import load
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.standardization.fit_standardizer import scaled_as
-from flows.methods.context import Round
+from flows.methods.context import RoundContext
 from models.model import Model
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from tasks.execution.runner import PlainRunner
@@ -35,7 +35,7 @@ class FinishedRun:
     seed: int
     round: int
     model: Model
-    private: PrivateStore
+    private: ClientStore
 
 
 def finished_run(project: Project, run: str) -> FinishedRun:
@@ -51,7 +51,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
         raise UserError(f"{folder.path} is not finished; the command that started it, with --resume, finishes it.")
     project = _as_then(project, folder, known)
     problem = project.problem(known["seed"])
-    _same_start(folder, known, {one.network.starts_from for one in problem.network.singles} - {""})
+    _same_start(folder, known, {one.network.starts_from for one in problem.network.single_networks} - {""})
     private = project.private(folder.path)
     checkpoint = load_state(folder.checkpoint)
     if project.params.evaluation.report == "best":
@@ -59,7 +59,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing; {ANEW}.")
     page = method_of(project.params, known["method"], project.root)
-    round = Round(checkpoint.round, problem, problem.silos.clients, (), PlainRunner(), private)
+    round = RoundContext(checkpoint.round, problem, problem.silos.clients, (), PlainRunner(), private)
     model = scored_model(page, project.silos, checkpoint.state, round)
     return FinishedRun(folder, project, known["method"], known["seed"], checkpoint.round, model, private)
 
@@ -76,7 +76,7 @@ def find_run(project: Project, run: str) -> RunFolder:
         there = [path.name for folder in _folders(runs) for path in (folder, *_folders(folder)) if _is_run(path)]
         there += [folder.name for folder in _folders(runs) if is_there(folder / "experiment.json")]
         otherwise = "; give the path that `siloflow run` prints after files, such as runs/run-…/fedavg-seed0."
-        raise UserError(f"there is no run {shown(repr(run))} in {runs}{nearest(run, sorted({*there}), otherwise)}")
+        raise UserError(f"there is no run {shown(repr(run))} in {runs}{nearest_hint(run, sorted({*there}), otherwise)}")
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(runs.parent)) for path in found[:5])
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""

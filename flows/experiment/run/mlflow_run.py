@@ -7,33 +7,33 @@ from typing import Any
 
 import torch
 
-from flows.config.load_config import flat
+from flows.config.load_config import flatten_params
 from flows.config.method_settings import method_of
 from flows.console import progress
 from flows.experiment import prefect_artifacts
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import Problem
+from flows.methods.context import TrainingSetup
 from models.model import Model, of_one
 from models.networks.exported_network import ExportedNetwork
-from models.networks.registry import Network, comes_along, kind_of, to_json
-from models.state import Private, Weights
-from silos.client_store import PrivateStore
+from models.networks.registry import Network, is_bundled, kind_of, to_json
+from models.state import ClientStateRefs, Weights
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.sources.tabular.raw_columns import columns_of
 from silos.versioning.git_commands import has_repository, run_git
-from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
 
 
-def ticket(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> Ticket:
+def run_spec(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
     """The MLflow run's names, tags and parameters."""
     about = experiment(project, folder.path.parent.name)
     name = "single-runs" if about["kind"] == "run" else about["name"]
     method, seed = identity["method"], identity["seed"]
-    return Ticket(
+    return RunSpec(
         uri=project.tracking,
         artifacts=(project.runs / "artifacts" / name).as_uri(),
         experiment=name,
@@ -58,7 +58,7 @@ def _params(identity: dict[str, Any]) -> dict[str, Any]:
     """The keys of params.yaml, of `method` only the run's own section; and which method and seed it is."""
     params, method = dict(identity["params"]), identity["method"]
     options = {f"method.{method}.{key}": value for key, value in params.pop("method").items()}
-    return {"method": method, "seed": identity["seed"], **options, **flat(params)}
+    return {"method": method, "seed": identity["seed"], **options, **flatten_params(params)}
 
 
 def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
@@ -69,17 +69,17 @@ def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
     }
 
 
-def finish(
+def final_artifacts(
     project: Project,
     page: Method,
-    problem: Problem,
-    private: PrivateStore,
+    problem: TrainingSetup,
+    private: ClientStore,
     model: Model,
     folder: RunFolder,
     result: Mapping[str, Any],
     final: dict[str, Any],
     pictures: tuple[Path, ...],
-) -> Finish:
+) -> FinalArtifacts:
     """The table of clients and rounds, pictures, the model, the data that it was trained on, and the last metrics.
 
     The model's own are those of its round that are in `result`, as they were delivered then, and the last.
@@ -88,7 +88,7 @@ def finish(
     served = _model(project, page, problem, private, model)
     record = folder.journal.read(final["round"])
     own = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
-    return Finish(
+    return FinalArtifacts(
         (clients, *pictures),
         model=served and {**served, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
         data=dataset(project, problem.silos),
@@ -133,7 +133,7 @@ def git_commit(root: Path) -> str:
 
 
 def _model(
-    project: Project, page: Method, problem: Problem, private: PrivateStore, model: Model
+    project: Project, page: Method, problem: TrainingSetup, private: ClientStore, model: Model
 ) -> dict[str, Any] | None:
     """What is logged as the model; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
@@ -145,21 +145,23 @@ def _model(
         except ValueError as error:
             progress.current().say(f"the model is not logged: {error}.")
             return None
-    if not comes_along(network):
+    if not is_bundled(network):
         progress.current().say(
             f"the model is not logged: its network {kind_of(network)} is of your own page, and would not be there where it "
             "is loaded; let its property `served` name the network that answers without it."
         )
         return None
     beside: Weights = {}
-    if isinstance(personal, Private):
+    if isinstance(personal, ClientStateRefs):
         if not project.params.tracking.personal_models:
             return None
         clients = tuple(c for c in clients if c in personal.refs)
         opened = private.load_stack(personal.section, personal.refs, clients)
         personal = {name: torch.from_numpy(array) for name, array in opened.items()}
         context = model.select(clients).context
-        beside = {} if isinstance(context, Private) else context  # what a client's model reads beside its weights
+        beside = (
+            {} if isinstance(context, ClientStateRefs) else context
+        )  # what a client's model reads beside its weights
     card = {
         "method": page.__class__.__name__,
         "network": to_json(network),

@@ -5,9 +5,9 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flows.methods.context import Round
-from flows.methods.round_report import Report
-from models.metrics.task_metrics import Quantity
+from flows.methods.context import RoundContext
+from flows.methods.round_report import RoundReport
+from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.messages import Scores
 from tasks.tracking.name_rules import parts
@@ -15,7 +15,7 @@ from tasks.tracking.result_tables import by_client, summary
 
 
 def round_record(
-    round: Round, report: Report, scores: list[Scores], silos: Silos, quantity: Quantity
+    round: RoundContext, report: RoundReport, scores: list[Scores], silos: Silos, quantity: TaskMetrics
 ) -> dict[str, Any]:
     """What the journal keeps of a round: metrics with their time, and a row for each client of whom there is something."""
     scored = by_client(scores, quantity)
@@ -40,7 +40,7 @@ def round_record(
     }
 
 
-def _agreement(report: Report, silos: Silos) -> dict[str, float]:
+def _agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
     """How well the groups that a method made are the clients' laws: the adjusted Rand index (Hubert and Arabie 1985).
 
     1 where they are the same, 0 on average where they have nothing to do with each other; nothing without groups, or laws.
@@ -54,7 +54,7 @@ def _agreement(report: Report, silos: Silos) -> dict[str, float]:
     return {"groups/adjusted_rand": float(adjusted_rand_score(list(law.values()), list(group.values())))}
 
 
-def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> dict[str, Any]:
+def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> dict[str, Any]:
     """Test metrics of the federated clients under their own names; `validation/`, `fresh/` and `unseen/` before others."""
     metrics: dict[str, Any] = {}
     for role in ("federated", "fresh", "unseen"):
@@ -70,7 +70,7 @@ def metrics_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quan
     return metrics
 
 
-def by_client_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: Quantity) -> list[dict[str, Any]]:
+def by_client_of(table: Mapping[str, dict[str, Any]], silos: Silos, quantity: TaskMetrics) -> list[dict[str, Any]]:
     """Every client with its role and what the run is judged by on its test rows, null without such rows."""
     name = quantity.name
     return [{"client": c, "role": silos.role(c), name: table.get(c, {}).get(f"test/{name}")} for c in silos.clients]

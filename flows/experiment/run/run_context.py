@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from flows.experiment.plugin_loader import MethodError, error_of_plugin
+from flows.experiment.plugin_loader import MethodError, plugin_error
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.experiment.standardization.fit_standardizer import Agreed, agreed
+from flows.experiment.standardization.fit_standardizer import FittedStandardization, fit_or_load
 from flows.experiment.standardization.run_warnings import Note
-from flows.methods.base import Method, start
-from flows.methods.context import Problem, Round
-from flows.methods.samplers.client_sampler import Called, Sampler
+from flows.methods.base import Method, start_method
+from flows.methods.context import RoundContext, TrainingSetup
+from flows.methods.samplers.client_sampler import SampledClients, Sampler
 from flows.plugins import METHODS
-from models.state import State
-from silos.client_store import PrivateStore
+from models.state import ServerState
+from silos.client_store import ClientStore
 from tasks.execution.runner import PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, load_state
-from tasks.tracking.mlflow_logging.run_spec import Finish
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts
 
 
 @dataclass
@@ -45,13 +45,13 @@ class RunContext:
     project: Project
     method: Method
     method_name: str
-    problem: Problem
+    problem: TrainingSetup
     identity: dict[str, Any]
     folder: RunFolder
     runner: PrefectRunner
-    private: PrivateStore
-    agreement: Agreed
-    state: State
+    private: ClientStore
+    agreement: FittedStandardization
+    state: ServerState
     number: int
     memory: Mapping[str, Any]
     resumed_from: int
@@ -60,7 +60,7 @@ class RunContext:
     stop_reason: str = ""
     notes: list[Note] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
-    artifacts: Finish = field(default_factory=Finish)
+    artifacts: FinalArtifacts = field(default_factory=FinalArtifacts)
     undelivered: str | None = None
 
     @cached_property
@@ -74,23 +74,23 @@ class RunContext:
         spent = self.number >= self.project.params.training.rounds
         return self.state.finished or self.stop_reason or ("training.rounds" if spent else "")
 
-    def round(self, number: int, sampled: Called, when: str) -> Round:
+    def round(self, number: int, sampled: SampledClients, when: str) -> RoundContext:
         """Build the context of a round; `when` starts the names of its task runs."""
         there, device, runner = (sampled.clients, sampled.dropped), self.project.device, replace(self.runner, when=when)
-        return Round(number, self.problem, *there, runner, self.private, device, leaving=sampled.leaving)
+        return RoundContext(number, self.problem, *there, runner, self.private, device, leaving=sampled.leaving)
 
     def error_of_method(self, error: BaseException) -> MethodError | None:
         """Explain an error that a plugin file raised; None for any other error."""
         files = {str(self.project.root / file): file for file in self.project.params.plugins}
         own = self.project.plugins.of(METHODS).get(self.method_name)
-        return error_of_plugin(error, self.method_name, files, own.file if own else "")
+        return plugin_error(error, self.method_name, files, own.file if own else "")
 
 
 def open_run(
     project: Project,
     method: Method,
     method_name: str,
-    problem: Problem,
+    problem: TrainingSetup,
     identity: dict[str, Any],
     folder: RunFolder,
     runner: PrefectRunner,
@@ -112,11 +112,11 @@ def open_run(
         UserError: If a file that the run goes on from is damaged or missing.
     """
     private = project.private(folder.path)
-    agreement = agreed(project, problem, folder, runner)
+    agreement = fit_or_load(project, problem, folder, runner)
     if agreement.scaling != project.scaling:
         project = replace(project, scaling=agreement.scaling)
         problem = project.problem(problem.seed)
-    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start(method, problem), 0, {})
+    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, problem), 0, {})
     for _ in folder.journal.each(number):
         pass  # a damaged record is reported now, not after the rounds that are left
     place = (folder, runner, private, agreement)

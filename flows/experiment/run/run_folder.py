@@ -8,11 +8,11 @@ from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from flows.config.load_config import differences
-from models.metrics.task_metrics import Quantity
-from models.state import State
+from flows.config.load_config import param_differences
+from models.metrics.task_metrics import TaskMetrics
+from models.state import ServerState
 from silos import limits
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.identifiers import plain
 from silos.io.atomic_io import unfinished, write_bytes
@@ -51,7 +51,7 @@ Files = Sequence[tuple[Path, bytes]]
 """What is written, in this order."""
 
 
-class Kept(NamedTuple):
+class RetainedRefs(NamedTuple):
     """What a round needs of the files that rounds before it left.
 
     private: references by section; best: the number of the best round so far, 0 if no state of one is kept.
@@ -61,7 +61,7 @@ class Kept(NamedTuple):
     best: int = 0
 
     @classmethod
-    def of(cls, state: State, best: int = 0) -> Self:
+    def of(cls, state: ServerState, best: int = 0) -> Self:
         """As the state is now: a method may change it in place."""
         return cls({section: frozenset(refs.values()) for section, refs in state.private.items()}, best)
 
@@ -145,7 +145,7 @@ class RunFolder:
         version = "data_version"
         if known and version in asked and same_rows(known[version], asked[version]):
             asked = {**asked, version: known[version]}
-        changed = differences({k: known[k] for k in asked}, asked) if known else []
+        changed = param_differences({k: known[k] for k in asked}, asked) if known else []
         if changed:
             raise UserError(
                 f"{self.name} was started with other settings ({'; '.join(changed[:3])}); "
@@ -153,7 +153,7 @@ class RunFolder:
             )
         return known
 
-    def files(self, record: dict[str, Any], state: State, memory: Mapping[str, Any] = NOTHING) -> Files:
+    def files(self, record: dict[str, Any], state: ServerState, memory: Mapping[str, Any] = NOTHING) -> Files:
         """What a round leaves: journal, then checkpoint. `memory`: what the sampler of clients remembers."""
         checkpoint = state_bytes(state, record["round"], memory)
         return [self.journal.file(record), (self.checkpoint, checkpoint)]
@@ -163,15 +163,15 @@ class RunFolder:
         for path, content in files:
             write_bytes(path, content)
 
-    def save_best(self, state: State, number: int) -> None:
+    def save_best(self, state: ServerState, number: int) -> None:
         """The state of the best round so far, before that round counts."""
         save_state(self._best(number), state, number)
 
-    def load_best(self, last: int, quantity: Quantity) -> Checkpoint | None:
+    def load_best(self, last: int, quantity: TaskMetrics) -> Checkpoint | None:
         """The state of the best of the rounds up to `last`, and its number."""
         return load_state(self._best(self.best_round(last, quantity)[1]))
 
-    def the_best(self, last: int, quantity: Quantity) -> Checkpoint | None:
+    def the_best(self, last: int, quantity: TaskMetrics) -> Checkpoint | None:
         """The same, None only where no round was the best; UserError if the file is not there."""
         number = self.best_round(last, quantity)[1]
         best = load_state(self._best(number)) if number else None
@@ -179,7 +179,7 @@ class RunFolder:
             raise UserError(f"{self._best(number)} is missing; {ANEW}.")
         return best
 
-    def best_round(self, last: int, quantity: Quantity) -> tuple[tuple[float, float], int]:
+    def best_round(self, last: int, quantity: TaskMetrics) -> tuple[tuple[float, float], int]:
         """Return the best rank on validation rows up to round `last` and its number, the first of equals; 0 if none."""
         scored = [(quantity.rank(r["metrics"], "validation/"), r["round"]) for r in self.journal.each(last)]
         ranks = [(rank, number) for rank, number in scored if rank > NO_RANK]
@@ -197,7 +197,7 @@ class RunFolder:
             for r in self.journal.each(last)
         ]
 
-    def forget(self, private: PrivateStore, keep: Sequence[Kept]) -> None:
+    def forget(self, private: ClientStore, keep: Sequence[RetainedRefs]) -> None:
         """Deletes best states that were beaten, and private state, of which none of these has need any more."""
         numbers = {each.best for each in keep}
         for old in self.path.glob("best-*.safetensors"):
@@ -206,7 +206,7 @@ class RunFolder:
         sections = {section for each in keep for section in each.private}
         if not sections:
             return
-        bests = [Kept.of(found.state) for found in (load_state(self._best(n)) for n in numbers if n) if found]
+        bests = [RetainedRefs.of(found.state) for found in (load_state(self._best(n)) for n in numbers if n) if found]
         for section in sections:
             private.keep(section, {ref for each in (*keep, *bests) for ref in each.private.get(section, ())})
 

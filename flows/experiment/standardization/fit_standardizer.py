@@ -10,55 +10,55 @@ from flows.config.params_schema import Params
 from flows.experiment.project import Project, experiment
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.standardization.run_warnings import Note, note_of_earlier
-from flows.methods.context import Problem, Round, Tally
+from flows.methods.context import RoundContext, RoundCost, TrainingSetup
 from models.model import Model
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.standardizer import AS_THEY_ARE, Scale, Scaling
+from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import schema_of
 from tasks.execution.runner import PlainRunner, Runner
 from tasks.messages import LEAST_ROWS, ScaleMoments
-from tasks.standardization.combine_moments import agree_scale
-from tasks.standardization.report_moments import tell_moments
+from tasks.standardization.combine_moments import combine_moments
+from tasks.standardization.report_moments import report_moments
 from tasks.tracking.json_io import ANEW, read_json, write_json
 
 _NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Agreed:
+class FittedStandardization:
     """What the agreement is, how many bytes it took from all clients together and to them, and what is odd about it."""
 
-    scaling: Scaling
+    scaling: Standardization
     bytes_up: int
     bytes_down: int
     notes: tuple[Note, ...] = ()
 
-    def count(self, tally: Tally) -> None:
+    def count(self, tally: RoundCost) -> None:
         """Among the traffic of the first round."""
         tally.bytes_up += self.bytes_up
         tally.bytes_down += self.bytes_down
 
 
-def agreed(project: Project, problem: Problem, folder: RunFolder, runner: Runner) -> Agreed:
+def fit_or_load(project: Project, problem: TrainingSetup, folder: RunFolder, runner: Runner) -> FittedStandardization:
     """As it is in the run's folder; else the clients are asked, and it is written there."""
     known = _kept(folder)
     if known is None:
-        known = agree(project.params, problem, runner, project.ledgers)
-        if known.scaling != AS_THEY_ARE:
+        known = fit_standardizer(project.params, problem, runner, project.ledgers)
+        if known.scaling != NO_STANDARDIZATION:
             traffic = {"bytes": [known.bytes_up, known.bytes_down], "notes": list(known.notes)}
             write_json(folder.scaling, {**known.scaling.as_json(), **traffic})
     return known
 
 
-def as_agreed(project: Project) -> Agreed:
+def load_standardizer(project: Project) -> FittedStandardization:
     """What a run of today's params and data agrees on: as the newest such run has it, without a client being asked.
 
     Where none has it, the clients are asked, as a run asks them; a note says if a run was there that cannot be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
-        return Agreed(AS_THEY_ARE, 0, 0)
+        return FittedStandardization(NO_STANDARDIZATION, 0, 0)
     asked = _asked(project.params.model_dump(mode="json"))
     unlike: list[str] = []
     held = sorted(project.runs.glob("*/*/scaling.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -75,7 +75,7 @@ def as_agreed(project: Project) -> Agreed:
                     return known
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unlike.append(str(folder.path.relative_to(project.runs.parent)))
-    found = agree(project.params, project.problem(0), PlainRunner(), project.ledgers)
+    found = fit_standardizer(project.params, project.problem(0), PlainRunner(), project.ledgers)
     return replace(found, notes=(*found.notes, _note_of_unlike(unlike))) if unlike else found
 
 
@@ -85,27 +85,29 @@ def _asked(params: dict[str, Any]) -> list[Any]:
     return [params["data"]["name"], params["model"]["inputs"], params["model"]["targets"], later]
 
 
-def agree(params: Params, problem: Problem, runner: Runner, ledgers: PrivateStore) -> Agreed:
+def fit_standardizer(
+    params: Params, problem: TrainingSetup, runner: Runner, ledgers: ClientStore
+) -> FittedStandardization:
     """Asks the federated clients that are there in round 1 for what params want; nobody where that is nothing.
 
     `ledgers`: where they remember what they told in all runs. UserError where no client has enough rows to tell, or may.
     """
     inputs, targets = (wanted == "standardise" for wanted in (params.model.inputs, params.model.targets))
     if not (inputs or targets):
-        return Agreed(AS_THEY_ARE, 0, 0)
+        return FittedStandardization(NO_STANDARDIZATION, 0, 0)
     silos, join = problem.silos, params.clients.join
     there = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
-    round = Round(0, problem, there, (), runner, ledgers)
+    round = RoundContext(0, problem, there, (), runner, ledgers)
     model = Model(problem.network, {}, clients=silos.clients)
-    told: list[ScaleMoments] = round.each(tell_moments, model, inputs=inputs, targets=targets)
-    whole: Scale = round.once(agree_scale, told)
+    told: list[ScaleMoments] = round.each(report_moments, model, inputs=inputs, targets=targets)
+    whole: Standardizer = round.once(combine_moments, told)
     notes = _notes(told)
     _all_told(whole, params, silos, notes)
     width = math.prod(silos.manifest.shape) if inputs else 0
-    parts = [Scale(whole.mean[part], whole.scale[part]) for part in (slice(width), slice(width, None))]
-    scaling = Scaling(parts[0] if inputs else None, parts[1] if targets else None)
+    parts = [Standardizer(whole.mean[part], whole.scale[part]) for part in (slice(width), slice(width, None))]
+    scaling = Standardization(parts[0] if inputs else None, parts[1] if targets else None)
     down = 2 * _NUMBER_BYTES * len(whole.mean) * len(silos.clients)
-    return Agreed(scaling, round.tally.bytes_up, down, notes)
+    return FittedStandardization(scaling, round.tally.bytes_up, down, notes)
 
 
 def scaled_as(project: Project, folder: RunFolder) -> Project:
@@ -116,14 +118,14 @@ def scaled_as(project: Project, folder: RunFolder) -> Project:
     return project if known is None else replace(project, scaling=known.scaling)
 
 
-def _kept(folder: RunFolder) -> Agreed | None:
+def _kept(folder: RunFolder) -> FittedStandardization | None:
     held = read_json(folder.scaling, ANEW, ("inputs", "targets", "bytes"))
     if held is None:
         return None
     try:
         up, down = map(int, held["bytes"])
-        return Agreed(
-            Scaling.from_json(held), up, down, tuple(held.get("notes", ()))
+        return FittedStandardization(
+            Standardization.from_json(held), up, down, tuple(held.get("notes", ()))
         )  # runs of earlier versions have none
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder.scaling} is damaged ({error!r}); {ANEW}.") from None
@@ -142,7 +144,7 @@ def _notes(told: Sequence[ScaleMoments]) -> tuple[Note, ...]:
     return tuple(note_of_earlier(clients, none) for clients, none in parts if clients)
 
 
-def _all_told(whole: Scale, params: Params, silos: Silos, notes: Sequence[Note]) -> None:
+def _all_told(whole: Standardizer, params: Params, silos: Silos, notes: Sequence[Note]) -> None:
     missing = [at for at, mean in enumerate(whole.mean) if math.isnan(mean)]
     if not missing:
         return

@@ -6,16 +6,16 @@ from typing import Any
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.base import Method
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from flows.methods.samplers.sampling_keys import validation_rows
-from models.metrics.task_metrics import Quantity
+from models.metrics.task_metrics import TaskMetrics
 from models.model import Model
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.client_table import ROLES
 from tasks.execution.runner import Runner
-from tasks.messages import LEAST_ROWS, FarFromUnit
-from tasks.standardization.combine_moments import LARGE, SMALL, tell_far
+from tasks.messages import LEAST_ROWS, ScaleCheck
+from tasks.standardization.combine_moments import LARGE, SMALL, check_scale
 
 Note = dict[str, str]
 """`about` inputs, targets, evaluation or training, and a `sentence`: plain JSON."""
@@ -39,7 +39,7 @@ def notes_of_scores(project: Project, page: Method) -> list[Note]:
     return [{"about": "evaluation", "sentence": sentence} for sentence in said]
 
 
-def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: PrivateStore) -> list[Note]:
+def notes_of_rows(project: Project, problem: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
     """Of inputs and targets that are far from unit scale and not scaled: federated clients say yes or no.
 
     Of more than _MOST_ASKED so many are asked, all over their list.
@@ -51,8 +51,8 @@ def notes_of_rows(project: Project, problem: Problem, runner: Runner, private: P
     }
     if not any(asked.values()):
         return []
-    round = Round(0, problem, _spread(problem.silos.clients, _MOST_ASKED), (), runner, private)
-    told: list[FarFromUnit] = round.each(tell_far, Model(problem.network, {}, clients=round.clients))
+    round = RoundContext(0, problem, _spread(problem.silos.clients, _MOST_ASKED), (), runner, private)
+    told: list[ScaleCheck] = round.each(check_scale, Model(problem.network, {}, clients=round.clients))
     far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
     return [
         {"about": about, "sentence": _far(about, far[about], len(round.clients))}
@@ -73,7 +73,7 @@ def note_of_earlier(versions: Mapping[str, str], silent: bool) -> Note:
     return {"about": "inputs", "sentence": sentence}
 
 
-def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: Quantity) -> list[Note]:
+def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], quantity: TaskMetrics) -> list[Note]:
     """Of a training loss that is no number at the end, unless the scores say so already, or that did not fall."""
     losses = [loss for _, loss in folder.curve("loss/train", last)]
     lost = any(row.get("train_loss", 0.0) is None for row in folder.journal.read(last)["clients"].values())
@@ -84,7 +84,7 @@ def notes_of_training(folder: RunFolder, last: int, metrics: dict[str, Any], qua
     return []
 
 
-def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: Quantity) -> list[Note]:
+def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMetrics) -> list[Note]:
     """Say that the score on validation rows became worse after the best round, which is the one that is reported."""
     if reported == last:
         return []

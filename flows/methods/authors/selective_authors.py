@@ -14,22 +14,22 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from flows.experiment.figure_context import Picture
-from flows.methods.base import Method, Report
+from flows.experiment.figure_context import FigureWriter
+from flows.methods.base import Method, RoundReport
 from flows.methods.common import correctness_overlap
-from flows.methods.common.clusters import members, model_of_groups, of_group, together
+from flows.methods.common.clusters import members, model_of_groups, of_group, train_together
 from flows.methods.common.round_figures import group_history
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.clustering import Assign, Overlap
 from models.model import Model
 from models.prng import server_stream
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from silos import limits
 from tasks.aggregate import aggregate
 from tasks.clustering.overlap_clustering import Overlapping, overlap
 from tasks.local_train import local_train
 from tasks.messages import Update
-from tasks.send_weights import send
+from tasks.send_weights import send_weights
 
 LOCAL, TRAINED = "weights", "trained"
 """Of a client, in its store: its own weights, and those that it trained from its group's."""
@@ -58,13 +58,13 @@ class SelectiveAuthors(Method):
     threshold: float = Field(0.82, ge=0, le=1, description="overlap from which clients are together")
     assign: Assign = Field("first_member", description="how groups are made of overlaps")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """Nobody has trained; UserError where groups are to be made without rows on which every client can be tried."""
         if self.local_rounds:
             correctness_overlap.check_common_rows("selective_authors", problem)
-        return State(numbers={"groups": [], "group": {}}, private={LOCAL: {}, TRAINED: {}})
+        return ServerState(numbers={"groups": [], "group": {}}, private={LOCAL: {}, TRAINED: {}})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Alone up to the first round of phase 2, then group by group."""
         if "weights" in state.tensors:
             state, updates = self._in_groups(_with_late(state, round), round)
@@ -75,7 +75,7 @@ class SelectiveAuthors(Method):
             state = _with_late(state, round)
             local = [_local(state, round.problem, names) for names in _present(state, round)]
             means = [self._mean(model, round) for model in local]
-            state = state.with_tensors(weights=together(means))
+            state = state.with_tensors(weights=train_together(means))
         elif round.number >= self.local_rounds:
             answers = correctness_overlap.asked(_local(state, round.problem, round.clients), round)
             rows = correctness_overlap.rows_of(round)
@@ -83,18 +83,18 @@ class SelectiveAuthors(Method):
             state = _grouped(state, made.groups)
         return state, _report(updates, state, made)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client's own weights until groups have some, then those of the last group that it joined."""
         if "weights" not in state.tensors:
             return _local(state, problem, problem.silos.clients)
         group = state.numbers["group"]
         return model_of_groups(problem, state.tensors["weights"], {c: group.get(c, 0) for c in problem.silos.clients})
 
-    def pictures(self) -> Sequence[Picture]:
+    def pictures(self) -> Sequence[FigureWriter]:
         """Who was with whom."""
         return (group_history,)
 
-    def _alone(self, state: State, round: Round) -> tuple[State, list[Update]]:
+    def _alone(self, state: ServerState, round: RoundContext) -> tuple[ServerState, list[Update]]:
         """A round of training for everybody who takes part, from its own weights or else its start."""
         begun, updates = state.private[LOCAL], []
         fresh = [client for client in round.clients if client not in begun]
@@ -108,7 +108,7 @@ class SelectiveAuthors(Method):
             state = state.with_private(LOCAL, update.private[LOCAL])
         return state, updates
 
-    def _in_groups(self, state: State, round: Round) -> tuple[State, list[Update]]:
+    def _in_groups(self, state: ServerState, round: RoundContext) -> tuple[ServerState, list[Update]]:
         """A round of phase 2: every client trains the weights of the last group that it joined."""
         before, groups, group = state.tensors["weights"], state.numbers["groups"], state.numbers["group"]
         updates: list[Update] = []
@@ -120,9 +120,12 @@ class SelectiveAuthors(Method):
                 updates += trained
                 refs |= {client: ref for update in trained for client, ref in update.private[TRAINED].items()}
             there = [[client for client in names if client in refs] for names in groups]
-            kept = [Model(round.problem.network, {}, Private(TRAINED, refs), clients=tuple(names)) for names in there]
+            kept = [
+                Model(round.problem.network, {}, ClientStateRefs(TRAINED, refs), clients=tuple(names))
+                for names in there
+            ]
             means = [self._mean(model, round, of_group(before, number)) for number, model in enumerate(kept)]
-            return state.with_tensors(weights=together(means)), updates
+            return state.with_tensors(weights=train_together(means)), updates
         after = [of_group(before, number) for number in range(len(groups))]
         for client in round.clients:
             model = Model(round.problem.network, after[group[client]], clients=(client,))
@@ -131,43 +134,43 @@ class SelectiveAuthors(Method):
             updates.append(update)
         share = self._shares(round) or {c: float(rows) for c, rows in round.problem.silos.rows("train").items()}
         means = [_mean_of([after[group[c]] for c in names], [share[c] for c in names]) for names in groups]
-        return state.with_tensors(weights=together(means)), updates
+        return state.with_tensors(weights=train_together(means)), updates
 
-    def _mean(self, model: Model, round: Round, otherwise: Weights | None = None) -> Weights:
+    def _mean(self, model: Model, round: RoundContext, otherwise: Weights | None = None) -> Weights:
         """Of the weights that the model's clients keep; others if there are none."""
-        sent = round.each(send, model, round.silos.select(model.clients), shares=self._shares(round))
+        sent = round.each(send_weights, model, round.silos.select(model.clients), shares=self._shares(round))
         start = _drawn(round.problem) if otherwise is None else otherwise
         mean: Weights = round.once(aggregate, sent, start)
         return mean
 
-    def _shares(self, round: Round) -> Mapping[str, float] | None:
+    def _shares(self, round: RoundContext) -> Mapping[str, float] | None:
         """What clients count in a mean; nothing where it is their rows."""
         return dict.fromkeys(round.problem.silos.clients, 1.0) if self.weighting == "equal" else None
 
 
-def _drawn(problem: Problem, client: str | None = None) -> Weights:
+def _drawn(problem: TrainingSetup, client: str | None = None) -> Weights:
     """FedAvg's start, or a client's own."""
     return problem.network.init(server_stream(problem.seed, 0, "init" if client is None else f"init {client}"))
 
 
-def _local(state: State, problem: Problem, clients: Sequence[str], own: str | None = None) -> Model:
+def _local(state: ServerState, problem: TrainingSetup, clients: Sequence[str], own: str | None = None) -> Model:
     """Each client's own weights; without such the start, FedAvg's or the named client's own."""
-    personal = Private(LOCAL, state.private[LOCAL], _drawn(problem, own))
+    personal = ClientStateRefs(LOCAL, state.private[LOCAL], _drawn(problem, own))
     return Model(problem.network, {}, personal, clients=tuple(clients))
 
 
-def _grouped(state: State, groups: Sequence[Sequence[str]]) -> State:
+def _grouped(state: ServerState, groups: Sequence[Sequence[str]]) -> ServerState:
     """The state with these groups, of which the last that names a client counts."""
     group = {client: number for number, names in enumerate(groups) for client in names}
     return state.with_numbers(groups=[list(names) for names in groups], group=group)
 
 
-def _present(state: State, round: Round) -> list[list[str]]:
+def _present(state: ServerState, round: RoundContext) -> list[list[str]]:
     """Those of each group that take part."""
     return [[client for client in names if client in round.clients] for names in state.numbers["groups"]]
 
 
-def _with_late(state: State, round: Round) -> State:
+def _with_late(state: ServerState, round: RoundContext) -> ServerState:
     """Who was not there when groups were made is in the first; without groups all are in one."""
     first, *others = state.numbers["groups"] or [[]]
     late = [client for client in round.clients if client not in state.numbers["group"]]
@@ -183,9 +186,9 @@ def _mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
     }
 
 
-def _report(updates: Sequence[Update], state: State, made: Overlapping | None = None) -> Report:
+def _report(updates: Sequence[Update], state: ServerState, made: Overlapping | None = None) -> RoundReport:
     """Which group everybody is in."""
-    report, group = Report.of(updates), state.numbers["group"]
+    report, group = RoundReport.of(updates), state.numbers["group"]
     numbers = {**report.numbers, "groups": float(len(state.numbers["groups"]))}
     rows = {"group": {client: float(number) for client, number in group.items()}} if group else {}
-    return Report(numbers, {**report.rows, **rows}, (correctness_overlap.sentence(made),) if made else ())
+    return RoundReport(numbers, {**report.rows, **rows}, (correctness_overlap.sentence(made),) if made else ())

@@ -13,20 +13,20 @@ from typing import Any
 
 from pydantic import Field
 
-from flows.experiment.figure_context import Picture
-from flows.methods.base import Method, Report
+from flows.experiment.figure_context import FigureWriter
+from flows.methods.base import Method, RoundReport
 from flows.methods.common import codebook_stages
 from flows.methods.common.codebook_stages import SECTION, Check, Until
-from flows.methods.common.codewords import doubts, with_classes, with_words
+from flows.methods.common.codewords import doubts, with_classes, with_codes
 from flows.methods.common.network_checks import fitting
 from flows.methods.common.round_figures import stages
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.networks.deep_ensemble import plain
 from models.networks.registry import Network
 from models.networks.wrappers.codebook_network import SHARED
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from silos import limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
 from tasks.execution.task_types import ClientStep
@@ -39,24 +39,26 @@ class UEFLAuthors(Method):
 
     words: int = Field(64, ge=1, le=limits.CHANNELS, description="V: words at the start and of each extension")
     segments: int = Field(1, ge=1, le=limits.CHANNELS, description="slices of the channels that take a word each")
-    commitment: float = Field(0.25, ge=0, le=limits.REAL, description="weight that draws features to their words")
+    commitment: float = Field(0.25, ge=0, le=limits.MAX_REAL, description="weight that draws features to their words")
     code_weight: float = Field(
-        1.0, ge=0, le=limits.REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
     )
-    start_scale: float = Field(1.0, gt=0, le=limits.REAL, description="spread of the first words")
+    start_scale: float = Field(1.0, gt=0, le=limits.MAX_REAL, description="spread of the first words")
     first_rounds: int = Field(20, ge=1, le=limits.TIMES, description="rounds of the first stage")
     more_rounds: int = Field(10, ge=1, le=limits.TIMES, description="rounds of every later stage")
     stages: int = Field(5, ge=1, le=limits.TIMES, description="stages at most")
-    tolerance: float = Field(0.1, ge=-1, le=limits.REAL, description="gamma: doubt above the mean by this is uncertain")
+    tolerance: float = Field(
+        0.1, ge=-1, le=limits.MAX_REAL, description="gamma: doubt above the mean by this is uncertain"
+    )
     until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's start, and the same words from N(0, start_scale^2) for everybody to have a copy of."""
         network = fitting(self._network(with_classes("uefl_authors", problem)), "method.uefl_authors.words")
         weights = network.init(server_stream(problem.seed, 0, "init"))
         return codebook_stages.begin(weights, copies=[name for name in weights if plain(name) == SHARED])
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average all but words; at a stage's end, if somebody doubts, give words to all."""
         state, news = self._joined(state, round)
         state, report = codebook_stages.train(state, round, self._model(state, round.problem, round.clients), news)
@@ -69,43 +71,45 @@ class UEFLAuthors(Method):
             state = self._replaced(state, round, extended)
         return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The same network for everybody, each client with its own words; one that never took part reads the first ones."""
         return self._model(state, problem, problem.silos.clients)
 
-    def pictures(self) -> tuple[Picture, ...]:
+    def pictures(self) -> tuple[FigureWriter, ...]:
         """Stages; each client's words are its own, so there is no common plane."""
         return (stages,)
 
-    def _check(self, state: State, round: Round) -> Check:
+    def _check(self, state: ServerState, round: RoundContext) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the mean entropy of the first stage."""
         numbers = doubts(round, self._model(state, round.problem, round.clients), split="test", passes=0)
         entropy, limit = numbers["entropy"].values(), state.numbers["limit"]
         return Check(numbers, (1 + self.tolerance) * (sum(entropy) / len(entropy)) if limit is None else limit)
 
-    def _joined(self, state: State, round: Round) -> tuple[State, tuple[str, ...]]:
+    def _joined(self, state: ServerState, round: RoundContext) -> tuple[ServerState, tuple[str, ...]]:
         """With words for those who come late; what to say of it."""
         late = codebook_stages.newcomers(state, round) if self.stages > 1 else []
         if not late:
             return state, ()
         return self._extended(state, round, codebook_extend, late), codebook_stages.greeting(late)
 
-    def _replaced(self, state: State, round: Round, uncertain: Sequence[str]) -> State:
+    def _replaced(self, state: ServerState, round: RoundContext, uncertain: Sequence[str]) -> ServerState:
         """Everybody has the last client's words, and then others in their place."""
         last = state.private[SECTION][round.clients[-1]]
         state = state.with_private(SECTION, dict.fromkeys(state.private[SECTION], last))
         return self._extended(state, round, codebook_replace, uncertain)
 
-    def _extended(self, state: State, round: Round, task: ClientStep, clients: Sequence[str]) -> State:
+    def _extended(
+        self, state: ServerState, round: RoundContext, task: ClientStep, clients: Sequence[str]
+    ) -> ServerState:
         model = self._model(state, round.problem, codebook_stages.storing(state, round, clients))
         room = max(state.numbers["room"], self.words)
         return codebook_stages.extend(state, round, task, model, clients, self.words, room)
 
-    def _model(self, state: State, problem: Problem, clients: Sequence[str]) -> Model:
+    def _model(self, state: ServerState, problem: TrainingSetup, clients: Sequence[str]) -> Model:
         return codebook_stages.worded(state, self._network(problem, state.numbers["room"]), clients)
 
-    def _network(self, problem: Problem, room: int = 0) -> Network:
+    def _network(self, problem: TrainingSetup, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(
             include={"words", "segments", "commitment", "code_weight", "start_scale"}
         )
-        return with_words("uefl_authors", problem.network, room=room, **options)
+        return with_codes("uefl_authors", problem.network, room=room, **options)

@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 from flows.methods import virtual
 from flows.methods.common import ep_sites
 from flows.methods.common.ep_sites import KNOWN, SITES
-from flows.methods.context import Problem
+from flows.methods.context import TrainingSetup
 from models.gaussians import DEVIATION, gaussian_names, natural
 from models.model import Model
 from models.prng import client_streams
-from models.state import State
+from models.state import ServerState
 from silos import limits
 
 _GENERATIONS: Mapping[int, Mapping[str, Any]] = {
@@ -55,7 +55,7 @@ class VirtualAuthors(virtual.Virtual):
     generation: Literal[2019, 2020] = Field(2020, description="which of their codes; sets what is not set beside it")
     evidence: bool = Field(True, description="every site starts as a random guess that counts")
     kept: float = Field(
-        1 / 0.6, ge=0, le=limits.REAL, description="what a site takes of a step of which the server takes 1"
+        1 / 0.6, ge=0, le=limits.MAX_REAL, description="what a site takes of a step of which the server takes 1"
     )
     guarded: bool = Field(False, description="refuse steps that leave negative precisions")
     doubled_precision: bool = Field(True, description="score the server with its precision doubled")
@@ -75,7 +75,7 @@ class VirtualAuthors(virtual.Virtual):
             )
         return self
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """The prior, and what the clients' random guesses add to it."""
         state = super().init(problem)
         if not self.evidence:
@@ -92,7 +92,7 @@ class VirtualAuthors(virtual.Virtual):
         known = {name: w + held[name].sum(0) if name in held else w for name, w in state.tensors[KNOWN].items()}
         return state.with_tensors(**{KNOWN: known, SITES: held}).with_numbers(informed=True)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """The server's posterior, as it is or with its precision doubled."""
         model = super().model(state, problem)
         if not self.doubled_precision:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model, OfGroups
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 from tasks.messages import Update
@@ -19,7 +19,7 @@ def of_group(weights: Weights, group: int) -> Weights:
     return {name: w[group] for name, w in weights.items()}
 
 
-def together(groups: Sequence[Weights]) -> Weights:
+def train_together(groups: Sequence[Weights]) -> Weights:
     """Weights side by side: (groups, ...)."""
     return {name: torch.stack([weights[name] for weights in groups]) for name in groups[0]}
 
@@ -30,11 +30,11 @@ def members(clients: Sequence[str], group_of: Mapping[str, int], groups: int) ->
 
 
 def train_groups(
-    round: Round, weights: Weights, members: Sequence[Sequence[str]], **options: Any
+    round: RoundContext, weights: Weights, members: Sequence[Sequence[str]], **options: Any
 ) -> tuple[Weights, list[Update]]:
     """One round of FedAvg within every group; a group of whom nobody takes part keeps its weights.
 
-    weights: (groups, ...), before and after. `options` are those of `Round.train`.
+    weights: (groups, ...), before and after. `options` are those of `RoundContext.train`.
     """
     after: list[Weights] = []
     updates: list[Update] = []
@@ -46,10 +46,10 @@ def train_groups(
             current = round.once(aggregate, mine, current)
             updates += mine
         after.append(current)
-    return together(after), updates
+    return train_together(after), updates
 
 
-def model_of_groups(problem: Problem, weights: Weights, group_of: Mapping[str, int]) -> Model:
+def model_of_groups(problem: TrainingSetup, weights: Weights, group_of: Mapping[str, int]) -> Model:
     """Every client with its group's weights, out of (groups, ...); no client has a copy."""
     clients = problem.silos.clients
     personal = OfGroups(weights, tuple(group_of[client] for client in clients))
@@ -66,7 +66,7 @@ class Tree:
     cluster: Mapping[str, int]  # of each client, once its first cluster, the root, was split
 
     @classmethod
-    def of(cls, state: State) -> "Tree":
+    def of(cls, state: ServerState) -> "Tree":
         """The tree that `state` wrote."""
         parent, cluster = state.numbers["parent"], state.numbers["cluster"]
         weights, toward = (
@@ -103,7 +103,7 @@ class Tree:
             self.toward.append(direction)
             self.parent.append(node)
 
-    def state(self, **numbers: float | None) -> State:
+    def state(self, **numbers: float | None) -> ServerState:
         """The tree and some numbers, as a state."""
-        sections = {"weights": together(self.weights), "toward": together(self.toward)}
-        return State(sections, {"parent": self.parent, "cluster": self.cluster, **numbers})
+        sections = {"weights": train_together(self.weights), "toward": train_together(self.toward)}
+        return ServerState(sections, {"parent": self.parent, "cluster": self.cluster, **numbers})

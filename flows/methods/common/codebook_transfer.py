@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 import torch
 
-from flows.methods.common.codewords import Held, counted, own_words
-from flows.methods.context import Round
+from flows.methods.common.codewords import Held, counted, local_codes
+from flows.methods.context import RoundContext
 from models.model import Model
 from models.networks.deep_ensemble import each_made, plain
 from models.networks.wrappers.codebook_network import COUNT, OWN
-from models.state import Private
+from models.state import ClientStateRefs
 from tasks.codebook_extend import borrow_words, codebook_extend
-from tasks.execution.scheduling import ForAll
+from tasks.execution.scheduling import Broadcast
 from tasks.uncertainty_check import uncertainty_check
 
 Unseen = Literal["shared", "own", "union", "nearest"]
@@ -24,14 +24,14 @@ The last two show a client's own words to another, which training never does.
 """
 
 
-def lend(unseen: Literal["union", "nearest"], model: Model, round: Round, fresh: Sequence[str]) -> Model:
+def lend(unseen: Literal["union", "nearest"], model: Model, round: RoundContext, fresh: Sequence[str]) -> Model:
     """The model in which these clients read others' words.
 
     Where nobody has words of its own, there are none to lend.
     """
     personal = model.personal
-    assert isinstance(personal, Private)
-    sources = list(own_words(model.network, model.clients, _held(model)))
+    assert isinstance(personal, ClientStateRefs)
+    sources = list(local_codes(model.network, model.clients, _held(model)))
     if not sources:
         return model
     if unseen == "union":
@@ -46,9 +46,9 @@ def lend(unseen: Literal["union", "nearest"], model: Model, round: Round, fresh:
 
 def _held(model: Model) -> dict[str, int]:
     """What the model's context says, zeros included."""
-    assert not isinstance(model.context, Private)
+    assert not isinstance(model.context, ClientStateRefs)
     held: dict[str, int] = {}
-    for one in model.network.singles:
+    for one in model.network.single_networks:
         counts = model.context.get(one.prefix + COUNT, torch.zeros(len(model.clients), dtype=torch.int64))
         held |= {one.prefix + client: n for client, n in zip(model.clients, counts.tolist(), strict=True)}
     return held
@@ -57,12 +57,14 @@ def _held(model: Model) -> dict[str, int]:
 def _as_of(model: Model, client: str, source: str | None) -> dict[str, int]:
     """The counts of a client that has the words of this one, or of nobody."""
     held = _held(model)
-    return {one.prefix + client: 0 if source is None else held[one.prefix + source] for one in model.network.singles}
+    return {
+        one.prefix + client: 0 if source is None else held[one.prefix + source] for one in model.network.single_networks
+    }
 
 
 def _with(model: Model, refs: dict[str, str], held: Held, room: int | None = None) -> Model:
     personal = model.personal
-    assert isinstance(personal, Private)
+    assert isinstance(personal, ClientStateRefs)
     network, start = model.network, dict(personal.start)
     if room is not None:
         network = each_made(network, lambda inner: replace(inner, room=room))
@@ -71,10 +73,10 @@ def _with(model: Model, refs: dict[str, str], held: Held, room: int | None = Non
     return replace(model, network=network, personal=replace(personal, refs=refs, start=start), context=context)
 
 
-def _nearest(model: Model, round: Round, client: str, sources: Sequence[str]) -> str | None:
+def _nearest(model: Model, round: RoundContext, client: str, sources: Sequence[str]) -> str | None:
     """The source whose words are least far from the client's training tokens; None if the shared ones are as near."""
     personal = model.personal
-    assert isinstance(personal, Private)
+    assert isinstance(personal, ClientStateRefs)
     silos = round.problem.silos.select([client])
     options: dict[str, Any] = {"training": round.problem.training, "seed": round.problem.seed, "round": round.number}
     far = {}
@@ -86,19 +88,19 @@ def _nearest(model: Model, round: Round, client: str, sources: Sequence[str]) ->
     return min(far, key=lambda source: (far[source] != far[source], far[source]))
 
 
-def _union(model: Model, round: Round, fresh: Sequence[str], sources: Sequence[str]) -> Model:
+def _union(model: Model, round: RoundContext, fresh: Sequence[str], sources: Sequence[str]) -> Model:
     """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
     personal, held, problem = model.personal, _held(model), round.problem
-    assert isinstance(personal, Private)
-    union = max(sum(held[one.prefix + source] for source in sources) for one in model.network.singles)
-    stored = model.network.singles[0].network.room  # more than words, where a silo had fewer different tokens
+    assert isinstance(personal, ClientStateRefs)
+    union = max(sum(held[one.prefix + source] for source in sources) for one in model.network.single_networks)
+    stored = model.network.single_networks[0].network.room  # more than words, where a silo had fewer different tokens
     room = max(union, stored)
     options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
     there = problem.silos.select([client for client in model.clients if client in personal.refs])
     padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
     refs = {client: ref for message in padded for client, ref in message.refs.items()}
-    lent = Private(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
-    asked: dict[str, Any] = {"lent": ForAll(lent), "words": ForAll(held), "room": room}
+    lent = ClientStateRefs(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
+    asked: dict[str, Any] = {"lent": Broadcast(lent), "words": Broadcast(held), "room": room}
     for message in round.each(borrow_words, model, silos=problem.silos.select(fresh), **asked):
         refs |= message.refs
         held |= message.held

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from flows.methods.common.network_checks import offering
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.networks.deep_ensemble import each_made
 from models.networks.registry import Network
-from models.networks.wrappers.codebook_network import COUNT, SHARED, Quantised, most_segments
+from models.networks.wrappers.codebook_network import COUNT, SHARED, QuantizedNetwork, most_segments
 from models.prng import server_stream
 from silos.errors import UserError
-from tasks.codebook.token_kmeans import common_words, token_centres
-from tasks.messages import Doubts
+from tasks.codebook.token_kmeans import common_codes, report_centroids
+from tasks.messages import UncertaintyScores
 from tasks.uncertainty_check import uncertainty_check
 
 _COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left
@@ -27,17 +27,20 @@ Held = Mapping[str, int]
 
 def counted(network: Network, clients: Sequence[str], held: Held) -> dict[str, Tensor]:
     """`held` as the context of a model: every member's counts, (clients,) int64."""
-    return {one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients]) for one in network.singles}
+    return {
+        one.prefix + COUNT: torch.tensor([held.get(one.prefix + c, 0) for c in clients])
+        for one in network.single_networks
+    }
 
 
-def own_words(network: Network, clients: Sequence[str], held: Held) -> dict[str, float]:
+def local_codes(network: Network, clients: Sequence[str], held: Held) -> dict[str, float]:
     """How many words of its own each client has, if any; in an ensemble the mean over members."""
     counts = counted(network, clients, held).values()
     mean = torch.stack(list(counts)).double().mean(0).tolist()
     return {client: count for client, count in zip(clients, mean, strict=True) if count}
 
 
-def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict[str, Tensor]]:
+def common_codebooks(round: RoundContext, models: Sequence[Model], words: int) -> list[dict[str, Tensor]]:
     """For the clients of each model shared words anew, of every member by name: k-means over the centres that they tell.
 
     Where fewer centres than words differ somewhere, all books have as few: their networks are of one shape. They have none
@@ -45,17 +48,17 @@ def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict
     """
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    stream = server_stream(problem.seed, round.number, "common_words")
-    answers = [round.each(token_centres, m, round.silos.select(m.clients), words=words, **options) for m in models]
+    stream = server_stream(problem.seed, round.number, "common_codes")
+    answers = [round.each(report_centroids, m, round.silos.select(m.clients), words=words, **options) for m in models]
 
     def books(words: int) -> list[dict[str, Tensor]]:
         made: list[dict[str, Tensor]] = []
         for model, messages in zip(models, answers, strict=True):
             made.append({})
-            for one in model.network.singles:
+            for one in model.network.single_networks:
                 mine = [message for message in messages if message.prefix == one.prefix]
                 seed = int(one.stream(stream)) & 0x7FFFFFFF
-                made[-1][one.prefix + SHARED] = round.once(common_words, mine, words, seed)
+                made[-1][one.prefix + SHARED] = round.once(common_codes, mine, words, seed)
         return made
 
     by_model = books(words)
@@ -63,12 +66,12 @@ def common_books(round: Round, models: Sequence[Model], words: int) -> list[dict
     return by_model if len(lengths) == 1 else books(min(lengths))
 
 
-def with_words(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:
+def with_codes(method: str, network: Network, segments: int | Literal["auto"], **options: Any) -> Network:
     """The network, or every member of an ensemble, with words in place of features; UserError naming the method's option."""
 
-    def quantised(inner: Network) -> Quantised:
-        channels = offering(inner, inner.parted, "features that words could stand for").encoded[0]
-        return Quantised(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
+    def quantised(inner: Network) -> QuantizedNetwork:
+        channels = offering(inner, inner.encoder_head, "features that words could stand for").encoded[0]
+        return QuantizedNetwork(inner, segments=most_segments(channels) if segments == "auto" else segments, **options)
 
     try:
         made: Network = each_made(network, quantised)
@@ -77,7 +80,7 @@ def with_words(method: str, network: Network, segments: int | Literal["auto"], *
     return made
 
 
-def with_classes(method: str, problem: Problem) -> Problem:
+def with_classes(method: str, problem: TrainingSetup) -> TrainingSetup:
     """The problem; UserError for a regression, of whose predictions there is no entropy."""
     if problem.training.objective.task == "regression":
         raise UserError(
@@ -87,14 +90,14 @@ def with_classes(method: str, problem: Problem) -> Problem:
     return problem
 
 
-def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
+def doubts(round: RoundContext, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
     """What uncertainty_check finds of the clients that take part, by name and client.
 
     UserError if one has no rows to be unsure of.
     """
     problem = round.problem
     options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    messages: Sequence[Doubts] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
+    messages: Sequence[UncertaintyScores] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
     for client, rows in ((c, n) for m in messages for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
         if not rows:
             other = "" if split == "test" else ", or set method.uefl.check_on to train"
@@ -106,7 +109,9 @@ def doubts(round: Round, model: Model, split: str, passes: int) -> dict[str, dic
     return {n: {c: float(v) for m in messages for c, v in zip(m.clients, m.numbers[n], strict=True)} for n in names}
 
 
-def said(numbers: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int) -> tuple[str, ...]:
+def codebook_message(
+    numbers: Mapping[str, Mapping[str, float]], limit: float, what: str, words: int
+) -> tuple[str, ...]:
     """Why a stage ended as it did; and that a book of so many words has collapsed, if clients use next to none of it."""
     entropy = list(numbers["entropy"].values())
     range_ = f"entropies {min(entropy):.3f} to {max(entropy):.3f} nats, limit {limit:.3f}"

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from flows.methods.context import Round
+from flows.methods.context import RoundContext
 from models.model import Model
 from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, normal
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from models.statistics.feature_vector import Statistic, StatisticError, length
 from models.statistics.spectrum import Loadings
 from models.statistics.statistic import STEADY
@@ -26,7 +26,7 @@ FewRows = Literal["zeros", "refuse"]
 
 
 @dataclass(frozen=True)
-class Known:
+class StatisticsMatrix:
     """What the server knows of the statistics that clients keep: a reference and a norm, and of whom they tell little.
 
     `undetermined`: whose rows were too few; `unsteady`: whose statistics are others in each half of the rows. A client
@@ -39,19 +39,19 @@ class Known:
     unsteady: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, state: State) -> "Known":
+    def of(cls, state: ServerState) -> "StatisticsMatrix":
         """What a state holds of it."""
         numbers = state.numbers["statistics"]
         few, unsteady = tuple(numbers["undetermined"]), tuple(numbers["unsteady"])
         return cls(state.private[STATISTICS], numbers["norms"], few, unsteady)
 
-    def within(self, state: State) -> State:
+    def within(self, state: ServerState) -> ServerState:
         """The state with it."""
         few, unsteady = sorted(self.undetermined), sorted(self.unsteady)
         numbers = {"norms": dict(sorted(self.norms.items())), "undetermined": few, "unsteady": unsteady}
         return state.with_numbers(statistics=numbers).with_private(STATISTICS, self.refs)
 
-    def joined(self, more: Iterable[StatsKept]) -> "Known":
+    def joined(self, more: Iterable[StatsKept]) -> "StatisticsMatrix":
         """With what these clients say now."""
         refs, norms = dict(self.refs), dict(self.norms)
         undetermined, unsteady = set(self.undetermined), set(self.unsteady)
@@ -60,12 +60,12 @@ class Known:
             norms |= {c: norm for c, norm in zip(kept.clients, kept.norm.tolist(), strict=True) if math.isfinite(norm)}
             undetermined |= _those(kept.clients, ~kept.ok)
             unsteady |= _those(kept.clients, kept.agreement < STEADY)
-        return Known(refs, norms, tuple(sorted(undetermined)), tuple(sorted(unsteady)))
+        return StatisticsMatrix(refs, norms, tuple(sorted(undetermined)), tuple(sorted(unsteady)))
 
-    def shared(self, clients: Iterable[str]) -> "Known":
+    def shared(self, clients: Iterable[str]) -> "StatisticsMatrix":
         """What one client said, taken for all of these."""
         (ref,) = set(self.refs.values())
-        return Known(dict.fromkeys(clients, ref), self.norms, self.undetermined, self.unsteady)
+        return StatisticsMatrix(dict.fromkeys(clients, ref), self.norms, self.undetermined, self.unsteady)
 
     @property
     def mostly_noise(self) -> bool:
@@ -74,7 +74,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class Conditioning:
     """What stands in the place of statistics, for all clients of a problem.
 
     `local` is the method; the others are its controls: numbers that say nothing of the rows (`zeros`; `random`, as long as
@@ -113,7 +113,9 @@ class Conditions:
         """Plain JSON, for whoever gives statistics to a model: the kinds with their options, and the length."""
         return {"kinds": self.specs, "length": self.count(silos)}
 
-    def ask(self, round: Round, model: Model, clients: Sequence[str], known: Known) -> Known:
+    def ask(
+        self, round: RoundContext, model: Model, clients: Sequence[str], known: StatisticsMatrix
+    ) -> StatisticsMatrix:
         """`known`, and what those are asked to keep now whose statistics these clients read: a task on training rows."""
         silos = round.problem.silos
         if not self.private:
@@ -128,7 +130,7 @@ class Conditions:
             return known.shared([*(c for c in known.refs if c in silos.clients), *missing])
         return known.joined(self._ask(round, model, asked.select(missing)))
 
-    def doubt(self, before: Known, known: Known) -> tuple[str, ...]:
+    def doubt(self, before: StatisticsMatrix, known: StatisticsMatrix) -> tuple[str, ...]:
         """One sentence when so many clients' loadings are unsteady that they may tell little; once, and not of controls."""
         if self.source != "local" or not known.mostly_noise or before.mostly_noise:
             return ()
@@ -140,7 +142,9 @@ class Conditions:
             f"{instead} in method.conditional.statistics.",
         )
 
-    def context(self, silos: Silos, clients: Sequence[str], known: Known, seed: int) -> Weights | Private:
+    def context(
+        self, silos: Silos, clients: Sequence[str], known: StatisticsMatrix, seed: int
+    ) -> Weights | ClientStateRefs:
         """What these clients' model has for context: references, or tensors (clients, count) where nothing is private.
 
         None for zeros: they stand in where there is no context.
@@ -149,10 +153,10 @@ class Conditions:
         if self.source == "zeros":
             return {}
         if self.source in ("local", "pooled"):
-            return Private(STATISTICS, {client: known.refs[client] for client in clients})
+            return ClientStateRefs(STATISTICS, {client: known.refs[client] for client in clients})
         if self.source == "permuted":
             other = _others(silos, clients, seed)
-            return Private(STATISTICS, {client: known.refs[other[client]] for client in clients})
+            return ClientStateRefs(STATISTICS, {client: known.refs[other[client]] for client in clients})
         if self.source == "random":
             drawn = [normal(stream, (count,)) for stream in client_streams(seed, clients, 0, "statistics")]
             norms = [known.norms.get(client, 1.0) for client in clients]
@@ -165,7 +169,7 @@ class Conditions:
             place = {c: law[silos.domain(c)] for c in clients if silos.domain(c) in law}
         return {STATISTICS: _one_hot([place.get(client) for client in clients], count)}
 
-    def _ask(self, round: Round, model: Model, silos: Silos) -> list[StatsKept]:
+    def _ask(self, round: RoundContext, model: Model, silos: Silos) -> list[StatsKept]:
         return round.each(client_stats, model, silos, statistics=self.statistics, few_rows=self.few_rows)
 
 

@@ -11,19 +11,19 @@ from functools import partial
 import numpy as np
 import torch
 
-from flows.experiment.client_optimizer_state import KeptOptimisers
-from flows.methods.common.clusters import members, of_group, together, train_groups
-from flows.methods.context import Problem, Round
+from flows.experiment.client_optimizer_state import ClientOptimizerStates
+from flows.methods.common.clusters import members, of_group, train_groups, train_together
+from flows.methods.context import RoundContext, TrainingSetup
 from models.clustering import Assign, Overlap
 from models.model import Model
 from models.prng import server_stream
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from silos.cohort import open_common
 from silos.dataset import some
 from silos.errors import UserError
 from tasks.clustering.overlap_clustering import Overlapping, candidates, halves, known
-from tasks.messages import LawFits, RightRows
-from tasks.regroup import fit_of_law, regroup, right_rows
+from tasks.messages import CorrectnessBits, PriorShiftAccuracy
+from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
 BITS = "bits"
 
@@ -33,7 +33,7 @@ def nobody_yet() -> dict[str, object]:
     return {"group": {}, "names": [], "threshold": None}
 
 
-def check_common_rows(method: str, problem: Problem) -> None:
+def check_common_rows(method: str, problem: TrainingSetup) -> None:
     """UserError where there are no rows on which every client can be right or wrong."""
     if problem.training.objective.task == "regression":
         raise UserError(
@@ -47,12 +47,12 @@ def check_common_rows(method: str, problem: Problem) -> None:
         )
 
 
-def rows_of(round: Round) -> int:
+def rows_of(round: RoundContext) -> int:
     """How many common validation rows there are."""
     return round.problem.silos.common("validation")
 
 
-def unasked(problem: Problem) -> tuple[str, ...]:
+def unasked(problem: TrainingSetup) -> tuple[str, ...]:
     """For a person: the classes of the data that no common row has, if there are such; these rows are nobody's."""
     _, labels = open_common(problem.silos, "validation")
     there = set(np.unique(labels).tolist())
@@ -63,36 +63,38 @@ def unasked(problem: Problem) -> tuple[str, ...]:
     return (f"none of the {len(labels)} common rows is of {which}, so clients are not compared on {it}",)
 
 
-def halving(round: Round, anew: bool) -> int:
+def halving(round: RoundContext, anew: bool) -> int:
     """The seed by which these rows are halved: anew in every round, or once for all rounds."""
     return int(server_stream(round.problem.seed, round.number if anew else 0, "halves")) & 0x7FFFFFFF
 
 
-def asked(model: Model, round: Round) -> list[RightRows]:
+def asked(model: Model, round: RoundContext) -> list[CorrectnessBits]:
     """The bits of the model's clients."""
     silos = round.problem.silos.select(model.clients)
-    return round.each(regroup, model, silos, training=round.problem.training, evidence=right_rows)
+    return round.each(regroup, model, silos, training=round.problem.training, evidence=report_correctness)
 
 
-def kept(state: State) -> list[RightRows]:
+def kept(state: ServerState) -> list[CorrectnessBits]:
     """What clients told when they were asked last."""
     if BITS not in state.tensors:
         return []
-    return [RightRows(tuple(state.numbers["names"]), state.tensors[BITS]["right"])]
+    return [CorrectnessBits(tuple(state.numbers["names"]), state.tensors[BITS]["right"])]
 
 
-def latest(state: State, answers: Sequence[RightRows]) -> list[RightRows]:
+def latest(state: ServerState, answers: Sequence[CorrectnessBits]) -> list[CorrectnessBits]:
     """Of everybody who told once the last: these answers, and what is kept of the others."""
     told = {client for answer in answers for client in answer.clients}
     others = []
     for answer in kept(state):
         places = [at for at, name in enumerate(answer.clients) if name not in told]
         names = tuple(answer.clients[at] for at in places)
-        others.append(RightRows(names, answer.bits[places]))
+        others.append(CorrectnessBits(names, answer.bits[places]))
     return [*answers, *others]
 
 
-def grouped_as(state: State, answers: Sequence[RightRows], groups: Sequence[Sequence[str]], threshold: float) -> State:
+def grouped_as(
+    state: ServerState, answers: Sequence[CorrectnessBits], groups: Sequence[Sequence[str]], threshold: float
+) -> ServerState:
     """The state with these groups, and the bits of all who told them."""
     names, bits = known(answers)
     group = {client: number for number, clients in enumerate(groups) for client in clients}
@@ -101,7 +103,7 @@ def grouped_as(state: State, answers: Sequence[RightRows], groups: Sequence[Sequ
     )
 
 
-def groups_of(state: State) -> list[list[str]]:
+def groups_of(state: ServerState) -> list[list[str]]:
     """The clients of each group, sorted."""
     group = state.numbers["group"]
     return members(sorted(group), group, max(group.values(), default=-1) + 1)
@@ -130,8 +132,8 @@ Names = tuple[str, ...]
 
 
 def best_threshold(
-    answers: Sequence[RightRows],
-    round: Round,
+    answers: Sequence[CorrectnessBits],
+    round: RoundContext,
     seed: int,
     kind: Overlap,
     assign: Assign,
@@ -161,11 +163,11 @@ def best_threshold(
 
 
 def _trained(
-    groups: Sequence[Names], round: Round, rounds: int, start: Callable[[Sequence[str]], Weights]
+    groups: Sequence[Names], round: RoundContext, rounds: int, start: Callable[[Sequence[str]], Weights]
 ) -> list[Weights]:
     """FedAvg in each of the groups, as the first rounds of phase 2 would be; with optimisers of its own."""
-    weights = together([start(names) for names in groups])
-    trial = replace(round, optimisers=KeptOptimisers(), validation=None)
+    weights = train_together([start(names) for names in groups])
+    trial = replace(round, optimisers=ClientOptimizerStates(), validation=None)
     for number in range(1, rounds + 1):
         weights, _ = train_groups(trial, weights, groups, since=round.number - number)
         trial.optimisers.next_round(round.clients)
@@ -173,14 +175,16 @@ def _trained(
 
 
 def _fits(
-    groups: Sequence[Names], weights: Sequence[Weights], round: Round, places: Sequence[int]
+    groups: Sequence[Names], weights: Sequence[Weights], round: RoundContext, places: Sequence[int]
 ) -> dict[Names, dict[str, float]]:
     """Group to how right its model is for each of its clients."""
-    evidence = partial(fit_of_law, places=places)
+    evidence = partial(prior_shift_fit, places=places)
     fits: dict[Names, dict[str, float]] = {}
     for names, of_names in zip(groups, weights, strict=True):
         model = Model(round.problem.network, of_names, clients=names)
         silos = round.problem.silos.select(names)
-        answers: list[LawFits] = round.each(regroup, model, silos, training=round.problem.training, evidence=evidence)
+        answers: list[PriorShiftAccuracy] = round.each(
+            regroup, model, silos, training=round.problem.training, evidence=evidence
+        )
         fits[names] = {c: v for a in answers for c, v in zip(a.clients, a.accuracy.tolist(), strict=True)}
     return fits

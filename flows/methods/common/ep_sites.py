@@ -5,19 +5,19 @@ from typing import Literal
 
 import torch
 
-from flows.methods.base import Report
-from flows.methods.context import Problem, Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext, TrainingSetup
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, gaussian_names, raw_of
 from models.model import Model
 from models.networks.registry import Network, kind_of
 from models.networks.wrappers.tilted_posterior import RAW
 from models.networks.wrappers.variational import Bias, is_gaussian, without
 from models.prng import server_stream
-from models.state import Private, State, Weights
+from models.state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
 from tasks.expectation_propagation.client_update import POSTERIOR
-from tasks.expectation_propagation.server_update import absorb, absorb_apart, divide_out, withdraw
-from tasks.messages import SiteSteps
+from tasks.expectation_propagation.server_update import absorb_apart, absorb_sites, divide_out, remove_sites
+from tasks.messages import SiteUpdates
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"
 """What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server
@@ -27,7 +27,7 @@ Share = Literal["rows", "equal", "whole"]
 """How a client's step counts: by its rows among all that are visited with it, by their number, or in full."""
 
 
-def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, columns: bool) -> State:
+def begin(problem: TrainingSetup, bias: Bias, prior_precision: float, held: bool, columns: bool) -> ServerState:
     """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing.
 
     UserError for a network of which no weight is Gaussian.
@@ -45,7 +45,7 @@ def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, colu
             known |= Natural(torch.zeros_like(precision), precision).named(name)
         else:
             known[name] = w
-    state = State(
+    state = ServerState(
         {KNOWN: known}, {"informed": False, "called": []}, {POSTERIOR: {}, **({COLUMNS: {}} if columns else {})}
     )
     if not held:
@@ -54,12 +54,14 @@ def begin(problem: Problem, bias: Bias, prior_precision: float, held: bool, colu
     return state.with_tensors(**{SITES: {n: t.new_zeros(clients, *t.shape) for n, t in _nothing(known).items()}})
 
 
-def known_to(network: Network, state: State, problem: Problem, clients: Sequence[str], column: Weights) -> Model:
+def known_to(
+    network: Network, state: ServerState, problem: TrainingSetup, clients: Sequence[str], column: Weights
+) -> Model:
     """What these clients get, or have: all that the server knows, their sites, and columns that begin like this one."""
     known = state.tensors[KNOWN]
-    own: Weights | Private = Private(COLUMNS, state.private[COLUMNS], column) if column else {}
+    own: Weights | ClientStateRefs = ClientStateRefs(COLUMNS, state.private[COLUMNS], column) if column else {}
     if SITES not in state.tensors:
-        site = Private(SITES, state.private[SITES], _nothing(known))
+        site = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
         return Model(network, known, own, site, tuple(clients))
     place, held = _places(problem), state.tensors[SITES]
     at = [
@@ -81,14 +83,14 @@ def fresh_law(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.
     return {**column, **{name + DEVIATION: torch.full_like(w, deviation) for name, w in gaussian.items()}}
 
 
-def start(state: State, problem: Problem, bias: Bias) -> Weights | None:
+def start(state: ServerState, problem: TrainingSetup, bias: Bias) -> Weights | None:
     """The means to learn from while the server has only the prior: FedAvg's draw, which everybody makes alike."""
     if state.numbers["informed"]:
         return None
     return {name: w for name, w in _drawn(problem, bias).items() if is_gaussian(name, bias)}
 
 
-def shares(problem: Problem, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
+def shares(problem: TrainingSetup, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
     """Client to what of its step counts."""
     rows = problem.silos.select(clients).rows("train")
     whole = {"rows": sum(rows.values()), "equal": len(clients), "whole": 1}[by]
@@ -96,8 +98,8 @@ def shares(problem: Problem, clients: Sequence[str], by: Share, damping: float) 
 
 
 def absorbed(
-    state: State, round: Round, messages: Sequence[SiteSteps], least: float | None, kept: float
-) -> tuple[State, float]:
+    state: ServerState, round: RoundContext, messages: Sequence[SiteUpdates], least: float | None, kept: float
+) -> tuple[ServerState, float]:
     """The state after what visited clients sent, and the share of it that the server could take.
 
     `least` and `kept` as of `absorb_apart`: where clients keep their sites neither does anything, and the share is 1.
@@ -108,7 +110,7 @@ def absorbed(
         after = round.once(absorb_apart, messages, known, held, _places(round.problem), least, kept)
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
-        state = state.with_tensors(**{KNOWN: round.once(absorb, messages, known)})
+        state = state.with_tensors(**{KNOWN: round.once(absorb_sites, messages, known)})
     for message in messages:
         for section, refs in message.private.items():
             state = state.with_private(section, refs)
@@ -116,7 +118,7 @@ def absorbed(
     return state.with_numbers(informed=informed), taken
 
 
-def departed(state: State, round: Round, least: float | None) -> tuple[State, float]:
+def departed(state: ServerState, round: RoundContext, least: float | None) -> tuple[ServerState, float]:
     """The state without the sites of the round's clients, who leave, and the share of them that could be divided out.
 
     Clients that keep their sites send them; those that the server holds it takes out by itself, if guarded as in
@@ -129,10 +131,10 @@ def departed(state: State, round: Round, least: float | None) -> tuple[State, fl
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
         gone = [client for client in round.clients if client in state.private[SITES]]
-        sites = Private(SITES, state.private[SITES], _nothing(known))
+        sites = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
         model = Model(round.problem.network, {}, {}, sites, tuple(gone))
-        messages = round.each(withdraw, model, round.problem.silos.select(gone))
-        state = state.with_tensors(**{KNOWN: round.once(absorb, messages, known)}).without_private(SITES, gone)
+        messages = round.each(remove_sites, model, round.problem.silos.select(gone))
+        state = state.with_tensors(**{KNOWN: round.once(absorb_sites, messages, known)}).without_private(SITES, gone)
         informed, taken = bool(state.private[SITES]), 1.0
     return state.with_numbers(informed=state.numbers["informed"] and informed), taken
 
@@ -146,9 +148,9 @@ def law(known: Weights) -> dict[str, torch.Tensor]:
     return dict(sorted(weights.items()))
 
 
-def report(state: State, told: Sequence[SiteSteps], taken: Sequence[float]) -> Report:
+def report(state: ServerState, told: Sequence[SiteUpdates], taken: Sequence[float]) -> RoundReport:
     """Besides losses: how far posteriors are from their cavities, and how sure the server is of its weights."""
-    known, usual = state.tensors[KNOWN], Report.of(told)
+    known, usual = state.tensors[KNOWN], RoundReport.of(told)
     laws = [Natural.of(known, name) for name in gaussian_names(known, PULL)]
     precision = torch.cat([one.precision.flatten() for one in laws])
     signal = torch.cat([(one.mean.abs() > one.deviation).flatten() for one in laws])
@@ -161,7 +163,7 @@ def report(state: State, told: Sequence[SiteSteps], taken: Sequence[float]) -> R
     }
     if min(taken, default=1.0) < 1:
         numbers |= {"visits/taken": sum(taken) / len(taken), "visits/rejected": float(sum(t == 0 for t in taken))}
-    return Report({**usual.numbers, **numbers}, {**usual.rows, "divergence": nats})
+    return RoundReport({**usual.numbers, **numbers}, {**usual.rows, "divergence": nats})
 
 
 def _nothing(known: Weights) -> dict[str, torch.Tensor]:
@@ -169,9 +171,9 @@ def _nothing(known: Weights) -> dict[str, torch.Tensor]:
     return {name: torch.zeros_like(t) for name, t in known.items() if name.endswith((PULL, PRECISION))}
 
 
-def _drawn(problem: Problem, bias: Bias) -> Weights:
+def _drawn(problem: TrainingSetup, bias: Bias) -> Weights:
     return without(problem.network.init(server_stream(problem.seed, 0, "init")), bias)
 
 
-def _places(problem: Problem) -> dict[str, int]:
+def _places(problem: TrainingSetup) -> dict[str, int]:
     return {client: number for number, client in enumerate(problem.silos.federated().clients)}

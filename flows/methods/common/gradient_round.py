@@ -2,16 +2,16 @@
 
 import torch
 
-from flows.methods.base import Report
-from flows.methods.context import Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext
 from models.model import Model
 from models.networks.registry import learned
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from tasks.aggregate import aggregate
 from tasks.gradients import full_gradient
 
 
-def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Report]:
+def gradient_round(state: ServerState, round: RoundContext, model: Model) -> tuple[ServerState, RoundReport]:
     """The mean gradient by rows goes into `training.optimiser`, whose state the server keeps in the section `server`.
 
     What no gradient moves, such as running statistics, is averaged as in FedAvg.
@@ -29,4 +29,4 @@ def gradient_round(state: State, round: Round, model: Model) -> tuple[State, Rep
     sections: dict[str, Weights] = {"weights": {**mean, **{name: w[0] for name, w in after.items()}}}
     if server:
         sections["server"] = server
-    return state.with_tensors(**sections), Report.of(sent)
+    return state.with_tensors(**sections), RoundReport.of(sent)

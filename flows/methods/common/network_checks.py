@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from flows.methods.context import Problem
+from flows.methods.context import TrainingSetup
 from models.networks.mlp import MLP
 from models.networks.registry import Network, kind_of, size
 from models.networks.vision.cnn import CNN
@@ -13,12 +13,12 @@ from silos.errors import UserError
 from silos.io.free_memory import must_fit
 
 
-def ending_in_a_layer(problem: Problem) -> Any:
+def ending_in_a_layer(problem: TrainingSetup) -> Any:
     """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
-    return offering(problem.network, problem.network.ended, "last dense layer to build on")
+    return offering(problem.network, problem.network.linear_head, "last dense layer to build on")
 
 
-def not_normalising(problem: Problem) -> None:
+def not_normalising(problem: TrainingSetup) -> None:
     """UserError for a network whose weights cannot all be Gaussian: batch normalisation has statistics among them."""
     if problem.network.normalising or problem.network.buffers:
         raise UserError(
@@ -27,7 +27,7 @@ def not_normalising(problem: Problem) -> None:
         )
 
 
-def dense_only(problem: Problem, key: str) -> None:
+def dense_only(problem: TrainingSetup, key: str) -> None:
     """UserError where an option asks for a network of dense layers and there is another."""
     if not isinstance(problem.network, MLP):
         raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(problem.network)}.")
@@ -43,9 +43,9 @@ def fitting(network: Network, key: str, copies: int = 1) -> Network:
 
 def offering(network: Network, part: object | None, what: str) -> Any:
     """The network; UserError if it does not offer this part, which is None then, as a deep ensemble offers none."""
-    if part is None and len(network.singles) > 1:
+    if part is None and len(network.single_networks) > 1:
         raise UserError(
-            f"params.yaml: model.members is {len(network.singles)}, and this method builds on a single network; set "
+            f"params.yaml: model.members is {len(network.single_networks)}, and this method builds on a single network; set "
             "model.members to 1, and takes_members = False in the method's page, which then says so by itself."
         )
     if part is None and isinstance(network, CNN):

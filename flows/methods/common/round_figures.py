@@ -3,20 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-from flows.experiment.figure_context import Scene
+from flows.experiment.figure_context import FigureContext
 from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebook.projection import plane, projection
 from tasks.tracking.plots.run_figures import draw_codebook, draw_groups, draw_stages
 
 
-def stages(scene: Scene) -> Path:
+def stages(scene: FigureContext) -> Path:
     """The quantity and the clients' doubts over rounds, with the end of each stage."""
     path = scene.folder / "stages.png"
     draw_stages(path, scene.records, scene.quantity)
     return path
 
 
-def group_history(scene: Scene) -> Path | None:
+def group_history(scene: FigureContext) -> Path | None:
     """Which group each client was in after every round; None where there were no groups yet."""
     history = {
         record["round"]: {client: int(row["group"]) for client, row in record["clients"].items() if "group" in row}
@@ -29,9 +29,9 @@ def group_history(scene: Scene) -> Path | None:
     return path
 
 
-def codewords(scene: Scene) -> Path | None:
+def codewords(scene: FigureContext) -> Path | None:
     """Features of each client and its own words in the plane of the shared words; only where params let them be seen."""
-    one = scene.model.network.singles[0]
+    one = scene.model.network.single_networks[0]
     shared = scene.model.shared.get(one.prefix + SHARED)
     if shared is None or len(shared) < 2 or not scene.personal:
         return None

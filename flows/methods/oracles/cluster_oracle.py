@@ -3,12 +3,12 @@
 the groups are the domains that the partition wrote down; every group g:  w_g <- a round of FedAvg among its clients
 """
 
-from flows.methods.base import Method, Report
-from flows.methods.common.clusters import members, model_of_groups, together, train_groups
-from flows.methods.context import Problem, Round
+from flows.methods.base import Method, RoundReport
+from flows.methods.common.clusters import members, model_of_groups, train_groups, train_together
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from silos.cohort import Silos
 
 
@@ -17,20 +17,20 @@ class ClusterOracle(Method):
 
     tested_model = "personal"
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's start for every group."""
         start = problem.network.init(server_stream(problem.seed, 0, "init"))
         groups = problem.silos.laws()
-        return State({"weights": together([start] * len(groups))}, {"groups": groups})
+        return ServerState({"weights": train_together([start] * len(groups))}, {"groups": groups})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg, group by group."""
         names = state.numbers["groups"]
         groups = members(round.clients, _group_of(round.problem.silos, names), len(names))
         weights, updates = train_groups(round, state.tensors["weights"], groups)
-        return state.with_tensors(weights=weights), Report.of(updates)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """Each client has its group's weights."""
         return model_of_groups(problem, state.tensors["weights"], _group_of(problem.silos, state.numbers["groups"]))
 

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from flows.methods.base import Method, Report
+from flows.methods.base import Method, RoundReport
 from flows.methods.common.clusters import members
-from flows.methods.common.codewords import common_books, with_words
+from flows.methods.common.codewords import common_codebooks, with_codes
 from flows.methods.common.network_checks import apart, fitting
-from flows.methods.context import Problem, Round
+from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.networks.registry import Network
 from models.networks.wrappers.codebook_network import SHARED
 from models.prng import server_stream
-from models.state import State
+from models.state import ServerState
 from silos import limits
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
@@ -40,26 +40,26 @@ class VQOracle(Method):
     segments: Annotated[int, Field(ge=1, le=limits.CHANNELS)] | Literal["auto"] = Field(
         "auto", description="slices of the channels that take a word each"
     )
-    commitment: float = Field(0.25, ge=0, le=limits.REAL, description="weight that draws features to their words")
+    commitment: float = Field(0.25, ge=0, le=limits.MAX_REAL, description="weight that draws features to their words")
     code_weight: float = Field(
-        1.0, ge=0, le=limits.REAL, description="weight of the codebook's loss beside the objective"
+        1.0, ge=0, le=limits.MAX_REAL, description="weight of the codebook's loss beside the objective"
     )
     warm_up: int = Field(10, ge=0, le=limits.TIMES, description="rounds without words; with start centres")
     start: Literal["normal", "centres"] = Field(
         "centres", description="the first words: random, or centres that clients tell"
     )
-    start_scale: float = Field(1.0, gt=0, le=limits.REAL, description="spread of the words with start normal")
+    start_scale: float = Field(1.0, gt=0, le=limits.MAX_REAL, description="spread of the words with start normal")
 
-    def init(self, problem: Problem) -> State:
+    def init(self, problem: TrainingSetup) -> ServerState:
         """FedAvg's start, and the same words for every domain, or none yet."""
         domains = problem.silos.laws()
         network = self._network(problem, 0 if self.start == "centres" else self.words)
         fitting(self._network(problem, self.words), "method.vq_oracle.words", len(domains))
         sections, book = apart(network.init(server_stream(problem.seed, 0, "init")), (SHARED,))
         books = {name: torch.stack([words] * len(domains)) for name, words in book.items()}
-        return State({**sections, "books": books}, {"domains": domains})
+        return ServerState({**sections, "books": books}, {"domains": domains})
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere; average weights over all clients, and words over those of a domain."""
         state = self._with_words(state, round)
         books, updates = list(state.tensors["books"][SHARED]), []
@@ -71,12 +71,12 @@ class VQOracle(Method):
                 updates += mine
         averaged = round.once(aggregate, updates, {**state.tensors["weights"], SHARED: books[0]})
         sections, _ = apart(averaged, (SHARED,))
-        report = Report.of(updates)
+        report = RoundReport.of(updates)
         if round.number > self.warm_up and not books[0].numel():
             report = replace(report, said=(_WAITS,))
         return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
 
-    def model(self, state: State, problem: Problem) -> Model:
+    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
         """One network, each client with its domain's words."""
         books, clients = state.tensors["books"][SHARED], problem.silos.clients
         words = books[[_domain_of(problem.silos, state)[client] for client in clients]]
@@ -88,29 +88,29 @@ class VQOracle(Method):
         known = silos.laws()
         return silos.select([client for client in silos.clients if silos.domain(client) in known])
 
-    def _with_words(self, state: State, round: Round) -> State:
+    def _with_words(self, state: ServerState, round: RoundContext) -> ServerState:
         """After the warm-up, once every domain has somebody there: k-means over the centres that its clients tell."""
         groups = _by_domain(state, round)
         if state.tensors["books"][SHARED].shape[1] or round.number <= self.warm_up or not all(groups):
             return state
         models = [self._of(state, round.problem, domain, clients) for domain, clients in enumerate(groups)]
-        books = [tensors[SHARED] for tensors in common_books(round, models, self.words)]
+        books = [tensors[SHARED] for tensors in common_codebooks(round, models, self.words)]
         return state.with_tensors(books={SHARED: torch.stack(books)})
 
-    def _of(self, state: State, problem: Problem, domain: int, clients: Sequence[str]) -> Model:
+    def _of(self, state: ServerState, problem: TrainingSetup, domain: int, clients: Sequence[str]) -> Model:
         book = state.tensors["books"][SHARED][domain]
         shared = {**state.tensors["weights"], SHARED: book}
         return Model(self._network(problem, len(book)), shared, clients=tuple(clients))
 
-    def _network(self, problem: Problem, words: int) -> Network:
+    def _network(self, problem: TrainingSetup, words: int) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
-        return with_words("vq_oracle", problem.network, words=words, **options)
+        return with_codes("vq_oracle", problem.network, words=words, **options)
 
 
-def _by_domain(state: State, round: Round) -> list[list[str]]:
+def _by_domain(state: ServerState, round: RoundContext) -> list[list[str]]:
     """The clients of each domain that take part."""
     return members(round.clients, _domain_of(round.problem.silos, state), len(state.numbers["domains"]))
 
 
-def _domain_of(silos: Silos, state: State) -> dict[str, int]:
+def _domain_of(silos: Silos, state: ServerState) -> dict[str, int]:
     return {client: state.numbers["domains"].index(silos.domain(client)) for client in silos.clients}

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flows.config.clients_params import OwnSampler
-from flows.methods.context import Problem, Round, tickets
-from flows.methods.round_report import Report
-from flows.methods.samplers.sampling_keys import least, luck
+from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
+from flows.methods.round_report import RoundReport
+from flows.methods.samplers.sampling_keys import min_rows, sampling_keys
 from silos.registry import run_entry
 
 Memory = Mapping[str, Any]
@@ -18,7 +18,7 @@ Memory = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Called:
+class SampledClients:
     """The clients of a round that answer, those that were called but dropped out, and those that leave for good before it.
 
     All in listing order.
@@ -33,28 +33,28 @@ class Sampler(ABC):
     """Who is called: by the seed, the round and what it keeps in memory, and by nothing else."""
 
     asks_validation: ClassVar[bool] = False
-    """Whether clients that train tell their losses on validation rows, which are then in `Round.validation`."""
+    """Whether clients that train tell their losses on validation rows, which are then in `RoundContext.validation`."""
 
     @abstractmethod
-    def call(self, problem: Problem, number: int, memory: Memory) -> Called:
+    def call(self, problem: TrainingSetup, number: int, memory: Memory) -> SampledClients:
         """The clients of this round."""
 
-    def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
+    def remember(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
         """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise.
 
         It is not asked after a round in which nobody answered.
         """
         return memory
 
-    def warnings(self, problem: Problem) -> Sequence[str]:
+    def warnings(self, problem: TrainingSetup) -> Sequence[str]:
         """Sentences for a person, before the first round."""
         return ()
 
 
-def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> Called:
+def sample_clients(sampler: Sampler, problem: TrainingSetup, number: int, memory: Memory) -> SampledClients:
     """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
     answer = sampler.call(problem, number, memory)
-    if not isinstance(answer, Called):
+    if not isinstance(answer, SampledClients):
         raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
     given = (answer.clients, answer.dropped, answer.leaving)
     clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
@@ -65,11 +65,11 @@ def called(sampler: Sampler, problem: Problem, number: int, memory: Memory) -> C
         if client in seen:
             raise ValueError(f"a sampler calls {client!r} twice in a round")
         seen.add(client)
-    return Called(clients, dropped, leaving)
+    return SampledClients(clients, dropped, leaving)
 
 
 @dataclass(frozen=True)
-class Drawing(Sampler):
+class FractionSampler(Sampler):
     """K = max(1, fraction * clients) are drawn without replacement, of those that are there.
 
     Each drops out with chance `dropout`, from a stream of its own, so that the same seed loses the same clients in every
@@ -84,11 +84,11 @@ class Drawing(Sampler):
 
     @abstractmethod
     def draw(
-        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """So many of these clients, which are more."""
 
-    def call(self, problem: Problem, number: int, memory: Memory) -> Called:
+    def call(self, problem: TrainingSetup, number: int, memory: Memory) -> SampledClients:
         """See Sampler."""
         missing, there = self._missing(number), problem.silos.clients
         if missing:
@@ -98,10 +98,10 @@ class Drawing(Sampler):
         if wanted < len(there):
             chosen = {*self.draw(problem, there, wanted, number, memory)} - missing
             drawn = sorted((c for c in chosen if c in problem.silos), key=problem.silos.index)
-        ticket = tickets(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
+        ticket = uniform_by_client(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
         stay, lost = ([c for c in drawn if (ticket[c] >= self.dropout) == kept] for kept in (True, False))
         leaving = sorted((c for c, when in self.leave.items() if when == number), key=problem.silos.index)
-        return Called(tuple(stay), tuple(lost), tuple(leaving))
+        return SampledClients(tuple(stay), tuple(lost), tuple(leaving))
 
     def _missing(self, number: int) -> set[str]:
         """Who has not come yet, or has left."""
@@ -110,13 +110,13 @@ class Drawing(Sampler):
 
 
 @dataclass(frozen=True)
-class OwnDrawing(Drawing):
+class OwnDrawing(FractionSampler):
     """The clients that a plugin's function draws."""
 
     own: OwnSampler | None = None
 
     def draw(
-        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
         assert self.own is not None
@@ -125,17 +125,17 @@ class OwnDrawing(Drawing):
         return drawn
 
 
-class Uniform(Drawing):
+class Uniform(FractionSampler):
     """Every client is drawn with the same chance (McMahan et al. 2017); it remembers nothing."""
 
     def draw(
-        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        return least(luck(problem, clients, number, "draw"), clients, wanted)
+        return min_rows(sampling_keys(problem, clients, number, "draw"), clients, wanted)
 
 
-class BySize(Drawing):
+class BySize(FractionSampler):
     """One after another, each with chance in proportion to training rows among those not yet drawn.
 
     A client of n rows and ticket u waits -log(1 - u) / n, and who waits least is drawn (Efraimidis and Spirakis 2006). So
@@ -144,9 +144,9 @@ class BySize(Drawing):
     """
 
     def draw(
-        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
         rows = problem.silos.select(clients).rows_array("train")
-        waits = -np.log1p(-luck(problem, clients, number, "draw")) / rows
-        return least(waits, clients, wanted)
+        waits = -np.log1p(-sampling_keys(problem, clients, number, "draw")) / rows
+        return min_rows(waits, clients, wanted)

@@ -5,16 +5,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flows.methods.context import Problem, Round, tickets
-from flows.methods.round_report import Report
-from flows.methods.samplers.client_sampler import Drawing, Memory
-from flows.methods.samplers.sampling_keys import least, least_of, luck, validation_rows
+from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
+from flows.methods.round_report import RoundReport
+from flows.methods.samplers.client_sampler import FractionSampler, Memory
+from flows.methods.samplers.sampling_keys import min_rows, min_rows_of, sampling_keys, validation_rows
 from silos.errors import UserError
 from tasks.messages import LEAST_ROWS
 
 
 @dataclass(frozen=True)
-class Improving(Drawing):
+class LossBasedSampler(FractionSampler):
     """Of a round's K clients up to floor(focus * K) are drawn uniformly from those that improved in the round before.
 
     The rest is drawn uniformly from all others: S_{t+1} = B_t + R_t, B_t from C_t = {i in S_t: L_i(t) < L_i(before)}.
@@ -31,18 +31,18 @@ class Improving(Drawing):
     improvement: Literal["last_seen", "within_round"] = "last_seen"
 
     def draw(
-        self, problem: Problem, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
         there = problem.silos.select(clients)  # who improved may have left
         improved = [c for c in memory["improved"] if c in there] if memory.get("round") == number - 1 else []
         most = math.floor(self.focus * wanted + 1e-9)  # 0.58 * 50 rounds to below 29
-        again = least_of(tickets(problem, improved, number, "focus"), most)
-        rest = luck(problem, clients, number, "draw")
+        again = min_rows_of(uniform_by_client(problem, improved, number, "focus"), most)
+        rest = sampling_keys(problem, clients, number, "draw")
         rest[[there.index(client) for client in again]] = math.inf
-        return [*again, *least(rest, clients, wanted - len(again))]
+        return [*again, *min_rows(rest, clients, wanted - len(again))]
 
-    def remember(self, memory: Memory, round: Round, report: Report) -> Memory:
+    def remember(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
         """Who improved in this round, and what each client told last that may be called again: one number, and no history.
 
         UserError if nobody ever told anything.
@@ -62,7 +62,7 @@ class Improving(Drawing):
             last = {c: loss for c, loss in last.items() if c not in gone} if gone else last
         return {"round": round.number, "improved": improved, "last": last}
 
-    def warnings(self, problem: Problem) -> Sequence[str]:
+    def warnings(self, problem: TrainingSetup) -> Sequence[str]:
         """Who never improves, since it has too few rows to tell."""
         few = [client for client, rows in validation_rows(problem.silos).items() if rows < LEAST_ROWS]
         if not few:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from flows.methods.context import Problem, tickets
+from flows.methods.context import TrainingSetup, uniform_by_client
 from models.prng import client_streams, server_stream, uniform
 from silos.cohort import Silos
 from silos.storage.client_table import ROLES
@@ -23,10 +23,10 @@ that: other numbers, and as random.
 _BLOCK = 1 << 15  # streams whose numbers stay in a core's cache
 
 
-def luck(problem: Problem, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
+def sampling_keys(problem: TrainingSetup, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
     """(clients,) float64: it follows from the seed, the round, the purpose, the client's name and whether all are many."""
     if len(problem.silos.clients) <= NAMED:  # and not those that are there: who comes or leaves changes nobody's luck
-        return np.array(list(tickets(problem, clients, number, purpose).values()))
+        return np.array(list(uniform_by_client(problem, clients, number, purpose).values()))
     streams = problem.own_streams
     if clients is not problem.silos.clients:
         streams = streams[[problem.silos.index(client) for client in clients]]
@@ -35,7 +35,7 @@ def luck(problem: Problem, clients: Sequence[str], number: int, purpose: str) ->
     return torch.cat(blocks).numpy().astype(np.float64)
 
 
-def least(numbers: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
+def min_rows(numbers: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
     """So many clients with the least numbers, of equals the first by name."""
     if count <= 0:
         return []
@@ -47,18 +47,18 @@ def least(numbers: np.ndarray, clients: Sequence[str], count: int) -> list[str]:
     return [*sure, *equal[: count - len(sure)]]
 
 
-def least_of(numbers: Mapping[str, float], count: int) -> list[str]:
+def min_rows_of(numbers: Mapping[str, float], count: int) -> list[str]:
     """As `least`, of numbers by client."""
-    return least(np.array([*numbers.values()]), [*numbers], count)
+    return min_rows(np.array([*numbers.values()]), [*numbers], count)
 
 
-def scored(silos: Silos, wanted: int, seed: int) -> Silos:
+def evaluation_clients(silos: Silos, wanted: int, seed: int) -> Silos:
     """At most so many clients of each role, in listing order, which follow from the seed and their names."""
     tickets = client_streams(seed, silos.clients, 0, "scored").numpy()
     drawn: list[str] = []
     for role in ROLES:
         mine = np.flatnonzero(silos.of_role(role))
-        drawn += least(tickets[mine], [silos.clients[at] for at in mine.tolist()], wanted)
+        drawn += min_rows(tickets[mine], [silos.clients[at] for at in mine.tolist()], wanted)
     return silos.select(sorted(drawn, key=silos.index))
 
 

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ...prng import fold
+from ...prng import fold_in
 from ...state import Weights
 from ..mlp import Ending, dense, dense_weights, within
 from ..network import Network, register
-from ..protocols import Ended, Parted, PartedStack
+from ..protocols import EncoderHead, EncoderHeadStack, LinearHead
 from ..wrappers.per_row_context import join, of_rows
-from .grouped_layers import Folded, Layers, Plain, fold_images
+from .grouped_layers import GroupedLayers, Layers, PlainLayers, fold_images
 
 
 @register("cnn")
 @dataclass(frozen=True)
-class CNN(Ending, PartedStack, Network):
+class CNN(Ending, EncoderHeadStack, Network):
     """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
 
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
@@ -59,17 +59,17 @@ class CNN(Ending, PartedStack, Network):
         return self.dropout > 0 or self.channel_dropout > 0
 
     @property
-    def parted(self) -> Parted | None:
+    def encoder_head(self) -> EncoderHead | None:
         """Its parts, unless the first is random."""
         return None if self.channel_dropout else self
 
     @property
-    def ended(self) -> Ended | None:
+    def linear_head(self) -> LinearHead | None:
         """Its parts, unless the first is random."""
         return None if self.channel_dropout else self
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         return max(
             math.prod(self.shape), *(c * math.prod(s) for c, s in zip(self.channels, self._convolved(), strict=True))
@@ -81,9 +81,9 @@ class CNN(Ending, PartedStack, Network):
         for layer, (inside, outside) in enumerate(pairwise((self._image_channels + self.planes, *self.channels))):
             area = (outside, inside, self.kernel, self.kernel)
             shapes = {f"conv{layer}.weight": area, f"conv{layer}.bias": (outside,)}
-            weights |= within(fold(stream, layer), 1 / math.sqrt(inside * self.kernel**2), shapes)
+            weights |= within(fold_in(stream, layer), 1 / math.sqrt(inside * self.kernel**2), shapes)
         for layer, sizes in enumerate(pairwise((self.features + self._joined, *self.hidden, self.outputs))):
-            weights |= dense_weights(fold(stream, len(self.channels) + layer), layer, *sizes)
+            weights |= dense_weights(fold_in(stream, len(self.channels) + layer), layer, *sizes)
         return weights
 
     @property
@@ -128,11 +128,11 @@ class CNN(Ending, PartedStack, Network):
 
     def _features(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         image = self._image(x, context).movedim(-1, 1)
-        return self._convolve(Plain(weights), image, stream).flatten(2)
+        return self._convolve(PlainLayers(weights), image, stream).flatten(2)
 
     def _features_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         clients, rows = x.shape[:2]
-        features = self._convolve(Folded(weights), fold_images(self._image(x, context)), streams)
+        features = self._convolve(GroupedLayers(weights), fold_images(self._image(x, context)), streams)
         return features.reshape(rows, clients, self.channels[-1], -1).transpose(0, 1)
 
     def _convolve(self, layers: Layers, x: Tensor, stream: Tensor | None) -> Tensor:

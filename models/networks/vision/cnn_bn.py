@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ...prng import fold
+from ...prng import fold_in
 from ...state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..mlp import dense, dense_weights, drop, within
 from ..network import Network, register
-from ..protocols import Stacked
-from .grouped_layers import BUFFERS, Folded, Layers, Plain, fold_images, norm_weights
+from ..protocols import BatchedNetwork
+from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights
 
 
 @register("cnn_bn")
 @dataclass(frozen=True)
-class NormalisedCNN(Stacked, Network):
+class BatchNormCNN(BatchedNetwork, Network):
     """3 x 3 convolutions that keep the image's size, then dense layers; all but the last are normalised, then rectified.
 
     `pooled` says after which convolutions 2 x 2 max pooling follows. Dropout acts on what each dense layer reads. Rows are
@@ -48,7 +48,7 @@ class NormalisedCNN(Stacked, Network):
             raise ValueError(f"its poolings leave nothing of an image of {self.shape[0]} x {self.shape[1]}.")
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         sizes = (c * math.prod(side) for c, side in zip(self.channels, self._sides, strict=False))
         return max(math.prod(self.shape), *sizes, *self.hidden, self.outputs)
@@ -69,41 +69,41 @@ class NormalisedCNN(Stacked, Network):
         inside = self.shape[2] if len(self.shape) == 3 else 1
         for layer, (fan, outside) in enumerate(pairwise((inside, *self.channels))):
             shapes = {f"conv{layer}.weight": (outside, fan, 3, 3), f"conv{layer}.bias": (outside,)}
-            weights |= within(fold(stream, layer), 1 / math.sqrt(9 * fan), shapes)
+            weights |= within(fold_in(stream, layer), 1 / math.sqrt(9 * fan), shapes)
         features = self.channels[-1] * math.prod(self._sides[-1])
         for layer, sizes in enumerate(pairwise((features, *self.hidden, self.outputs))):
-            weights |= dense_weights(fold(stream, len(self.channels) + layer), layer, *sizes)
+            weights |= dense_weights(fold_in(stream, len(self.channels) + layer), layer, *sizes)
         for layer, width in enumerate((*self.channels, *self.hidden)):
             weights |= norm_weights(f"norm{layer}", width)
         return weights
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to logits (rows, outputs), normalised by the running statistics."""
-        return self._answer(Plain(weights), weights, x, stream)
+        return self._answer(PlainLayers(weights), weights, x, stream)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """`apply` for a stack: x (clients, rows, *shape) to logits (clients, rows, outputs)."""
-        return self._answer_stack(Folded(weights), weights, x, streams)
+        return self._answer_stack(GroupedLayers(weights), weights, x, streams)
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The objective of rows that are normalised by their batch, and the running statistics after it."""
-        layers = Plain(weights, batch.used)
+        layers = PlainLayers(weights, batch.used)
         return batch.loss(objective, self._answer(layers, weights, batch.x, batch.stream)), layers.moved
 
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`cost` for a stack."""
-        layers = Folded(weights, batch.used, batch.whole)
+        layers = GroupedLayers(weights, batch.used, batch.whole)
         return batch.loss(objective, self._answer_stack(layers, weights, batch.x, batch.streams)), layers.moved
 
-    def _answer(self, layers: Plain, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
+    def _answer(self, layers: PlainLayers, weights: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         images = x.reshape(x.shape[0], *self.shape[:2], -1).movedim(-1, 1)
         return self._decide(layers, weights, self._convolve(layers, images).flatten(1), stream)
 
-    def _answer_stack(self, layers: Folded, weights: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
+    def _answer_stack(self, layers: GroupedLayers, weights: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         lead = x.shape[:2]
         folded = self._convolve(layers, fold_images(x.reshape(*lead, *self.shape[:2], -1)))
         return self._decide(layers, weights, folded.reshape(lead[1], lead[0], -1).transpose(0, 1), streams)

@@ -9,16 +9,16 @@ from itertools import pairwise
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from ...prng import fold
+from ...prng import fold_in
 from ...state import Weights
 from ..mlp import Ending, before_last, dense, dense_weights, drop
 from ..network import Network
-from ..protocols import CostedPartsStack
-from .grouped_layers import BUFFERS, Folded, Layers, Plain, fold_images, norm_weights, unfold_images
+from ..protocols import EncoderHeadCostStack
+from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights, unfold_images
 
 
 @dataclass(frozen=True)
-class Headed(CostedPartsStack, Ending, Network):
+class EncoderHeadNetwork(EncoderHeadCostStack, Ending, Network):
     """Encoder, then dense layers with GELU and dropout between them, and dropout on the logits (arXiv 2402.18888, code).
 
     Rows are images (height, width) or (height, width, channels). `logit_dropout` false leaves the logits alone.
@@ -51,7 +51,7 @@ class Headed(CostedPartsStack, Ending, Network):
 
     @property
     @abstractmethod
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
 
     @property
@@ -71,16 +71,16 @@ class Headed(CostedPartsStack, Ending, Network):
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The encoder's weights, and dense ones uniform in ±1/√fan_in."""
-        weights = self.trunk_weights(fold(stream, 0))
+        weights = self.trunk_weights(fold_in(stream, 0))
         for layer, sizes in enumerate(pairwise((math.prod(self.encoded), *self.hidden, self.outputs))):
-            weights |= dense_weights(fold(stream, 1 + layer), layer, *sizes)
+            weights |= dense_weights(fold_in(stream, 1 + layer), layer, *sizes)
         return weights
 
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(rows, channels, places)."""
-        layers = Plain(weights, used)
+        layers = PlainLayers(weights, used)
         images = x.reshape(x.shape[0], *self.shape[:2], -1).movedim(-1, 1)
         return self.trunk(layers, images).flatten(2), layers.moved
 
@@ -89,7 +89,7 @@ class Headed(CostedPartsStack, Ending, Network):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`encode` for a stack, clients folded into channels: (clients, rows, channels, places)."""
         lead = x.shape[:2]
-        layers = Folded(weights, used, whole)
+        layers = GroupedLayers(weights, used, whole)
         images = fold_images(x.reshape(*lead, *self.shape[:2], -1))
         return unfold_images(self.trunk(layers, images), lead[0]).flatten(3), layers.moved
 

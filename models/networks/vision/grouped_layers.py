@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm, conv2d
 
-from ...prng import fold, uniform
+from ...prng import fold_in, uniform
 from ...state import Weights
 from ..gaussian_weights import Draw, Layout, Noisy
 
@@ -73,7 +73,7 @@ def norm_weights(name: str, channels: int) -> dict[str, Tensor]:
     }
 
 
-class Plain:
+class PlainLayers:
     """One client's pass, on images (rows, channels, height, width).
 
     With `used`, (rows,) of 1 and 0 for padding, it is training. See layers.Layers.
@@ -86,7 +86,9 @@ class Plain:
     def convolve(self, name: str, x: Tensor, padding: int = 0, stride: int = 1) -> Tensor:
         """See Layers."""
         if isinstance(self.weights, Noisy):
-            return self.weights.layer(name, x, lambda w, x: Plain(w).convolve(name, x, padding, stride), _OF_IMAGES)
+            return self.weights.layer(
+                name, x, lambda w, x: PlainLayers(w).convolve(name, x, padding, stride), _OF_IMAGES
+            )
         return conv2d(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), stride, padding)
 
     def normalise(self, name: str, x: Tensor) -> Tensor:
@@ -105,7 +107,7 @@ class Plain:
         """See Layers."""
         if not rate or stream is None:
             return x
-        kept = uniform(fold(stream, CHANNEL_MASKS), x.shape[:2]) >= rate
+        kept = uniform(fold_in(stream, CHANNEL_MASKS), x.shape[:2]) >= rate
         return x * kept[:, :, None, None] / (1 - rate)
 
     def repeat(self, x: Tensor, times: int) -> Tensor:
@@ -151,7 +153,7 @@ def channels_last(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
 
-class Folded:
+class GroupedLayers:
     """A stack's pass, on folded images; weights (clients, ...).
 
     With `used`, (clients, rows) of 1 and 0 for padding, it is training. See layers.Layers.
@@ -166,7 +168,9 @@ class Folded:
         """See Layers: weight (clients, out, in, kernel, kernel), and bias (clients, out) if any."""
         if isinstance(self.weights, Noisy):
             clients = len(self.weights.means[f"{name}.weight"])
-            return self.weights.layer(name, x, lambda w, x: Folded(w).convolve(name, x, padding, stride), _of(clients))
+            return self.weights.layer(
+                name, x, lambda w, x: GroupedLayers(w).convolve(name, x, padding, stride), _of(clients)
+            )
         weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
         kernels = channels_last(weight.flatten(0, 1))
         shift = None if bias is None else bias.flatten()
@@ -198,7 +202,7 @@ class Folded:
         if not rate or stream is None:
             return x
         rows, channels = x.shape[0], x.shape[1] // len(stream)
-        kept = uniform(fold(stream, CHANNEL_MASKS), (rows, channels)) >= rate
+        kept = uniform(fold_in(stream, CHANNEL_MASKS), (rows, channels)) >= rate
         return x * kept.transpose(0, 1).flatten(1)[:, :, None, None] / (1 - rate)
 
     def repeat(self, x: Tensor, times: int) -> Tensor:

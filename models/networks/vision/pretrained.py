@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...state import Weights
-from .encoder_head import Headed
+from .encoder_head import EncoderHeadNetwork
 from .grouped_layers import Layers
 
 _KEPT: dict[tuple[type, str | None], dict[str, Tensor]] = {}
@@ -21,7 +21,7 @@ _OURS = {"running_mean": "mean", "running_var": "variance"}
 
 
 @dataclass(frozen=True)
-class Pretrained(Headed):
+class Pretrained(EncoderHeadNetwork):
     """An encoder with torchvision's parameter names; `pretrained` is the hash of numbers that were kept, or None.
 
     Published numbers expect three channels: with them a grey image is given as three equal ones. Fresh, the first layer

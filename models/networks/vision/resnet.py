@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ...prng import fold, normal
+from ...prng import fold_in, normal
 from ..mlp import within
 from ..network import register
-from .encoder_head import Headed, area
+from .encoder_head import EncoderHeadNetwork, area
 from .grouped_layers import Layers, norm_weights
 from .pretrained import Pretrained
 
@@ -47,7 +47,7 @@ class ResNet18(Pretrained):
         return self.widths[-1], 1
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         layers = [width * _halved(self.shape, 2 + layer) for layer, width in enumerate(self.widths)]
         return max(self.widths[0] * _halved(self.shape, 1), *layers)
@@ -63,15 +63,15 @@ class ResNet18(Pretrained):
 
     def trunk_weights(self, stream: Tensor) -> dict[str, Tensor]:
         """As torchvision starts: normal with variance 2 / fan_out (He et al. 2015), no biases."""
-        weights = _kernel(fold(stream, 0), "conv1", (self.widths[0], self.taken, 7, 7))
+        weights = _kernel(fold_in(stream, 0), "conv1", (self.widths[0], self.taken, 7, 7))
         weights |= norm_weights("bn1", self.widths[0])
         for number, block in enumerate(self._blocks()):
-            substream, name, width = fold(stream, 1 + number), block.name, block.width
+            substream, name, width = fold_in(stream, 1 + number), block.name, block.width
             for at, inside in ((1, block.inside), (2, width)):
-                weights |= _kernel(fold(substream, at), f"{name}.conv{at}", (width, inside, 3, 3))
+                weights |= _kernel(fold_in(substream, at), f"{name}.conv{at}", (width, inside, 3, 3))
                 weights |= norm_weights(f"{name}.bn{at}", width)
             if block.projects:
-                weights |= _kernel(fold(substream, 0), f"{name}.downsample.0", (width, block.inside, 1, 1))
+                weights |= _kernel(fold_in(substream, 0), f"{name}.downsample.0", (width, block.inside, 1, 1))
                 weights |= norm_weights(f"{name}.downsample.1", width)
         return weights
 
@@ -110,7 +110,7 @@ def _halved(shape: tuple[int, ...], times: int) -> int:
 
 @register("residual")
 @dataclass(frozen=True)
-class Residual(Headed):
+class Residual(EncoderHeadNetwork):
     """A stage is a 3 x 3 convolution, a basic block (He et al. 2016) of the same width, and 2 x 2 max pooling.
 
     The paper's widths are 128, 256, 512 (arXiv 2402.18888, code).
@@ -124,7 +124,7 @@ class Residual(Headed):
         return self.widths[-1], area(self.shape, len(self.widths))
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         pixels = [area(self.shape, stage) for stage in range(len(self.widths))]
         return max(w * p for w, p in zip(self.widths, pixels, strict=True))
@@ -139,15 +139,15 @@ class Residual(Headed):
         weights: dict[str, Tensor] = {}
         inside = self.image_channels
         for stage, width in enumerate(self.widths):
-            name, substream = f"stage{stage}", fold(stream, stage)
+            name, substream = f"stage{stage}", fold_in(stream, stage)
             shapes: dict[str, tuple[int, ...]] = {
                 f"{name}.conv.weight": (width, inside, 3, 3),
                 f"{name}.conv.bias": (width,),
             }
-            weights |= within(fold(substream, 0), 1 / math.sqrt(9 * inside), shapes)
+            weights |= within(fold_in(substream, 0), 1 / math.sqrt(9 * inside), shapes)
             for at in (1, 2):
                 kernel: dict[str, tuple[int, ...]] = {f"{name}.conv{at}.weight": (width, width, 3, 3)}
-                weights |= within(fold(substream, at), 1 / math.sqrt(9 * width), kernel)
+                weights |= within(fold_in(substream, at), 1 / math.sqrt(9 * width), kernel)
                 weights |= norm_weights(f"{name}.norm{at}", width)
             inside = width
         return weights

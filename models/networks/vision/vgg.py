@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from ...prng import fold, normal
+from ...prng import fold_in, normal
 from ..network import register
 from .encoder_head import area
 from .grouped_layers import Layers, norm_weights
@@ -32,7 +32,7 @@ class VGG16(Pretrained):
         return self.stages[-1][-1], area(self.shape, len(self.stages))
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         return max(width * area(self.shape, stage) for stage, widths in enumerate(self.stages) for width in widths)
 
@@ -46,7 +46,7 @@ class VGG16(Pretrained):
         weights: dict[str, Tensor] = {}
         inside = self.taken
         for at, width in self._convolutions():
-            kernel = normal(fold(stream, at), (width, inside, 3, 3)) * math.sqrt(2 / (9 * width))
+            kernel = normal(fold_in(stream, at), (width, inside, 3, 3)) * math.sqrt(2 / (9 * width))
             weights |= {f"features.{at}.weight": kernel, f"features.{at}.bias": torch.zeros(width)}
             weights |= norm_weights(f"features.{at + 1}", width)
             inside = width

@@ -7,14 +7,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...prng import fold, uniform
+from ...prng import fold_in, uniform
 from ...state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..mlp import MLP, dense, drop, linear, within
 from ..network import register
-from ..protocols import Stacked
-from ..wrapper import Around
+from ..protocols import BatchedNetwork
+from ..wrapper import NetworkWrapper
 from .per_row_context import join
 
 Lateral = Literal["beside", "within"]
@@ -27,7 +27,7 @@ _WIDEST_GATE = 0.1
 
 @register("columns")
 @dataclass(frozen=True)
-class Columns(Stacked, Around):
+class ClientColumns(BatchedNetwork, NetworkWrapper):
     """`inner`, an MLP, with "own0.weight" and so on beside "dense0.weight".
 
     beside: h_c <- act(own h_c + gate * across act(read h_s)), h_s what the shared layer gives; the cost is that of both
@@ -41,7 +41,7 @@ class Columns(Stacked, Around):
             raise ValueError("columns of clients' own are made of dense layers; use the kind mlp.")
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """Its functions take a stack as they take a client."""
         return self
 
@@ -55,11 +55,11 @@ class Columns(Stacked, Around):
         widths = (self.inner.inputs + self.inner.statistics, *self.inner.hidden, self.inner.outputs)
         weights: dict[str, Tensor] = {}
         for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
-            weights |= _layer(fold(stream, _OWN + layer), f"own{layer}", fan_in, fan_out)
-            weights[f"gate{layer}"] = uniform(fold(stream, _GATE + layer), (fan_out,)) * _WIDEST_GATE
+            weights |= _layer(fold_in(stream, _OWN + layer), f"own{layer}", fan_in, fan_out)
+            weights[f"gate{layer}"] = uniform(fold_in(stream, _GATE + layer), (fan_out,)) * _WIDEST_GATE
             if self.lateral == "beside":
-                weights |= _layer(fold(stream, _READ + layer), f"read{layer}", fan_out, fan_out)
-                weights |= _layer(fold(stream, _ACROSS + layer), f"across{layer}", fan_out, fan_out)
+                weights |= _layer(fold_in(stream, _READ + layer), f"read{layer}", fan_out, fan_out)
+                weights |= _layer(fold_in(stream, _ACROSS + layer), f"across{layer}", fan_out, fan_out)
         return weights
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:

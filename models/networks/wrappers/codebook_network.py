@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...prng import fold, normal
+from ...prng import fold_in, normal
 from ...state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.execution_plan import Kind, resolve
 from ...training.objectives import Objective
 from ..network import register
-from ..wrapper import Wrapped
+from ..wrapper import EncoderHeadWrapper
 
 SHARED, OWN, COUNT = "codes.shared", "codes.own", "codes.count"
 """The words of all clients, a client's own with room for more, and in the context how many of those there are."""
@@ -26,7 +26,7 @@ SHARED, OWN, COUNT = "codes.shared", "codes.own", "codes.count"
 _CODES = 2**20  # of the stream of fresh words; the layers' streams have small numbers
 
 
-class Words(NamedTuple):
+class Codes(NamedTuple):
     """What stands in for features: `codes` as long as z, and the number of every token's word, (..., tokens)."""
 
     codes: Tensor
@@ -35,7 +35,7 @@ class Words(NamedTuple):
 
 @register("quantised")
 @dataclass(frozen=True)
-class Quantised(Wrapped):
+class QuantizedNetwork(EncoderHeadWrapper):
     """A network in parts whose features are words of a codebook; without any words it is that network itself.
 
     `words` are shared, `room` is for a client's own, of which the context says how many are there. Training adds
@@ -69,9 +69,9 @@ class Quantised(Wrapped):
         return int(self.inner.encoded[1]) * self.segments
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer, distances to words included."""
-        return max(super().widest, self.tokens * (self.words + self.room))
+        return max(super().max_width, self.tokens * (self.words + self.room))
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -85,13 +85,13 @@ class Quantised(Wrapped):
         return self.words + self.room > 0
 
     @property
-    def coded(self) -> "Quantised | None":
+    def coded(self) -> "QuantizedNetwork | None":
         """Itself, if there are any words."""
         return self if self.discrete else None
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """The inner network's weights, and shared words from N(0, start_scale^2)."""
-        shared = normal(fold(stream, _CODES), (self.words, self.length)) * self.start_scale
+        shared = normal(fold_in(stream, _CODES), (self.words, self.length)) * self.start_scale
         return {**self.inner.init(stream), SHARED: shared}
 
     def settle(self, weights: Weights, context: Weights, z: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Quantised(Wrapped):
         distance = batch.mean(towards_features + self.commitment * towards_words)
         return batch.loss(objective, logits) + self.code_weight * distance, moved
 
-    def quantise(self, weights: Weights, context: Weights, z: Tensor) -> Words:
+    def quantise(self, weights: Weights, context: Weights, z: Tensor) -> Codes:
         """The nearest usable word of every token, the first of equals (equation 4); z (rows, channels, places)."""
         tokens, book = self.cut(z), torch.cat([weights[SHARED], weights[OWN]]) if self.room else weights[SHARED]
         with torch.no_grad():
@@ -141,16 +141,16 @@ class Quantised(Wrapped):
                 beyond = torch.arange(len(book), device=book.device) >= self.words + context[COUNT]
                 far = torch.where(beyond, torch.inf, far)
             index = far.argmin(1)
-        return Words(self.join(book[index], z), index)
+        return Codes(self.join(book[index], z), index)
 
-    def quantise_stack(self, weights: Weights, context: Weights, z: Tensor) -> Words:
+    def quantise_stack(self, weights: Weights, context: Weights, z: Tensor) -> Codes:
         """`quantise` for a stack."""
         tokens, book = self.cut(z), torch.cat([weights[SHARED], weights[OWN]], 1) if self.room else weights[SHARED]
         with torch.no_grad():
             index = nearest(tokens, book, self.words + context[COUNT] if self.room else None)
         first = torch.arange(len(book), device=book.device)[:, None] * book.shape[1]
         chosen = book.flatten(0, 1).index_select(0, (index + first).flatten())
-        return Words(self.join(chosen.view(tokens.shape), z), index)
+        return Codes(self.join(chosen.view(tokens.shape), z), index)
 
     def cut(self, z: Tensor) -> Tensor:
         """Features to tokens (..., rows * tokens, d), a row's places in order and a place's slices in order."""
@@ -261,8 +261,8 @@ def _clusters(
     return clustering.cluster_centers_, clustering.labels_, sample
 
 
-def habits(
-    network: Quantised, weights: Weights, context: Weights, x: Tensor, counts: Tensor, engine: Kind
+def code_usage(
+    network: QuantizedNetwork, weights: Weights, context: Weights, x: Tensor, counts: Tensor, engine: Kind
 ) -> dict[str, Tensor]:
     """How each client uses its words over its first `counts` rows, (clients,) float64; no rows give NaN.
 

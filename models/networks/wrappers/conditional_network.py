@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...prng import fold
+from ...prng import fold_in
 from ...state import Weights
 from ..mlp import within
 from ..network import Network, register
-from ..protocols import Stacked
+from ..protocols import BatchedNetwork
 from .per_row_context import of_client
 
 
 @register("bilinear")
 @dataclass(frozen=True)
-class Bilinear(Stacked, Network):
+class Bilinear(BatchedNetwork, Network):
     """The paper's conditional linear model: [x, 1]ᵀ W m, with W (n + 1, q, outputs).
 
     With `constant` m has a 1 at its end, which lowers the floor that noisy statistics set; it is not in the paper.
@@ -32,14 +32,14 @@ class Bilinear(Stacked, Network):
     dropout: float = 0.0
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         return (self.statistics + self.constant) * self.outputs
 
     def init(self, stream: Tensor) -> dict[str, Tensor]:
         """Uniform in ±1/√((n + 1) q)."""
         shape = (self.inputs + 1, self.statistics + self.constant, self.outputs)
-        return within(fold(stream, 0), 1 / math.sqrt(shape[0] * shape[1]), {"product.weight": shape})
+        return within(fold_in(stream, 0), 1 / math.sqrt(shape[0] * shape[1]), {"product.weight": shape})
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, *shape) to (rows, outputs)."""
@@ -65,7 +65,7 @@ class Bilinear(Stacked, Network):
 
 @register("ensemble")
 @dataclass(frozen=True)
-class Ensemble(Stacked, Network):
+class Ensemble(BatchedNetwork, Network):
     """The paper's ensemble: linear experts of x, mixed by softmax(mᵀ W + b)."""
 
     inputs: int
@@ -75,7 +75,7 @@ class Ensemble(Stacked, Network):
     dropout: float = 0.0
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Numbers of one row in its largest layer."""
         return max(self.inputs, self.experts * self.outputs)
 
@@ -85,8 +85,8 @@ class Ensemble(Stacked, Network):
         wide = self.experts * self.outputs
         expert = {"expert.weight": (self.inputs, wide), "expert.bias": (wide,)}
         return {
-            **within(fold(stream, 0), 1 / math.sqrt(self.statistics), gate),
-            **within(fold(stream, 1), 1 / math.sqrt(self.inputs), expert),
+            **within(fold_in(stream, 0), 1 / math.sqrt(self.statistics), gate),
+            **within(fold_in(stream, 1), 1 / math.sqrt(self.inputs), expert),
         }
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:

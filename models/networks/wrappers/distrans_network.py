@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...prng import fold, uniform
+from ...prng import fold_in, uniform
 from ...state import Weights
 from ..mlp import dense, dense_weights
 from ..network import register
-from ..wrapper import Wrapped
+from ..wrapper import EncoderHeadWrapper
 
 OFFSET = "offset"
 """The client's own picture t, of a row's shape."""
@@ -20,7 +20,7 @@ _HEAD, _START = 2**20, 2**20 + 1  # of the stream of fresh weights; the layers' 
 
 @register("transformed")
 @dataclass(frozen=True)
-class Transformed(Wrapped):
+class OffsetNetwork(EncoderHeadWrapper):
     """logits = W [g(x1); g(x2)] + b with x1 = (1 - mix) x + mix t and x2 = (1 + mix) x - mix t; W is [outputs, 2 q].
 
     g is the inner network up to its last dense layer, q what that layer reads. The offset t starts uniform in
@@ -33,9 +33,9 @@ class Transformed(Wrapped):
     start_scale: float = 1.0
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """Every row is read twice."""
-        return 2 * super().widest
+        return 2 * super().max_width
 
     @property
     def personal(self) -> tuple[str, ...]:
@@ -51,8 +51,8 @@ class Transformed(Wrapped):
         """The inner network's weights with a last layer that is twice as wide, uniform in ±1/√(2 q), and the offset."""
         weights = dict(self.inner.init(stream))
         width, outputs = weights[f"{self.head}.weight"].shape
-        weights |= dense_weights(fold(stream, _HEAD), self.inner.last, 2 * width, outputs)
-        return {**weights, OFFSET: uniform(fold(stream, _START), self.shape) * self.start_scale}
+        weights |= dense_weights(fold_in(stream, _HEAD), self.inner.last, 2 * width, outputs)
+        return {**weights, OFFSET: uniform(fold_in(stream, _START), self.shape) * self.start_scale}
 
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None

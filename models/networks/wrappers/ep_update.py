@@ -22,7 +22,7 @@ _LEAST_CAVITY = 1e-6  # precision; only cavities that nothing guards come near
 
 
 @dataclass(frozen=True)
-class Visiting:
+class SiteTraining:
     """How clients are visited: `kl_weight` is the paper's kappa, `deviation` that of a weight nobody has learned of yet.
 
     `prior_precision` is that of clients' own columns, which have no cavity. `upload` is the share of the weights of which a
@@ -35,7 +35,7 @@ class Visiting:
     upload: float = 1.0
 
 
-class Visit(NamedTuple):
+class SiteUpdate(NamedTuple):
     """Of every client of a stack, whose axis comes first; what a Tilted network answers with is `before` or `after`."""
 
     posterior: dict[str, Tensor]  # a Variational network's weights, all of them, whatever is sent
@@ -50,7 +50,7 @@ class Visit(NamedTuple):
     context: dict[str, Tensor]  # of both
 
 
-def visited(
+def train_site(
     network: Tilted,
     server: Weights,
     sites: Weights,
@@ -60,8 +60,8 @@ def visited(
     training: Training,
     streams: Tensor,
     share: Tensor,
-    how: Visiting,
-) -> Visit:
+    how: SiteTraining,
+) -> SiteUpdate:
     """One visit of all clients of a stack: everything has the clients' axis first.
 
     server: natural parameters and plain weights; sites: natural parameters; own: what a client has of its own column, means
@@ -85,7 +85,7 @@ def visited(
         step |= parts.named(name)
     kept, unsent = _largest(step, server, names, how.upload)
     moved = {name: along(share, w) * (trained.weights[name] - w).double() for name, w in points.items()}
-    return Visit(
+    return SiteUpdate(
         posterior=posterior,
         step=kept,
         points=moved,
@@ -117,7 +117,7 @@ def _first_weights(
     return dict(sorted(weights.items()))
 
 
-def _context(cavities: Mapping[str, Natural], own: Weights, rows: Rows, how: Visiting) -> dict[str, Tensor]:
+def _context(cavities: Mapping[str, Natural], own: Weights, rows: Rows, how: SiteTraining) -> dict[str, Tensor]:
     """What a Tilted network costs beside its weights: cavities, of a column's weights the prior, and the weight of a nat."""
     context = {WEIGHT: how.kl_weight / rows.counts.clamp_min(1).to(torch.float32)}
     for name, cavity in cavities.items():

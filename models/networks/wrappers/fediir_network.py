@@ -14,14 +14,14 @@ from ...training.execution_plan import Kind, resolve
 from ...training.objectives import Objective, slopes
 from ..mlp import dense
 from ..network import register
-from ..wrapper import Wrapped
+from ..wrapper import EncoderHeadWrapper
 
 _NUMBERS_AT_ONCE = 2**22  # of a layer; activations of more leave the cache
 
 
 @register("matched")
 @dataclass(frozen=True)
-class Matched(Wrapped):
+class GradientMatching(EncoderHeadWrapper):
     """The inner network; training adds penalty ||grad_W loss - target||^2, W being its last dense layer with the bias.
 
     The context holds the target under the names of that layer. The gradient is that of the batch, for a stack in closed form
@@ -101,14 +101,14 @@ class Matched(Wrapped):
 
 
 def gradients(
-    network: Matched, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind
+    network: GradientMatching, weights: Weights, context: Weights, rows: Rows, objective: Objective, engine: Kind
 ) -> dict[str, Tensor]:
     """Of each client's loss in the last layer's weights, summed over its rows: names to (clients, ...).
 
     Dropout is off, and running statistics normalise.
     """
     plan, width = resolve(network, engine), rows.y.shape[1]
-    chunk = max(64, _NUMBERS_AT_ONCE // (network.widest * len(rows.y)))
+    chunk = max(64, _NUMBERS_AT_ONCE // (network.max_width * len(rows.y)))
     used = (torch.arange(width, device=rows.y.device) < rows.counts[:, None]).to(rows.x.dtype)
     forms = [partial(form, objective=objective) for form in (network.gradient_stack, network.gradient)]
     pieces = []

@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import softplus
 
-from ...prng import fold, normal
+from ...prng import fold_in, normal
 from ...state import Weights
 from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..mlp import dense, dense_weights, linear, within
 from ..network import register
-from ..wrapper import Wrapped
+from ..wrapper import EncoderHeadWrapper
 
 SPREAD, CENTRE = "spread", "centre"
 """The layers that give sigma and, with a `width`, mu."""
@@ -27,7 +27,7 @@ _LEAST = 1e-6  # standard deviation, so that its logarithm is finite
 
 @register("represented")
 @dataclass(frozen=True)
-class Represented(Wrapped):
+class StochasticRepresentation(EncoderHeadWrapper):
     """logits = W z + b, z ~ N(mu, sigma^2), with sigma the softplus of a dense layer of what the inner network's last reads.
 
     mu is what that layer reads, or with a `width` another dense layer of it, so wide, and W is as wide then.
@@ -55,10 +55,10 @@ class Represented(Wrapped):
         weights = dict(self.inner.init(stream))
         read, outputs = weights[f"{self.head}.weight"].shape
         width = self.width or read
-        weights |= _layer(fold(stream, _SPREAD), SPREAD, read, width)
+        weights |= _layer(fold_in(stream, _SPREAD), SPREAD, read, width)
         if self.width:
-            weights |= _layer(fold(stream, _CENTRE), CENTRE, read, width)
-            weights |= dense_weights(fold(stream, _HEAD), self.inner.last, width, outputs)
+            weights |= _layer(fold_in(stream, _CENTRE), CENTRE, read, width)
+            weights |= dense_weights(fold_in(stream, _HEAD), self.inner.last, width, outputs)
         references = {MEAN: torch.zeros(outputs, width), DEVIATION: torch.ones(outputs, width), SCALE: torch.ones(1)}
         return {**weights, **references}
 
@@ -102,7 +102,7 @@ class Represented(Wrapped):
     def _draw(self, mean: Tensor, deviation: Tensor, stream: Tensor | None) -> Tensor:
         if stream is None or not self.sampled:
             return mean
-        return mean + deviation * normal(fold(stream, _NOISE), mean.shape[stream.dim() :]).to(mean.dtype)
+        return mean + deviation * normal(fold_in(stream, _NOISE), mean.shape[stream.dim() :]).to(mean.dtype)
 
     def _answer(self, weights: Weights, z: Tensor, stream: Tensor | None) -> Tensor:
         logits: Tensor = self.inner.conclude(dense(weights, self.inner.last, z), stream)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...state import Weights
 from ..network import Network, register
-from ..protocols import Stacked
-from ..wrapper import Around
+from ..protocols import BatchedNetwork
+from ..wrapper import NetworkWrapper
 
 STATISTICS = "statistics"
 """The name of the statistics in a model's context."""
@@ -44,7 +44,7 @@ def of_client(x: Tensor, context: Weights, length: int) -> Tensor:
 
 @register("rowwise")
 @dataclass(frozen=True)
-class RowWise(Stacked, Around):
+class PerRowContext(BatchedNetwork, NetworkWrapper):
     """Rows (n + q,) of a network for rows of `shape`, n numbers, and q statistics; ValueError if it reads whole batches."""
 
     shape: tuple[int, ...]
@@ -57,14 +57,14 @@ class RowWise(Stacked, Around):
             raise ValueError(f"rows of several clients train no {self.inner.kind}, which learns from a client's batch.")
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """Its own form, if the network has one."""
         return self if self.inner.stacked else None
 
     @property
-    def widest(self) -> int:
+    def max_width(self) -> int:
         """A row is as wide as all that stands in it."""
-        return max(super().widest, math.prod(self.shape) + self.statistics)
+        return max(super().max_width, math.prod(self.shape) + self.statistics)
 
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """x: (rows, n + q) to (rows, outputs)."""

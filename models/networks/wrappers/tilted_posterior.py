@@ -15,9 +15,9 @@ from ...training.batch import Batch, ClientBatch
 from ...training.objectives import Objective
 from ..gaussian_weights import Noise, Noisy
 from ..network import register
-from ..protocols import Stacked
-from ..wrapper import Around
-from .variational import Bias, answer, is_gaussian, without
+from ..protocols import BatchedNetwork
+from ..wrapper import NetworkWrapper
+from .variational import Bias, is_gaussian, predict, without
 
 RAW = ".raw"
 """What the name ends in of what a deviation is trained as."""
@@ -34,7 +34,7 @@ Site = Literal["nonneg", "free", "clipped"]
 
 @register("tilted")
 @dataclass(frozen=True)
-class Tilted(Stacked, Around):
+class Tilted(BatchedNetwork, NetworkWrapper):
     """The inner network with means under its weights' names, and what their deviations are trained as: "….raw".
 
     The cavity is context, precision and mean of each weight. `nonneg`: the posterior's precision is the cavity's and
@@ -48,7 +48,7 @@ class Tilted(Stacked, Around):
     draws: int = 10
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """Its own form, if the inner network has one."""
         return self if self.inner.stacked else None
 
@@ -65,12 +65,12 @@ class Tilted(Stacked, Around):
     def apply(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         """As Variational's, of the posterior as it is."""
         means, variances, _ = self._law(weights, context)
-        return answer(self.inner.apply, means, variances, context, x, stream, self.noise, self.draws, False)
+        return predict(self.inner.apply, means, variances, context, x, stream, self.noise, self.draws, False)
 
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         """As Variational's, of the posteriors as they are."""
         means, variances, _ = self._law_of_stack(weights, context)
-        return answer(self.inner.apply_stack, means, variances, context, x, streams, self.noise, self.draws, True)
+        return predict(self.inner.apply_stack, means, variances, context, x, streams, self.noise, self.draws, True)
 
     def cost(
         self, weights: Weights, context: Weights, batch: ClientBatch, objective: Objective

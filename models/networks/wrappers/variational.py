@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ...gaussians import DEVIATION
-from ...prng import fold, server_stream
+from ...prng import fold_in, server_stream
 from ...state import Weights
 from ..gaussian_weights import Noise, Noisy
 from ..network import Network, register
-from ..protocols import Stacked
-from ..wrapper import Around
+from ..protocols import BatchedNetwork
+from ..wrapper import NetworkWrapper
 
 Bias = Literal["point", "gaussian", "none"]
 """What the biases are: numbers, Gaussian as all other weights are, or not there."""
@@ -22,7 +22,7 @@ Bias = Literal["point", "gaussian", "none"]
 
 @register("variational")
 @dataclass(frozen=True)
-class Variational(Stacked, Around):
+class Variational(BatchedNetwork, NetworkWrapper):
     """The inner network with a mean for every weight, under its name, and a deviation: "dense0.weight.deviation".
 
     With a stream it is one pass with noise (`noise`, see noisy_weights). Without, the answer is the logarithm of the mean of
@@ -38,7 +38,7 @@ class Variational(Stacked, Around):
     cost = Network.cost  # of its own logits
 
     @property
-    def stacked(self) -> Stacked | None:
+    def stacked(self) -> BatchedNetwork | None:
         """Its own form, if the inner network has one."""
         return self if self.inner.stacked else None
 
@@ -70,11 +70,11 @@ class Variational(Stacked, Around):
         stream: Tensor | None,
         stack: bool,
     ) -> Tensor:
-        means, variances = apart(weights)
-        return answer(apply, means, variances, context, x, stream, self.noise, self.draws, stack)
+        means, variances = differing(weights)
+        return predict(apply, means, variances, context, x, stream, self.noise, self.draws, stack)
 
 
-def answer(
+def predict(
     apply: Callable[..., Tensor],
     means: Weights,
     variances: Weights,
@@ -97,14 +97,14 @@ def answer(
     common = server_stream(0, 0, "prediction").to(x.device)
     outputs = []
     for number in range(draws):
-        noisy = Noisy(means, variances, fold(common, number), "naive", common=stack)
+        noisy = Noisy(means, variances, fold_in(common, number), "naive", common=stack)
         outputs.append(apply(noisy, context, x, None))
     if outputs[0].shape[-1] == 1:
         return torch.stack(outputs).mean(0)
     return torch.logsumexp(torch.stack([torch.log_softmax(one, -1) for one in outputs]), 0) - math.log(draws)
 
 
-def apart(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def differing(weights: Weights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Means with what has no deviation, and variances by the weight's name."""
     variances = {name.removesuffix(DEVIATION): w**2 for name, w in weights.items() if name.endswith(DEVIATION)}
     return {name: w for name, w in weights.items() if not name.endswith(DEVIATION)}, variances

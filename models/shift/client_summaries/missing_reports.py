@@ -12,7 +12,7 @@ _NEARLY_ALL = 0.95
 _ENOUGH = 8  # bins, of which two are few
 
 
-class Gaps(NamedTuple):
+class MissingReports(NamedTuple):
     """absent: which clients have no value of a feature in the rows that they tell of, (clients, features) bool; untold: of
     which features, though they tell of rows, they tell no value, since too few rows of some class have one; crowded:
     (features,) bool, numbers that differ, nearly all of which lie in one bin or in two beside each other."""
@@ -31,10 +31,10 @@ class Gaps(NamedTuple):
         return {"absent": of(self.absent), "untold": of(self.untold), "crowded": _those(features, self.crowded)}
 
 
-def gaps(told: Summaries, layout: Layout) -> Gaps:
+def missing_reports(told: Summaries, layout: Layout) -> MissingReports:
     """Of counts as they are: noise hides which are none, and under it nothing is found."""
     shape = (len(told.rows), len(layout.names))
-    none = Gaps(np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape[1], bool))
+    none = MissingReports(np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape[1], bool))
     if told.noise is not None:
         return none
     rows = np.nan_to_num(told.moments[..., ROWS]).sum(-1)
@@ -51,7 +51,7 @@ def gaps(told: Summaries, layout: Layout) -> Gaps:
     varies = np.nan_to_num(of_all(told)[:, 2]) > 0
     crowded = layout.numeric & varies & (beside.max(-1, initial=0) > _NEARLY_ALL * values.sum(-1))
     crowded &= layout.bins >= _ENOUGH
-    return Gaps(absent, untold, crowded)
+    return MissingReports(absent, untold, crowded)
 
 
 def _those(names: Sequence[str], there: np.ndarray) -> list[str]:

@@ -19,7 +19,7 @@ from models.shift.client_summaries.client_summary import (
     of_all,
     too_few,
 )
-from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.query import Query
 
 JOINED = -1
 """Stands where a cell is told with the one before it."""
@@ -37,12 +37,12 @@ class Design:
     A missing number is the mean; each category, and that a value misses where one may, is a column of its own.
     """
 
-    question: Question
+    question: Query
     centre: np.ndarray
     spread: np.ndarray
 
     @classmethod
-    def of(cls, question: Question, told: Summaries) -> "Design":
+    def of(cls, question: Query, told: Summaries) -> "Design":
         """By the mean and deviation of all clients' rows together, as what they told has it."""
         whole = np.nan_to_num(of_all(told))
         return cls(question, whole[:, 1], np.where(whole[:, 2] > 0, whole[:, 2], 1.0))
@@ -96,7 +96,7 @@ def fitted_halves(seen: np.ndarray, of: np.ndarray, second: np.ndarray, known: n
     return weights
 
 
-def foreseen(
+def predictions_on(
     seen: np.ndarray, of: np.ndarray, classes: np.ndarray, weights: np.ndarray, own: np.ndarray | None
 ) -> np.ndarray:
     """The chances of each class that a client's two models, (2, classes, columns), give rows: (rows, classes) float64.
@@ -116,7 +116,7 @@ def foreseen(
     return chances
 
 
-def foreseen_counts(
+def predicted_counts(
     x: np.ndarray,
     column: Columns,
     same: np.ndarray,
@@ -156,7 +156,7 @@ def foreseen_counts(
 def apportioned(foreseen: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """What models expect in each cell, each run's rows dealt to its cells as the rows of the classes that are expected are.
 
-    foreseen: (models, features, cells, classes), see `foreseen_counts`; counts: (features, cells, classes + 1), rows that
+    foreseen: (models, features, cells, classes), see `predicted_counts`; counts: (features, cells, classes + 1), rows that
     the client told. (models, features, cells, classes) float64.
     """
     at = np.arange(foreseen.shape[2])

@@ -10,7 +10,7 @@ from models.shift.client_summaries.client_summary import Layout
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Query:
     """Counts on a layout, and moments.
 
     schema: of the agreed features; pictures: they are projected first, as light or as

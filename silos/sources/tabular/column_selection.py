@@ -5,9 +5,9 @@ import re
 import numpy as np
 
 from silos.errors import UserError, shown
-from silos.sources.source_files import told_apart
+from silos.sources.source_files import stays_distinct
 from silos.sources.tabular.column_kinds import Column
-from silos.sources.tabular.table_reader import Look
+from silos.sources.tabular.table_reader import TableSample
 
 _EXACT = 2.0**53  # up to which a float64 tells whole numbers apart
 MOST = 200  # values of a text that become columns of their own
@@ -24,7 +24,7 @@ def is_row_number(column: Column, rows: int) -> bool:
     return column.kind == "empty" or (len(numbers) == rows and bool((numbers == np.floor(numbers)).all()))
 
 
-def must_be_usable(look: Look, column: Column, listed: bool) -> None:
+def must_be_usable(look: TableSample, column: Column, listed: bool) -> None:
     """UserError where no feature can be made of a column; `listed` says that params call it categorical."""
     where = f"{look.name}: the column {shown(repr(column.name))}"
     if _UNNAMED.fullmatch(column.name):
@@ -49,7 +49,7 @@ def must_be_usable(look: Look, column: Column, listed: bool) -> None:
         raise UserError(f"{where} {fault_of_numbers(look, column)}, or {_CODES}.")
 
 
-def must_be_single(look: Look, what: str, column: Column) -> None:
+def must_be_single(look: TableSample, what: str, column: Column) -> None:
     """UserError where float32 cannot hold a column's numbers or tell them apart."""
     where = f"{look.name}: the {what} {shown(repr(column.name))}"
     numbers = column.per_row()
@@ -62,14 +62,14 @@ def must_be_single(look: Look, what: str, column: Column) -> None:
             f"{where} is {numbers[at]:g} in {look.row(at)}, no finite float32; correct or empty it, or drop the row."
         )
     as_one = len(column.used) > 1 and np.ptp(held) == 0 and abs(held[0]) > _EXACT
-    if as_one or (len(held) and not told_apart(held, single)):
+    if as_one or (len(held) and not stays_distinct(held, single)):
         raise UserError(
             f"{where} differs by less than float32 can tell at its size, such as {column.example}; subtract its mean"
             + (f", or {_CODES}." if what == "column" else ".")
         )
 
 
-def fault_of_numbers(look: Look, column: Column) -> str:
+def fault_of_numbers(look: TableSample, column: Column) -> str:
     """Say which values keep a column from being numbers, how many, where the first is, and what to do about it."""
     odd = np.isnan(column.per_row()) & ~column.missing
     at = int(odd.argmax())

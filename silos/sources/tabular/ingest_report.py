@@ -10,13 +10,13 @@ from silos.errors import shown
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.missing_values import Rule
-from silos.sources.tabular.table_reader import Look
+from silos.sources.tabular.table_reader import TableSample
 
 _NAMES = 4  # that a line shows
 
 
 def notes_of(
-    look: Look,
+    look: TableSample,
     source: Table,
     columns: Sequence[Column],
     label: Column,

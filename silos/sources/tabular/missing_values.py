@@ -14,7 +14,7 @@ from silos.errors import UserError, shown
 from silos.schema import Feature
 from silos.sources.source_params import Fill, Table
 from silos.sources.tabular.column_kinds import Column
-from silos.sources.tabular.table_reader import Look
+from silos.sources.tabular.table_reader import TableSample
 
 Rule = Literal["refuse", "drop_rows"] | Fill
 
@@ -28,7 +28,7 @@ def rule_of(source: Table, column: Column, declared: Sequence[Feature]) -> Rule:
 
 
 def kept_rows(
-    look: Look, source: Table, columns: Sequence[Column], rules: Sequence[Rule], roles: Mapping[str, Column]
+    look: TableSample, source: Table, columns: Sequence[Column], rules: Sequence[Rule], roles: Mapping[str, Column]
 ) -> np.ndarray:
     """The rows that no rule drops: (rows,) bool; UserError for a value that must not be missing, or if none is left."""
     dropped = np.zeros(look.rows, bool)
@@ -62,7 +62,7 @@ def kept_rows(
     return ~dropped
 
 
-def _must_not_be_na(look: Look, role: str, column: Column) -> None:
+def _must_not_be_na(look: TableSample, role: str, column: Column) -> None:
     """UserError if a text of the column may be a missing value, such as R's NA, and the user does not say what it is."""
     texts = column.na_texts
     if not texts:
@@ -75,7 +75,7 @@ def _must_not_be_na(look: Look, role: str, column: Column) -> None:
     )
 
 
-def _gaps(look: Look, column: Column) -> str:
+def _gaps(look: TableSample, column: Column) -> str:
     count = int(column.missing.sum())
     where = "in" if count == 1 else f"in {count:,} rows, the first"
     return f"{shown(repr(column.name))} has no value {where} {look.row(int(column.missing.argmax()))}"

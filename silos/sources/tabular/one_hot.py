@@ -12,13 +12,13 @@ from silos.schema import LONGEST, Feature, twice
 from silos.sources.source_params import Fill
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.missing_values import Rule
-from silos.sources.tabular.table_reader import Look
+from silos.sources.tabular.table_reader import TableSample
 
 _BOTH = (0.0, 1.0)
 
 
 def features_of(
-    look: Look, columns: Sequence[Column], rules: Sequence[Rule], declared: Sequence[Feature]
+    look: TableSample, columns: Sequence[Column], rules: Sequence[Rule], declared: Sequence[Feature]
 ) -> tuple[np.ndarray, tuple[Feature, ...]]:
     """The rows, (rows, features) float32 with NaN where a value is missing and may be, and what their features are."""
     named = [(column, rule, _features(look, column, rule)) for column, rule in zip(columns, rules, strict=True)]
@@ -42,7 +42,7 @@ def ordered(texts: Sequence[str]) -> list[str]:
     return sorted(texts, key=lambda text: (int(text), text)) if whole else sorted(texts)
 
 
-def _features(look: Look, column: Column, rule: Rule) -> list[Feature]:
+def _features(look: TableSample, column: Column, rule: Rule) -> list[Feature]:
     """One of a column of numbers or truths; of a text one for each of its values, and one for none."""
     if column.kind != "text":
         said: dict = {"missing": rule} if isinstance(rule, Fill) else {}
@@ -59,7 +59,7 @@ def _column(column: Column) -> dict[str, str]:
     return {"column": column.name} if "=" in column.name or column.name.endswith(" is missing") else {}
 
 
-def _feature(look: Look, name: str, said: dict) -> Feature:
+def _feature(look: TableSample, name: str, said: dict) -> Feature:
     if len(name) > LONGEST:
         raise UserError(
             f"{look.name}: the feature {shown(repr(name))} would have a name of {len(name):,} characters, and a name has "
@@ -85,7 +85,7 @@ def _fill(x: np.ndarray, column: Column) -> None:
 
 
 def _with_declared(
-    look: Look, columns: Sequence[Column], features: tuple[Feature, ...], declared: Sequence[Feature]
+    look: TableSample, columns: Sequence[Column], features: tuple[Feature, ...], declared: Sequence[Feature]
 ) -> tuple[Feature, ...]:
     """The features with what params say of single ones, by name; of others params need say nothing."""
     single = [column.name for column in columns if column.kind != "text"]

@@ -41,7 +41,7 @@ ENDINGS = (*_CSV, ".parquet")
 
 
 @dataclass(frozen=True)
-class Look:
+class TableSample:
     """A table as it lies in its file. `separator` is "" of a Parquet file, and `first` the number of its first row."""
 
     name: str
@@ -63,7 +63,7 @@ class Look:
         return next((column for column in self.columns if column.name == name), None)
 
 
-def look_at(path: Path, name: str = "", conventions: Conventions = AS_WRITTEN) -> Look:
+def sample_table(path: Path, name: str = "", conventions: Conventions = AS_WRITTEN) -> TableSample:
     """What is in a .csv, .csv.gz or .parquet file; UserError, which calls it `name`, where it cannot be read as a table."""
     path = Path(path)
     name = name or path.name
@@ -87,4 +87,4 @@ def look_at(path: Path, name: str = "", conventions: Conventions = AS_WRITTEN) -
         made = list(written(named, conventions, commas=separator == ";"))
     else:
         made = [typed(each, column, conventions) for each, column in named]
-    return Look(name, tuple(made), separator, 2 if separator else 0)
+    return TableSample(name, tuple(made), separator, 2 if separator else 0)

@@ -18,12 +18,12 @@ from silos.sources.tabular.column_selection import fault_of_numbers, is_row_numb
 from silos.sources.tabular.ingest_report import notes_of
 from silos.sources.tabular.missing_values import kept_rows, rule_of
 from silos.sources.tabular.one_hot import features_of, ordered
-from silos.sources.tabular.table_reader import Look, look_at
+from silos.sources.tabular.table_reader import TableSample, sample_table
 
 _FEW = 20  # classes that any table may have
 
 
-def must_be_targets(look: Look, label: Column) -> None:
+def must_be_targets(look: TableSample, label: Column) -> None:
     """UserError where a label holds no numbers that can be predicted."""
     if label.kind in ODD_NUMBERS:
         raise UserError(
@@ -67,7 +67,7 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     `declared` are what params say of single features, by name.
     """
     conventions = Conventions(source.decimal, source.censored, source.na_values)
-    look = look_at(Path(root) / source.path, source.path, conventions)
+    look = sample_table(Path(root) / source.path, source.path, conventions)
     _must_have(look, source)
     named = {*source.roles.values(), *source.drop}
     columns = [column for column in look.columns if column.name not in named]
@@ -102,7 +102,7 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     return replace(made, notes=notes_of(look, source, columns, label, rules, numbering, ~kept, made))
 
 
-def _must_have(look: Look, source: Table) -> None:
+def _must_have(look: TableSample, source: Table) -> None:
     """UserError where params name a column that is not there."""
     parts = [("drop", name) for name in source.drop] + [("categorical", name) for name in source.categorical]
     for key, name in [*source.roles.items(), *parts]:
@@ -115,7 +115,7 @@ def _must_have(look: Look, source: Table) -> None:
             )
 
 
-def _role(look: Look, role: str, name: str) -> Column:
+def _role(look: TableSample, role: str, name: str) -> Column:
     column = look.column(name)
     assert column is not None
     if column.kind == "other":
@@ -125,7 +125,7 @@ def _role(look: Look, role: str, name: str) -> Column:
     return column
 
 
-def _names(look: Look, role: str, column: Column | None) -> np.ndarray | None:
+def _names(look: TableSample, role: str, column: Column | None) -> np.ndarray | None:
     if column is None:
         return None
     fault = first_fault(np.array(column.texts))

@@ -18,7 +18,7 @@ from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.mlflow_logging.connection import connect, trouble, usable_experiment
-from tasks.tracking.mlflow_logging.run_spec import VIEW, Finish, Ticket, origin, view
+from tasks.tracking.mlflow_logging.run_spec import VIEW, FinalArtifacts, RunSpec, note, run_source
 from tasks.tracking.name_rules import parts
 from tasks.tracking.uri import masked
 
@@ -66,10 +66,10 @@ GATHER = 1.0  # seconds in which rounds are gathered into one delivery: MLflow t
 _BATCH = 900  # metrics; MLflow takes 1000 at most
 
 
-class Delivery:
+class MLflowLogger:
     """Brings one run's rounds to MLflow, in the background."""
 
-    def __init__(self, folder: Path, ticket: Ticket) -> None:
+    def __init__(self, folder: Path, ticket: RunSpec) -> None:
         self.ticket = ticket
         self.run_id: str | None = None
         self._began = int(time.time() * 1000)
@@ -79,7 +79,7 @@ class Delivery:
         self._whole = False
         self._folder, self._journal = folder, Journal(folder / "journal")
         self._wanted = 0
-        self._finish: Finish | None = None
+        self._finish: FinalArtifacts | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow delivery", daemon=True)
         self._thread.start()
@@ -94,7 +94,7 @@ class Delivery:
         self._wanted = round
         self._wake.set()
 
-    def finish(self, finish: Finish, patience: float = 60.0) -> str | None:
+    def finish(self, finish: FinalArtifacts, patience: float = 60.0) -> str | None:
         """Deliver the rest and what is logged once; the MLflow run's id, or None if MLflow could not be reached."""
         self._finish = finish
         self._close(patience, finish.status)
@@ -103,7 +103,7 @@ class Delivery:
         self._late = self._failed or f"MLflow at {masked(self.ticket.uri)} did not answer for {patience:g} s"
         return None
 
-    def abandon(self, status: str = "FAILED") -> None:
+    def mark_failed(self, status: str = "FAILED") -> None:
         """Deliver what there is, and end the run with this status of MLflow: FAILED, or KILLED if a signal stopped it."""
         self._close(2.0 if status == "KILLED" else 10.0, status=status)  # else a person waits; the next command ends it
 
@@ -175,7 +175,7 @@ class Delivery:
             self._log_once(client, self.run_id, self._finish)
         client.set_terminated(self.run_id, self._status)
 
-    def _log_once(self, client: Any, run_id: str, finish: Finish) -> None:
+    def _log_once(self, client: Any, run_id: str, finish: FinalArtifacts) -> None:
         """What is there already is written over, or found to be there: nothing is there twice."""
         if finish.data:
             client.log_inputs(run_id, [data_input(finish.data)])
@@ -235,12 +235,12 @@ class Delivery:
         if number is None:
             about = {
                 "mlflow.experimentKind": "custom_model_development",
-                f"mlflow.sharedViewState.{VIEW}": json.dumps(view(ticket)),
+                f"mlflow.sharedViewState.{VIEW}": json.dumps(note(ticket)),
                 **({"mlflow.note.content": ticket.about} if ticket.about else {}),
             }
             place = ticket.artifacts if ticket.uri.startswith("sqlite") else None
             number = client.create_experiment(name, artifact_location=place, tags=about)
-        tags = {**origin(ticket.tags.get("git_commit", "none")), **ticket.tags, "siloflow.run": ticket.tag}
+        tags = {**run_source(ticket.tags.get("git_commit", "none")), **ticket.tags, "siloflow.run": ticket.tag}
         tags |= {"mlflow.note.content": ticket.note} if ticket.note else {}
         run = client.create_run(number, start_time=self._began, tags=tags, run_name=ticket.name)
         return str(run.info.run_id)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models.metrics.task_metrics import QUANTITIES, Quantity
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.uri import masked
 
 VIEW = "siloflow"
 
 
 @dataclass(frozen=True)
-class Ticket:
+class RunSpec:
     """What MLflow should call this run, and where it is kept."""
 
     uri: str
@@ -30,14 +30,14 @@ class Ticket:
     params: Mapping[str, Any]
     note: str = ""  # the run's description
     about: str = ""  # the experiment's note, shown above its runs
-    quantity: Quantity = QUANTITIES["classification"]  # what its runs are ordered by
+    quantity: TaskMetrics = TASK_METRICS["classification"]  # what its runs are ordered by
     # more tags, said anew by each process that goes on with the run
     links: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()  # metrics that are shown instead, of runs that are none of training
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinalArtifacts:
     """What is logged once, when the run is done."""
 
     files: tuple[Path, ...] = ()
@@ -53,7 +53,7 @@ class Finish:
     status: str = "FINISHED"  # or FAILED
 
 
-def view(ticket: Ticket) -> dict[str, Any]:
+def note(ticket: RunSpec) -> dict[str, Any]:
     """How MLflow's page shows the runs of an experiment when its address names this view: the best first, or the newest."""
     quantity = ticket.quantity
     if ticket.columns:
@@ -75,7 +75,7 @@ _MOST = 500  # characters
 _PLACE = re.compile(r"(?<![\w:/.~*])~?/(?:[^/\s,'\"\]}]+/)+")  # of a file, by an absolute path; of an address nothing
 
 
-def origin(commit: str) -> dict[str, str]:
+def run_source(commit: str) -> dict[str, str]:
     """As MLflow's own clients say it, but without a path of this machine; `commit`: `none`, or with `+changes` behind it."""
     from mlflow.tracking.context.git_context import GitRunContext
     from mlflow.tracking.context.registry import resolve_tags

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.metrics.task_metrics import QUANTITIES, Quantity
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.plots import style
 from tasks.tracking.plots.line_labels import label_ends
 from tasks.tracking.plots.style import (
@@ -19,7 +19,7 @@ from tasks.tracking.plots.style import (
     set_title,
 )
 
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 _SHORT = 20  # letters of a name
 
 
@@ -27,7 +27,7 @@ def draw_comparison(
     path: Path,
     comparison: Mapping[str, Any],
     curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
-    quantity: Quantity = ACCURACY,
+    quantity: TaskMetrics = ACCURACY,
 ) -> None:
     """Learning curves by method, every client's accuracy or rmse, and the paired differences with their intervals."""
     methods = list(curves)

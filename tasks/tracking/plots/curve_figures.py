@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from models.metrics.task_metrics import QUANTITIES, Quantity
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.plots import style
 from tasks.tracking.plots.line_labels import label_ends
 from tasks.tracking.plots.style import (
@@ -19,7 +19,7 @@ from tasks.tracking.plots.style import (
     set_title,
 )
 
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 
 
 def draw_curves(
@@ -27,7 +27,7 @@ def draw_curves(
     curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
     target: float | None,
     title: str,
-    quantity: Quantity = ACCURACY,
+    quantity: TaskMetrics = ACCURACY,
 ) -> None:
     """Every seed's curve, thin, and their mean, by cell, as they are: a best round hides that a later one is worse.
 
@@ -51,7 +51,7 @@ def draw_curves(
 
 
 def _draw_best(
-    axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], drawn: dict[str, Any], quantity: Quantity
+    axes: Any, seeds: Sequence[Sequence[tuple[int, float]]], drawn: dict[str, Any], quantity: TaskMetrics
 ) -> Any:
     for curve in seeds:
         best = list(accumulate((value for _, value in curve), max if quantity.higher_is_better else min))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.metrics.task_metrics import QUANTITIES, Quantity
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     COLOURS,
@@ -18,13 +18,13 @@ from tasks.tracking.plots.style import (
     set_title,
 )
 
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 _LINES = 100  # that can be read beside each other
 _LEGEND = 24  # domains that a legend has room for
 _HIGHEST = 30  # inches of a picture
 
 
-def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: Quantity = ACCURACY) -> None:
+def draw_stages(path: Path, records: Sequence[Mapping[str, Any]], quantity: TaskMetrics = ACCURACY) -> None:
     """The headline and every check's entropy by round, a line at the end of each stage with who got words."""
     figure, axes = new_figure(8, 4.6, 1)
     scored = [(r["round"], r["metrics"][quantity.headline]) for r in records if quantity.headline in r["metrics"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.shift.pair_details import CloseUp
+from models.shift.pair_details import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (
     COLOURS,
@@ -88,7 +88,7 @@ def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_close_ups(
-    path: Path, close_ups: Sequence[CloseUp], names: Sequence[str], features: Sequence[str], classes: Sequence[str]
+    path: Path, close_ups: Sequence[PairDetails], names: Sequence[str], features: Sequence[str], classes: Sequence[str]
 ) -> None:
     """A line a feature of a pair: where its rows lie, the two labels whose shares there differ most, all label shares."""
     figure, axes = new_figure(13.5, 2.9 * len(close_ups), 3, len(close_ups))
@@ -144,7 +144,7 @@ def _name_silos(panel: Any, names: Sequence[str], sizes: Sequence[int]) -> None:
     panel.set_yticks(range(len(names)), short, fontsize=8)
 
 
-def _draw_density(panel: Any, one: CloseUp, names: Sequence[str]) -> None:
+def _draw_density(panel: Any, one: PairDetails, names: Sequence[str]) -> None:
     rows = one.counts.sum(-1)
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
     marks = []
@@ -157,7 +157,7 @@ def _draw_density(panel: Any, one: CloseUp, names: Sequence[str]) -> None:
     set_legend(panel, marks, names, fontsize=9)
 
 
-def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
+def _draw_posterior(panel: Any, one: PairDetails, classes: Sequence[str]) -> None:
     """In bins of ten rows or more of a silo."""
     rows = one.counts.sum(-1, keepdims=True)
     share = np.where(rows >= _LEAST, one.counts / np.maximum(rows, 1), np.nan)
@@ -182,7 +182,7 @@ def _draw_posterior(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
     set_legend(panel, marks, [drawable_name(classes[at], _LETTERS) for at in worst], fontsize=9)
 
 
-def _draw_labels(panel: Any, one: CloseUp, classes: Sequence[str]) -> None:
+def _draw_labels(panel: Any, one: PairDetails, classes: Sequence[str]) -> None:
     rows = one.counts.sum(1)
     rows = rows if rows[:, -1].any() else rows[:, :-1]
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)

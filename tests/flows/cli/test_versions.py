@@ -10,13 +10,13 @@ import yaml
 
 from flows.cli import describe_data
 from flows.cli.describe_data import show
-from flows.diagnosis.load_version import earlier
+from flows.diagnosis.load_version import load_version
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.partition import make
 from silos.errors import UserError
 from silos.versioning import history
-from silos.versioning.dvc_files import recorded
+from silos.versioning.dvc_files import recorded_version
 from silos.versioning.hashing import folder_digest
 
 FEWER = "data.scheme=[{kind: equal, clients: 3}]"
@@ -37,15 +37,15 @@ def two(project: Path) -> tuple[Path, list[str]]:
 
 def test_a_version_is_called_what_data_dvc_calls_it_everywhere(two):
     project, names = two
-    assert recorded(project) == names[1] == yaml.safe_load((project / "data.dvc").read_text())["outs"][0]["md5"]
+    assert recorded_version(project) == names[1] == yaml.safe_load((project / "data.dvc").read_text())["outs"][0]["md5"]
     opened = Project.open(root=project)
     assert opened.silos.version == show(opened)["data_version"] == names[1]
-    with earlier(opened, "HEAD") as then:
+    with load_version(opened, "HEAD") as then:
         assert then.version == names[1]
     log = describe_data.log(project)
     assert (log["now"], [v["digest"] for v in log["versions"]]) == (names[1], names[::-1])
     used = describe_data.use(project, names[0][:8])
-    assert used["digest"] == recorded(project) == folder_digest(project / "data") == names[0]
+    assert used["digest"] == recorded_version(project) == folder_digest(project / "data") == names[0]
 
 
 def test_the_name_is_the_same_in_a_fresh_clone_before_and_after_a_pull(two, tmp_path):
@@ -72,7 +72,7 @@ def test_another_partition_in_data_is_another_version_and_the_same_rows(two):
     other = make(Project.open(["data.name=other", FEWER], project))["data_version"]
     assert other not in names
     again = Project.open(root=project)
-    assert again.silos.version == other == recorded(project)
+    assert again.silos.version == other == recorded_version(project)
     assert again.same_rows(names[1], other)
     assert not again.same_rows(names[0], other)
     assert again.same_rows(

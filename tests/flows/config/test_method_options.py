@@ -25,10 +25,10 @@ class Small(Method):
     init = one_round = model = Method.leave  # it is never run
 
 
-@pytest.mark.parametrize("name", pages.names())
+@pytest.mark.parametrize("name", pages.method_names())
 def test_every_option_of_every_method_says_in_a_short_line_what_it_means(name: str):
     options = in_full(name, NONE)["options"]
-    assert {option["name"] for option in options} == set(pages.find(name).model_fields)
+    assert {option["name"] for option in options} == set(pages.find_method(name).model_fields)
     assert [option["name"] for option in options if not 0 < len(option["meaning"]) <= 80] == []
     assert [option["takes"] for option in options if "<" in option["takes"] or "[" in option["takes"]] == []
 
@@ -49,7 +49,7 @@ def test_defaults_are_those_that_a_run_has(capsys: pytest.CaptureFixture[str], t
     app(["methods", "uefl", "--json"], standalone_mode=False)
     answer = json.loads(capsys.readouterr().out)
     found = {option["name"]: option["default"] for option in answer["options"]}
-    assert found == pages.find("uefl")().model_dump(mode="json")
+    assert found == pages.find_method("uefl")().model_dump(mode="json")
     assert found["words"] == 64
 
 

@@ -18,10 +18,10 @@ from pydantic import BaseModel
 
 from flows.compare import compare
 from flows.config import parameter_policy
-from flows.config.load_config import ParamsFile, read
+from flows.config.load_config import ParamsFile, load_params
 from flows.config.params_schema import Params
 from flows.experiment.run.run_folder import run_name
-from flows.methods.base import find, names
+from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from flows.partition import partition
 from flows.run import run
@@ -102,7 +102,7 @@ def test_numbers_words_and_names_may_be_set_from_outside_over_what_the_serving_c
     np.savez(here / "my.npz", x=np.ones((8, 2), np.float32), y=[0, 1] * 4, client=["a", "b"] * 4)
     fixed = ["data.source={kind: npz, path: my.npz}", "data.scheme=[{kind: column, column: client}]", "data.seed=1"]
     more = ["data.name=mine", "data.seed=2", "data.split={validation: 0, test: 0.25}"]
-    with parameter_policy.own(fixed):
+    with parameter_policy.trusted_overrides(fixed):
         made = from_outside(partition, overrides=more)
     assert (made["folder"], made["clients"], made["rows"]["test"]) == ("data/mine", 2, 2)
     assert read_manifest(here / "data" / "mine").params["seed"] == 2
@@ -116,14 +116,14 @@ def test_a_flow_run_from_outside_reads_params_once(from_outside, here, monkeypat
         return read(root)
 
     monkeypatch.setattr(ParamsFile, "read", count)
-    with parameter_policy.own(["data.seed=1"]):
+    with parameter_policy.trusted_overrides(["data.seed=1"]):
         from_outside(partition, overrides=["data.name=mine"])
     assert folders == [here]
 
 
 def test_what_the_serving_command_fixed_cannot_be_pointed_elsewhere(from_outside, here):
     with (
-        parameter_policy.own(["plugins=[own.py]"]),
+        parameter_policy.trusted_overrides(["plugins=[own.py]"]),
         pytest.raises(UserError, match=r"^plugins is not for a flow run's"),
     ):
         from_outside(partition, overrides=["plugins.0=evil.py"])
@@ -156,11 +156,11 @@ def test_other_overrides_are_refused_with_what_to_write(here, served, overrides,
 def test_a_run_inside_a_run_is_no_outsider(from_outside):
     @flow
     def inner() -> bool:
-        return parameter_policy.outside()
+        return parameter_policy.is_from_outside()
 
     @flow
     def outer() -> tuple[bool, bool]:
-        return parameter_policy.outside(), inner()
+        return parameter_policy.is_from_outside(), inner()
 
     assert from_outside(outer) == (True, False)
     assert outer() == (False, False)
@@ -169,11 +169,11 @@ def test_a_run_inside_a_run_is_no_outsider(from_outside):
 @pytest.mark.parametrize("override", PLACES)
 def test_whatever_form_an_override_has_its_places_are_seen(project, override):
     (project / "evil.py").write_text("")
-    assert PLACES[override] in dict(parameter_policy.places(read(project, [override]), project))
+    assert PLACES[override] in dict(parameter_policy.free_text_values(load_params(project, [override]), project))
 
 
 def test_params_as_they_are_shipped_set_no_place():
-    assert dict(parameter_policy.places(read(CHECKOUT), CHECKOUT)) == {}
+    assert dict(parameter_policy.free_text_values(load_params(CHECKOUT), CHECKOUT)) == {}
 
 
 def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places():
@@ -181,16 +181,19 @@ def test_every_text_in_params_is_a_word_of_a_list_or_marked_but_for_these_places
         f"{section.__name__}.{name}"
         for section in sections(Params)
         for name, field in section.model_fields.items()
-        if parameter_policy.free(field.annotation, field.metadata)
+        if parameter_policy.is_free_text(field.annotation, field.metadata)
     }
     assert free == {
         *("Npz.path", "Table.path", "Folder.path", "Mnist.download_dir", "Emnist.download_dir", "Cifar.download_dir"),
         *("Gtsrb.download_dir", "VGGParams.pretrained", "ResNetParams.pretrained", "RunnerParams.address"),
         *("TrackingParams.uri", "Params.plugins", "Params.method"),
     }
-    pages = [find(name) for name in names()]
+    pages = [find_method(name) for name in method_names()]
     assert not [
-        n for page in pages for n, f in page.model_fields.items() if parameter_policy.free(f.annotation, f.metadata)
+        n
+        for page in pages
+        for n, f in page.model_fields.items()
+        if parameter_policy.is_free_text(f.annotation, f.metadata)
     ]
 
 
@@ -204,7 +207,9 @@ def test_text_in_a_page_of_the_users_own_may_be_a_place_unless_it_is_marked_as_a
         numbers: dict[Literal["a"], list[float]] | None = None
 
     found = {
-        name for name, field in Own.model_fields.items() if parameter_policy.free(field.annotation, field.metadata)
+        name
+        for name, field in Own.model_fields.items()
+        if parameter_policy.is_free_text(field.annotation, field.metadata)
     }
     assert found == {"file", "files", "place"}
 
@@ -216,8 +221,8 @@ def test_a_name_that_is_a_path_is_refused_with_a_sentence(project, monkeypatch, 
     (project / "evil.py").write_text(f"from flows.plugins import register_method\nregister_method({name!r})\n")
     (project / "own.yaml").write_text(yaml.safe_dump({"tables": {name: {}}}))
     asked: dict[str, Callable[[], Any]] = {
-        "method": lambda: read(project, ["plugins=[evil.py]"]),
-        "data": lambda: read(project, [f"data.name={json.dumps(name)}"]),
+        "method": lambda: load_params(project, ["plugins=[evil.py]"]),
+        "data": lambda: load_params(project, [f"data.name={json.dumps(name)}"]),
         "cell": lambda: run.fn("fedavg", experiment="e", cell=name or "/"),
         "experiment": lambda: run.fn("fedavg", experiment=name or "/"),  # an empty one is a new one
         "table": lambda: table_of("own.yaml", name, "cpu"),

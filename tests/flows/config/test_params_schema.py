@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from flows.config.load_config import differences, flat, read
+from flows.config.load_config import flatten_params, load_params, param_differences
 from flows.config.method_settings import method_of
 from flows.config.params_schema import Params
 from flows.experiment.project import Project
-from flows.methods.base import find, names
+from flows.methods.base import find_method, method_names
 from flows.methods.fedprox import FedProx
 from silos.errors import UserError
 
@@ -109,7 +109,7 @@ def test_a_mistake_is_answered_with_a_sentence_that_names_key_value_and_way_out(
 @pytest.mark.parametrize("override", MISTAKES_OF_METHODS)
 @pytest.mark.parametrize("asked", ["local_only", "fedprox"])
 def test_whichever_method_is_asked_for_a_mistake_in_any_methods_section_is_told(project, override, asked):
-    params = read(project, [override])
+    params = load_params(project, [override])
     with pytest.raises(UserError) as told:
         method_of(params, asked, project)
     assert str(told.value) == f"params.yaml: {MISTAKES_OF_METHODS[override]}"
@@ -118,7 +118,7 @@ def test_whichever_method_is_asked_for_a_mistake_in_any_methods_section_is_told(
 @pytest.mark.parametrize("override", ["training.rounds", "=3", "", "training..rounds=3", ".rounds=3", "training.=3"])
 def test_a_set_without_key_and_value_is_told_how_to_write_it(project, override):
     with pytest.raises(UserError) as told:
-        read(project, [override])
+        load_params(project, [override])
     assert str(told.value) == f"--set {override}: write it as section.key=value, for example training.rounds=20."
 
 
@@ -132,7 +132,7 @@ def test_a_set_without_key_and_value_is_told_how_to_write_it(project, override):
 )
 def test_a_set_into_a_section_that_is_not_there_is_told(project, override, section):
     with pytest.raises(UserError) as told:
-        read(project, [override])
+        load_params(project, [override])
     assert str(told.value) == f"--set {override}: params.yaml has no section {section}."
 
 
@@ -145,7 +145,7 @@ def test_a_set_into_a_section_that_is_not_there_is_told(project, override, secti
 )
 def test_a_set_into_a_section_that_is_null_is_told_how_to_write_it_whole(project, override, whole):
     with pytest.raises(UserError, match=r"params\.yaml has no section diagnose\.noise") as told:
-        read(project, [override])
+        load_params(project, [override])
     assert str(told.value).endswith(f"; write it whole: --set {whole}.")
 
 
@@ -153,7 +153,7 @@ def test_a_set_whose_value_is_not_yaml_is_told(project):
     with pytest.raises(
         UserError, match=r"--set training\.rounds=\[: '\[' is not a YAML value \(line 1, column 2: expected .*\)\."
     ):
-        read(project, ["training.rounds=["])
+        load_params(project, ["training.rounds=["])
 
 
 @pytest.mark.parametrize("section", ["data", "model", "training", "comparison"])
@@ -162,14 +162,14 @@ def test_a_missing_or_empty_section_is_named(project, section):
     for written in ({k: v for k, v in raw.items() if k != section}, {**raw, section: None}):
         (project / "params.yaml").write_text(yaml.safe_dump(written))
         with pytest.raises(UserError) as told:
-            read(project)
+            load_params(project)
         assert str(told.value) == f"params.yaml: {section} is missing."
 
 
 def test_a_set_into_options_that_are_all_commented_out_is_one_of_them(project):
     raw = yaml.safe_load((project / "params.yaml").read_text())
     (project / "params.yaml").write_text(yaml.safe_dump({**raw, "method": {"fedprox": None}}))
-    assert read(project, ["method.fedprox.proximal=1"]).method["fedprox"] == {"proximal": 1}
+    assert load_params(project, ["method.fedprox.proximal=1"]).method["fedprox"] == {"proximal": 1}
 
 
 def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
@@ -183,7 +183,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
         "method": {"fedprox": None},
     }
     (project / "params.yaml").write_text(yaml.safe_dump(empty))
-    params = read(project)
+    params = load_params(project)
     assert params.clients.fraction == 1.0
     assert params.engine.kind == "auto"
     assert method_of(params, "fedprox", project) == FedProx()
@@ -205,7 +205,7 @@ def test_a_section_whose_lines_are_all_commented_out_has_its_defaults(project):
 def test_a_file_that_is_not_sections_of_yaml_is_told(project, text, sentence):
     (project / "params.yaml").write_text(text)
     with pytest.raises(UserError) as told:
-        read(project)
+        load_params(project)
     assert str(told.value).startswith(sentence)
 
 
@@ -241,7 +241,7 @@ def test_yaml_that_no_person_means_is_answered_with_line_and_sentence(project, c
     text, sentence = HOSTILE[case]
     (project / "params.yaml").write_text(f"# a comment\n{text}\n")
     with pytest.raises(UserError) as told:
-        read(project)
+        load_params(project)
     assert str(told.value).startswith("params.yaml is not valid YAML: line 2, column ")
     assert sentence in str(told.value)
     assert len(str(told.value)) < 300
@@ -251,7 +251,7 @@ def test_yaml_that_no_person_means_is_answered_with_line_and_sentence(project, c
 def test_a_set_with_yaml_that_no_person_means_is_answered_with_a_sentence(project, case):
     text, sentence = HOSTILE[case]
     with pytest.raises(UserError) as told:
-        read(
+        load_params(
             project, [f"training.rounds={{{text}}}" if text.startswith(("[a", "{")) else f"training.rounds={text[3:]}"]
         )
     assert sentence in str(told.value)
@@ -264,15 +264,15 @@ def test_aliases_that_multiply_are_refused(project, merge):
     with pytest.raises(
         UserError, match=r"line \d+, column \d+: more than 100,000 values, counting what aliases repeat\."
     ):
-        read(project)
+        load_params(project)
 
 
 def test_keys_are_words_as_they_are_written(project):
     (project / "params.yaml").write_text(
         (project / "params.yaml").read_text().replace("join: {}", "join: {7: 2, 01: 3, on: 4}")
     )
-    assert read(project).clients.join == {"7": 2, "01": 3, "on": 4}
-    assert read(project, ["clients.join.7=5", "clients.join.2026-01-31=6"]).clients.join == {
+    assert load_params(project).clients.join == {"7": 2, "01": 3, "on": 4}
+    assert load_params(project, ["clients.join.7=5", "clients.join.2026-01-31=6"]).clients.join == {
         "7": 5,
         "01": 3,
         "on": 4,
@@ -283,11 +283,11 @@ def test_keys_are_words_as_they_are_written(project):
 @pytest.mark.parametrize("override", ["training.rounds=1:30", "training.rounds=+1:30:59", "training.epochs=1:30.5"])
 def test_what_looks_like_a_time_is_no_number(project, override):
     with pytest.raises(UserError, match=r"training\.(rounds|epochs) is '\+?1:30.*'; it must be a whole number\."):
-        read(project, [override])
+        load_params(project, [override])
 
 
 def test_a_number_with_a_zero_before_it_is_decimal(project):
-    params = read(project, ["training.rounds=010", "training.batch=08", "clients.fraction=00.5"])
+    params = load_params(project, ["training.rounds=010", "training.batch=08", "clients.fraction=00.5"])
     assert (params.training.rounds, params.training.batch, params.clients.fraction) == (10, 8, 0.5)
 
 
@@ -309,29 +309,29 @@ def test_a_number_with_a_zero_before_it_is_decimal(project):
 )
 def test_true_is_no_number(project, override):
     with pytest.raises(UserError, match=r"^params\.yaml: .* is (True|False); it must be a (whole )?number\.$"):
-        method_of(read(project, [override]), "fedavg", project)
+        method_of(load_params(project, [override]), "fedavg", project)
 
 
 def test_what_looks_like_a_date_is_a_word(project):
     with pytest.raises(UserError, match=r"training\.rounds is '2026-99-99'; it must be a whole number\."):
-        read(project, ["training.rounds=2026-99-99"])
-    assert read(project, ["data.source={kind: npz, path: 2026-01-31}"]).data.source.path == "2026-01-31"
+        load_params(project, ["training.rounds=2026-99-99"])
+    assert load_params(project, ["data.source={kind: npz, path: 2026-01-31}"]).data.source.path == "2026-01-31"
 
 
 @pytest.mark.parametrize("place", ["²", "٣", "1" * 5000, "-1", "1_0"])
 def test_only_plain_digits_are_a_place_in_a_list(project, place):
     with pytest.raises(UserError, match=r"params\.yaml has no section data\.scheme\."):
-        read(project, [f"data.scheme.{place}.kind=equal"])
+        load_params(project, [f"data.scheme.{place}.kind=equal"])
 
 
 def test_a_folder_without_params_is_told(tmp_path):
     with pytest.raises(UserError, match=r"there is no params\.yaml in .*; go to your project's folder"):
-        read(tmp_path)
+        load_params(tmp_path)
 
 
 def test_several_mistakes_are_told_at_once(project):
     with pytest.raises(UserError) as told:
-        read(project, ["training.rounds=0", "clients.fraction=2"])
+        load_params(project, ["training.rounds=0", "clients.fraction=2"])
     assert str(told.value).splitlines() == [
         "params.yaml: training.rounds is 0; it must be at least 1.",
         "params.yaml: clients.fraction is 2; it must be at most 1.",
@@ -339,7 +339,7 @@ def test_several_mistakes_are_told_at_once(project):
 
 
 def test_overrides_reach_into_sections_and_lists(project):
-    params = read(
+    params = load_params(
         project,
         [
             "data.scheme.1.angles=[0,90]",
@@ -358,13 +358,13 @@ def test_overrides_make_sections_that_the_file_left_out(project):
     raw = yaml.safe_load((project / "params.yaml").read_text())
     del raw["clients"]
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
-    params = read(project, ["clients.dropout=0.5", "method.fedprox.proximal=0.25"])
+    params = load_params(project, ["clients.dropout=0.5", "method.fedprox.proximal=0.25"])
     assert params.clients.dropout == 0.5
     assert method_of(params, "fedprox", project).proximal == 0.25
 
 
 def test_the_last_override_of_a_key_counts(project):
-    assert read(project, ["training.rounds=5", "training.rounds=7"]).training.rounds == 7
+    assert load_params(project, ["training.rounds=5", "training.rounds=7"]).training.rounds == 7
 
 
 def test_a_users_own_method_may_be_named_anywhere(project):
@@ -373,9 +373,9 @@ def test_a_users_own_method_may_be_named_anywhere(project):
         "@register_method('mine')\nclass Mine(fedavg.FedAvg):\n    x: int = 1\n"
     )
     (project / "mine.py").write_text(page)
-    params = read(project, ["plugins=[mine.py]", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
+    params = load_params(project, ["plugins=[mine.py]", "comparison.methods=[fedavg, mine]", "method.mine.x=4"])
     assert method_of(params, "mine", project).x == 4
-    params = read(project, ["plugins=[mine.py]", "method.mine.x=four"])
+    params = load_params(project, ["plugins=[mine.py]", "method.mine.x=four"])
     with pytest.raises(UserError) as told:
         method_of(params, "mine", project)
     assert str(told.value) == "params.yaml: method.mine.x is 'four'; it must be a whole number."
@@ -384,22 +384,22 @@ def test_a_users_own_method_may_be_named_anywhere(project):
 def test_differences_name_every_leaf_that_changed():
     old = {"a": {"b": 1, "c": [{"kind": "x"}, {"kind": "y"}]}, "same": 2, "gone": {}}
     new = {"a": {"b": 3, "c": [{"kind": "x"}, {"kind": "z"}]}, "same": 2, "new": "here"}
-    assert differences(old, new) == ["a.b: 1 → 3", "a.c.1.kind: y → z", "gone: {} → None", "new: None → here"]
-    assert differences(old, old) == []
+    assert param_differences(old, new) == ["a.b: 1 → 3", "a.c.1.kind: y → z", "gone: {} → None", "new: None → here"]
+    assert param_differences(old, old) == []
 
 
 def test_flat_has_dotted_keys():
-    assert flat({"a": {"b": [1, 2]}, "c": [{"d": 0}]}) == {"a.b": [1, 2], "c.0.d": 0}
+    assert flatten_params({"a": {"b": [1, 2]}, "c": [{"d": 0}]}) == {"a.b": [1, 2], "c.0.d": 0}
 
 
 def test_params_come_back_from_their_json(project):
-    params = read(project)
+    params = load_params(project)
     (project / "params.yaml").write_text(yaml.safe_dump(params.model_dump(mode="json")))
-    assert read(project) == params
+    assert load_params(project) == params
 
 
 def test_a_regression_may_stop_at_any_rmse(project):
-    params = read(project, ["training.objective={kind: squared_error}", "evaluation.stop_at=14.9"])
+    params = load_params(project, ["training.objective={kind: squared_error}", "evaluation.stop_at=14.9"])
     assert params.evaluation.stop_at == 14.9
 
 
@@ -407,10 +407,10 @@ def test_rows_of_a_regression_cannot_be_balanced_by_class(project):
     with pytest.raises(
         UserError, match=r"training: rows are balanced by their classes, and a regression has none; use"
     ):
-        read(project, ["training.objective={kind: squared_error}", "training.rows=balanced"])
+        load_params(project, ["training.objective={kind: squared_error}", "training.rows=balanced"])
 
 
-@pytest.mark.parametrize("record", [Params, *map(find, names())], ids=lambda record: record.__name__)
+@pytest.mark.parametrize("record", [Params, *map(find_method, method_names())], ids=lambda record: record.__name__)
 def test_every_number_of_params_has_an_upper_bound(record):
     def unbounded(schema, where):
         if isinstance(schema, list):
@@ -442,6 +442,6 @@ def test_every_number_of_params_has_an_upper_bound(record):
 )
 def test_a_number_beyond_any_machine_is_told_with_the_largest_that_is_taken(project, override, sentence):
     with pytest.raises(UserError) as told:
-        read(project, [override])
+        load_params(project, [override])
     assert str(told.value).endswith(sentence)
     assert len(str(told.value)) < 400

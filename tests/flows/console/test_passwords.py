@@ -16,7 +16,7 @@ PASSWORD = "hunter2-and-more"
 def test_nothing_that_a_run_leaves_or_says_holds_the_password_of_its_tracker(
     project, prefect, monkeypatch, capfd, caplog
 ):
-    class Heard(progress.Screen):
+    class Heard(progress.ProgressSink):
         def __init__(self) -> None:
             self.said: list[str] = []
 

@@ -8,7 +8,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from flows.diagnosis.load_version import earlier
+from flows.diagnosis.load_version import load_version
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +43,11 @@ def test_who_opens_a_version_that_another_has_open_waits_for_its_end(committed):
     opened: list[str] = []
 
     def other():
-        with earlier(own.open(), revision) as silos:
+        with load_version(own.open(), revision) as silos:
             opened.extend(silos.clients)
 
     waiting = Thread(target=other)
-    with earlier(own.open(), revision) as silos:
+    with load_version(own.open(), revision) as silos:
         waiting.start()
         waiting.join(1.0)
         assert waiting.is_alive()
@@ -59,7 +59,7 @@ def test_who_opens_a_version_that_another_has_open_waits_for_its_end(committed):
 def test_a_diagnosis_that_waits_says_so_and_one_that_is_interrupted_says_what_to_do_again(committed):
     own, revision = committed
     typed = [sys.executable, "-c", "from flows.cli import main; main()", "diagnose", "--against", revision]
-    with earlier(own.open(), revision):
+    with load_version(own.open(), revision):
         waiting = subprocess.Popen(typed, cwd=own.folder, stderr=subprocess.PIPE, text=True)
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == "waiting for another `siloflow diagnose --against` to end\n"

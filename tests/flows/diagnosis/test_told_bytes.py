@@ -3,7 +3,7 @@
 import numpy as np
 
 from flows.diagnose import examined
-from flows.diagnosis.version_comparison import examined_against
+from flows.diagnosis.version_comparison import compare_with_version
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from tasks.execution.runner import PlainRunner
 
@@ -33,7 +33,7 @@ def test_against_an_earlier_version_what_was_told_of_it_counts_too(world):
     own = world()
     before = own.write({"a": rows(0), "b": rows(1)})
     own.write({"a": rows(0, moved=1.0), "b": rows(2)})
-    _, found = examined_against(own.open(), PlainRunner(), before)
+    _, found = compare_with_version(own.open(), PlainRunner(), before)
     assert found["bytes"] == {"up": 4 * (MOMENTS + COUNTS), "up_of_a_client": 2 * (MOMENTS + COUNTS)}
 
 
@@ -46,6 +46,6 @@ def test_what_a_second_look_asks_for_is_among_the_bytes(world):
     own.write(there, features=features)
     _, before = examined(own.open(), PlainRunner())
     _, found = examined(own.open("diagnose.second_look=true"), PlainRunner())
-    look = found["second_look"]["bytes"]
+    look = found["refine"]["bytes"]
     assert look["up"] > 0
     assert {name: found["bytes"][name] - look[name] for name in look} == before["bytes"]

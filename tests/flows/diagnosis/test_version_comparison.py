@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import examined
-from flows.diagnosis.version_comparison import examined_against
+from flows.diagnosis.version_comparison import compare_with_version
 from models.shift import findings
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
@@ -31,7 +31,7 @@ def three():
 
 
 def against(opened, revision, *overrides):
-    return examined_against(opened.open(*overrides), PlainRunner(), revision)[1]
+    return compare_with_version(opened.open(*overrides), PlainRunner(), revision)[1]
 
 
 def of(found, client):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import diagnose, examined
-from flows.diagnosis.version_comparison import examined_against
+from flows.diagnosis.version_comparison import compare_with_version
 from tasks.execution.runner import PlainRunner
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_workers_find_what_one_thread_finds(kind, overrides, twenty, monkeypatch
     there = diagnose(overrides=where)
     assert text({name: there[name] for name in alone}) == text(alone)
     if kind == "threads":
-        _, then = examined_against(own.open(), PlainRunner(), before)
+        _, then = compare_with_version(own.open(), PlainRunner(), before)
         forget(own.folder / "private")
         there = diagnose(against=before, overrides=where)
         assert text({name: there[name] for name in then}) == text(then)

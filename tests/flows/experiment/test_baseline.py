@@ -7,7 +7,7 @@ import pytest
 
 from flows.experiment.baseline import against_baseline, baseline, scored_baseline
 from flows.experiment.project import Project
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from tasks.evaluation.evaluate import OUTCOMES
 
 # by client: labels of training rows, then of test rows. Over all training rows of clients that train, "no" is the commonest
@@ -80,7 +80,7 @@ def test_without_test_rows_there_is_none(open_labels):
 
 def right_on(project, folder, right):
     """The outcomes of a run that is right on the rows of which `right` says so, by client; a file a client."""
-    store, refs = PrivateStore(str(folder)), {}
+    store, refs = ClientStore(str(folder)), {}
     for client in project.silos.federated().clients:
         outcome = np.array([right(client, y) for y in LABELS[client][1]], np.uint8)
         refs |= store.save(OUTCOMES, [client], {"correct": outcome[None]})

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.experiment.plugin_loader import load
-from flows.methods.base import find
+from flows.methods.base import find_method
 from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
@@ -48,7 +48,7 @@ def test_of_one_client_in_full_batches_rounds_are_epochs(optimiser, kept, play):
 
 
 def test_it_is_the_page_of_the_docs_that_keeps_adam(kept, play):
-    page = find("kept_adam", PLUGINS)()
+    page = find_method("kept_adam", PLUGINS)()
     problem, absent = kept(), {2: ["b"]}
     ours = play(FedAvg(), problem, [1, 2, 3], absent=absent)
     theirs = play(page, reset(problem), [1, 2, 3], absent=absent)
@@ -99,4 +99,4 @@ def test_a_page_whose_step_cannot_go_on_says_what_it_needs(kept, play):
     with pytest.raises(
         UserError, match=r"state is kept, and head_then_body of this method's page starts its optimiser"
     ):
-        play(find("fedrep", PLUGINS)(), kept(), [1])
+        play(find_method("fedrep", PLUGINS)(), kept(), [1])

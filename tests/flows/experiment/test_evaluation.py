@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flows.experiment.run.round_record import metrics_of
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
@@ -37,12 +37,12 @@ def score(make_round, play, make_problem):
     def run(silos, name, clients=None):
         from dataclasses import replace
 
-        from flows.methods.base import find
+        from flows.methods.base import find_method
         from models.networks.mlp import MLP
 
         problem = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)
         problem = replace(problem, silos=silos.federated())
-        played = play(find(name)(), problem, [1])
+        played = play(find_method(name)(), problem, [1])
         everybody = replace(problem, silos=silos if clients is None else silos.select(clients))
         model = played.page.model(played.state, everybody)
         return model, played.rounds[0].each(
@@ -93,6 +93,8 @@ def test_every_domain_has_metrics_of_its_own_whatever_its_name(domains, write_si
     silos = write_silos({"a": 5, "b": 5, "c": 5}, domains=dict(zip("abc", (*domains, domains[1]), strict=True)))
     about = {"test/rows": 1, "test/loss": 0.0, "test/entropy": 0.0}
     table = {c: {**about, "test/accuracy": v} for c, v in {"a": 0.25, "b": 0.5, "c": 1.0}.items()}
-    found = {k: v for k, v in metrics_of(table, silos, QUANTITIES["classification"]).items() if k.startswith("domain/")}
+    found = {
+        k: v for k, v in metrics_of(table, silos, TASK_METRICS["classification"]).items() if k.startswith("domain/")
+    }
     assert sorted(v for name, v in found.items() if name.endswith("accuracy/mean")) == [0.25, 0.75]
     assert not any(map(fault, found))

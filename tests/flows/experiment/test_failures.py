@@ -21,13 +21,13 @@ from flows.experiment.plugin_loader import MethodError
 from flows.experiment.project import Project
 from flows.experiment.run.fingerprint import check_resume
 from flows.experiment.run.run_folder import RunFolder
-from models.metrics.task_metrics import QUANTITIES
-from silos.client_store import PrivateStore
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.workers import check
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import unwritable, write_json
-from tasks.tracking.mlflow_logging.async_logger import Delivery
+from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.connection import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -189,7 +189,7 @@ from silos.errors import UserError
 
 @register_method("half")
 class Half(fedavg.FedAvg):
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         if round.problem.seed == 1:
             raise UserError("the loss is no number; lower the learning rate.")
         return super().one_round(state, round)
@@ -366,7 +366,7 @@ def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(met
     """Files come by a rename and go by an unlink: after each of those is every moment that a kill can leave behind."""
     seen, told, missing = [], [], []
     changes = {"replace": Path.replace, "unlink": Path.unlink}
-    hear = Delivery.round_done
+    hear = MLflowLogger.round_done
 
     def look(change: str) -> Callable[..., Any]:
         def changed(path: Path, *more: Any, **options: Any) -> Any:
@@ -380,7 +380,7 @@ def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(met
 
         return changed
 
-    def is_told(delivery: Delivery, number: int) -> None:
+    def is_told(delivery: MLflowLogger, number: int) -> None:
         told.append((number, counted(folder, method)))
         hear(delivery, number)
 
@@ -389,7 +389,7 @@ def test_whenever_a_run_is_killed_all_that_its_checkpoint_counts_on_is_there(met
     )
     for change in changes:
         monkeypatch.setattr(Path, change, look(change))
-    monkeypatch.setattr(Delivery, "round_done", is_told)
+    monkeypatch.setattr(MLflowLogger, "round_done", is_told)
     settings = ["evaluation.report=best", "training.optimiser.learning_rate=0.02"]
     play_run(method, "threads", 1, *settings, experiment="killed")
     assert missing == []
@@ -403,8 +403,8 @@ def counted(folder: Path, method: str) -> int:
     found = load_state(run.checkpoint)
     if found is None:
         return 0
-    quantity = QUANTITIES["classification"]
-    private = PrivateStore(str(folder / "private" / "digits" / "killed" / run.name))
+    quantity = TASK_METRICS["classification"]
+    private = ClientStore(str(folder / "private" / "digits" / "killed" / run.name))
     assert len(list(run.journal.each(found[1]))) == found[1]
     best = run.load_best(found[1], quantity)
     assert best is not None, "the best state is missing"

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.experiment.run.run_folder import RunFolder
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.result_tables import write_client_table
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 HALF = 24  # rounds; by then all that a run needs is imported, started and cached
 WEIGHTS = 4 * (64 * 2048 + 2048 + 2048 * 10 + 10)  # bytes of the global model of the run
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 CLIENTS, FEW, MANY = 1_000, 3, 24
 
 

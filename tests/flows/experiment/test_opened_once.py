@@ -19,7 +19,7 @@ from flows.partition import make
 from flows.run import run
 from silos import strict_yaml
 from silos.errors import UserError
-from silos.standardizer import Scale, Scaling
+from silos.standardizer import Standardization, Standardizer
 from silos.versioning import dvc_files
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -137,8 +137,8 @@ def test_a_derived_project_has_the_checked_data_and_checks_others(counts):
     with project.working("a test"):
         assert project.with_overrides(["training.rounds=1"]).silos is not None
         assert project.silos == project.with_overrides(["training.batch=1"]).silos
-        scaled = replace(project, scaling=Scaling(Scale((0.5,), (2.0,)))).silos
-        assert (scaled.scaling.inputs, scaled.version) == (Scale((0.5,), (2.0,)), project.silos.version)
+        scaled = replace(project, scaling=Standardization(Standardizer((0.5,), (2.0,)))).silos
+        assert (scaled.scaling.inputs, scaled.version) == (Standardizer((0.5,), (2.0,)), project.silos.version)
         assert counts["verify"] == 1
         with pytest.raises(UserError, match=r"data\.seed is 1, and data/digits was made with 0"):
             project.with_overrides(["data.seed=1"]).silos  # noqa: B018

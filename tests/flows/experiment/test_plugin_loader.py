@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.experiment.plugin_loader import error_of_plugin, load
+from flows.experiment.plugin_loader import load, plugin_error
 from flows.plugins import METHODS, METRICS
 from silos.errors import UserError
 
@@ -27,7 +27,7 @@ def test_the_line_is_named_and_inside_a_step_what_the_step_says(notes, where, ha
         entry.target(None, None)
     for note in notes:
         raised.value.add_note(note)
-    said = error_of_plugin(raised.value, "fedavg", {path: "mine.py"}, path if has_method else "")
+    said = plugin_error(raised.value, "fedavg", {path: "mine.py"}, path if has_method else "")
     assert str(said).startswith(f"fedavg failed: ZeroDivisionError: division by zero{where}; mend mine.py, ")
 
 
@@ -35,7 +35,7 @@ def test_an_error_that_no_plugin_raised_is_not_said_to_be_a_plugins(tmp_path):
     path = str(tmp_path / "mine.py")
     with pytest.raises(ZeroDivisionError) as raised:
         print(1 / 0)
-    assert error_of_plugin(raised.value, "fedavg", {path: "mine.py"}) is None
+    assert plugin_error(raised.value, "fedavg", {path: "mine.py"}) is None
 
 
 def test_a_file_is_run_once_until_its_text_changes(tmp_path, capsys):

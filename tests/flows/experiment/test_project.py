@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.experiment.experiment_name import free_name
+from flows.experiment.experiment_name import unused_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 from silos.errors import UserError
 from silos.io import locks
@@ -17,7 +17,7 @@ from tasks.tracking.mlflow_logging.connection import connect
 
 OPEN = """
 from flows.console import screen
-from flows.experiment.experiment_name import free_name
+from flows.experiment.experiment_name import unused_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
 class Told(screen.Screen):
     def say(self, line):
@@ -82,7 +82,7 @@ def test_who_needs_a_partition_that_another_process_makes_waits_for_it(project):
     own = Project.open(root=project, derived=True)
     expected = own.silos
     name = Path(expected.folder).name
-    with locks.changing(Path(expected.folder).with_name(f"{name}.lock"), "the first", pytest.fail):
+    with locks.write_lock(Path(expected.folder).with_name(f"{name}.lock"), "the first", pytest.fail):
         second = subprocess.Popen([sys.executable, "-c", OPEN], cwd=project, stdout=subprocess.PIPE, text=True)
         assert second.stdout is not None
         assert second.stdout.readline() == "waiting for the first to end\n"
@@ -119,6 +119,6 @@ def test_a_name_that_cannot_be_given_is_told_with_the_way_out(name, said, projec
     client = connect(opened.tracking)
     client.delete_experiment(client.create_experiment("winter"))
     with pytest.raises(UserError, match=r"choose another|use at most") as told:
-        free_name(opened, name)
+        unused_name(opened, name)
     assert said in str(told.value)
-    assert free_name(opened, "spring") == "spring"
+    assert unused_name(opened, "spring") == "spring"

@@ -15,14 +15,14 @@ from flows.experiment.callbacks.report_run import MLflowTracking, Progress, Resu
 from flows.experiment.callbacks.save_rounds import ClientStateCleanup, RoundSaver
 from flows.experiment.callbacks.score_rounds import BestModel, Evaluation
 from flows.experiment.project import Project
-from flows.experiment.run.fingerprint import identity_of
+from flows.experiment.run.fingerprint import fingerprint_of
 from flows.experiment.run.run_context import RunContext, open_run
 from flows.experiment.run.run_folder import RunFolder
 from flows.experiment.trainer import Trainer, default_callbacks
-from flows.methods.base import Report
-from flows.methods.context import Round
+from flows.methods.base import RoundReport
+from flows.methods.context import RoundContext
 from flows.methods.fedavg import FedAvg
-from models.state import State, Weights
+from models.state import ServerState, Weights
 from silos.errors import UserError
 from tasks.execution.runner import PlainRunner
 from tasks.tracking.checkpoint import load_state
@@ -38,12 +38,12 @@ LOOP = ["before_training", *["after_round", "after_commit"] * ROUNDS, "after_tra
 class Counting(FedAvg):
     """A toy: its weights are the fresh ones, moved a little in every round, without a client's step."""
 
-    def one_round(self, state: State, round: Round) -> tuple[State, Report]:
+    def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """See Method."""
-        return state.with_tensors(weights=moved(state, round.number)), Report({"loss/train": 1 / round.number})
+        return state.with_tensors(weights=moved(state, round.number)), RoundReport({"loss/train": 1 / round.number})
 
 
-def moved(state: State, number: int) -> Weights:
+def moved(state: ServerState, number: int) -> Weights:
     return {name: tensor + 0.01 * number for name, tensor in state.tensors["weights"].items()}
 
 
@@ -122,7 +122,7 @@ def open_toy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         about = {"kind": "run", "name": folder.path.parent.name, "started": "20000101-000000"}
         write_json(folder.path.parent / "experiment.json", about)
         problem = here.problem(0)
-        identity = folder.identify(identity_of(here, problem, method, "counting"), resume)
+        identity = folder.identify(fingerprint_of(here, problem, method, "counting"), resume)
         return open_run(here, method, "counting", problem, identity, folder, NamedRunner(), 0.0)
 
     return opened

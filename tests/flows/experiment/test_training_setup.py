@@ -6,7 +6,7 @@ import pytest
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project
 from flows.methods.samplers.client_sampler import BySize, Uniform
-from flows.methods.samplers.loss_based_sampler import Improving
+from flows.methods.samplers.loss_based_sampler import LossBasedSampler
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.training.objectives import Focal
@@ -121,10 +121,10 @@ def test_who_leaves_must_have_been_there_and_somebody_must_remain(leave, join, s
     [
         ("{kind: uniform}", Uniform(0.5, 0.1, {"c05": 2}, {"c04": 3})),
         ("{kind: by_size}", BySize(0.5, 0.1, {"c05": 2}, {"c04": 3})),
-        ("{kind: improving}", Improving(0.5, 0.1, {"c05": 2}, {"c04": 3}, focus=0.8, improvement="last_seen")),
+        ("{kind: improving}", LossBasedSampler(0.5, 0.1, {"c05": 2}, {"c04": 3}, focus=0.8, improvement="last_seen")),
         (
             "{kind: improving, focus: 1, improvement: within_round}",
-            Improving(0.5, 0.1, {"c05": 2}, {"c04": 3}, focus=1.0, improvement="within_round"),
+            LossBasedSampler(0.5, 0.1, {"c05": 2}, {"c04": 3}, focus=1.0, improvement="within_round"),
         ),
     ],
 )

@@ -14,7 +14,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running
 
 from flows.history.abandoned_runs import OPEN, close_abandoned, delete_deployment, deployment_name
-from silos.io.locks import alone, hold
+from silos.io.locks import exclusive_lock, hold
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect
 
@@ -115,7 +115,7 @@ def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(
     (elsewhere, others) = logged("elsewhere")
     (elsewhere / "run.json").unlink()  # of another project that logs to the same store
     hold(folder / OPEN / str(begun())).close()
-    with alone(busy):
+    with exclusive_lock(busy):
         close_abandoned(folder)
     client = connect(os.environ["MLFLOW_TRACKING_URI"])
     status = [client.get_run(run).info.status for run in (gone, at_work, others)]

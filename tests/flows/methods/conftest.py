@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.networks.network import Network
-from models.networks.protocols import Fused, Stacked
+from models.networks.protocols import BatchedNetwork, FusedSGD
 from models.training.optimizers import SGD
 
 
@@ -36,7 +36,7 @@ def without_stacks(monkeypatch):
 
         return refuse
 
-    for cls in {Stacked, Fused, *_below(Stacked), *_below(Fused)}:
+    for cls in {BatchedNetwork, FusedSGD, *_below(BatchedNetwork), *_below(FusedSGD)}:
         for name in [name for name in vars(cls) if name.endswith("_stack") or name == "descend"]:
             monkeypatch.setattr(cls, name, refusing(f"{cls.__name__}.{name}"))
 

@@ -3,10 +3,18 @@
 import pytest
 import torch
 
-from flows.config.load_config import read
+from flows.config.load_config import load_params
 from flows.config.method_settings import method_of
 from flows.experiment.plugin_loader import load
-from flows.methods.base import Method, Report, describe, find, names, start, summaries
+from flows.methods.base import (
+    Method,
+    RoundReport,
+    describe_method,
+    find_method,
+    method_names,
+    method_summaries,
+    start_method,
+)
 from silos.errors import UserError
 
 PAGE = '''"""Half way: FedAvg that goes half of the way to the mean."""
@@ -21,7 +29,7 @@ class HalfWay(fedavg.FedAvg):
 
     step: float = 0.5
 
-    def one_round(self, state, round):
+    def run_round(self, state, round):
         """FedAvg's round, and part of the way."""
         new, report = super().one_round(state, round)
         old, mean = state.tensors["weights"], new.tensors["weights"]
@@ -29,11 +37,11 @@ class HalfWay(fedavg.FedAvg):
 '''
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", method_names())
 def test_every_page_is_one_method_with_words_and_options_that_have_defaults(name):
-    cls = find(name)
+    cls = find_method(name)
     assert issubclass(cls, Method)
-    about = describe(name)
+    about = describe_method(name)
     assert about["method"] == name
     assert about["model"] in ("global", "personal")
     title, _, what = about["summary"].partition(": ")
@@ -45,29 +53,29 @@ def test_every_page_is_one_method_with_words_and_options_that_have_defaults(name
 def test_the_list_has_the_first_line_of_every_page_whether_it_is_imported_or_not(tmp_path):
     (tmp_path / "half.py").write_text(PAGE)
     plugins = load(tmp_path, ["half.py"])
-    described = [describe(name, plugins) for name in names(plugins)]
-    assert summaries(plugins) == [{key: one[key] for key in ("method", "summary")} for one in described]
+    described = [describe_method(name, plugins) for name in method_names(plugins)]
+    assert method_summaries(plugins) == [{key: one[key] for key in ("method", "summary")} for one in described]
 
 
 def test_the_four_first_methods_are_there():
-    assert {"fedavg", "fedprox", "local_only", "pooled"} <= set(names())
+    assert {"fedavg", "fedprox", "local_only", "pooled"} <= set(method_names())
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no method 'fedvag'; did you mean fedavg\?"):
-        find("fedvag")
+        find_method("fedvag")
     with pytest.raises(UserError, match="there are cfl, cluster_oracle, conditional, distrans, ditto, fedavg"):
-        find("zzz")
+        find_method("zzz")
 
 
 def test_a_users_own_page_joins_and_runs(tmp_path, make_problem, play):
     (tmp_path / "half_way.py").write_text(PAGE)
     plugins = load(tmp_path, ["half_way.py"])
-    assert "half_way" in names(plugins)
-    page = find("half_way", plugins)(step=0.25)
-    assert describe("half_way", plugins)["options"] == {"step": 0.5}
+    assert "half_way" in method_names(plugins)
+    page = find_method("half_way", plugins)(step=0.25)
+    assert describe_method("half_way", plugins)["options"] == {"step": 0.5}
     problem = make_problem({"a": 6, "b": 9})
-    own, fedavg = (play(p, problem, [1]).state.tensors["weights"] for p in (page, find("fedavg")()))
+    own, fedavg = (play(p, problem, [1]).state.tensors["weights"] for p in (page, find_method("fedavg")()))
     start = page.init(problem).tensors["weights"]
     for name in start:
         assert (own[name] - (start[name] + 0.25 * (fedavg[name] - start[name]))).abs().max() < 1e-7
@@ -78,10 +86,10 @@ def test_a_plugin_that_is_not_there_or_registers_no_method_is_refused(tmp_path):
         load(tmp_path, ["mine.py"])
     (tmp_path / "empty.py").write_text("x = 1\n")
     with pytest.raises(UserError, match="there is no method 'empty'"):
-        find("empty", load(tmp_path, ["empty.py"]))
+        find_method("empty", load(tmp_path, ["empty.py"]))
     (tmp_path / "none.py").write_text("from flows.plugins import register_method\nregister_method('none')(print)\n")
     with pytest.raises(UserError, match=r"method 'none': got .*print.*, expected a class that extends Method"):
-        find("none", load(tmp_path, ["none.py"]))
+        find_method("none", load(tmp_path, ["none.py"]))
 
 
 OPENING = (
@@ -109,7 +117,7 @@ BROKEN = {
     "a method that is none yet": (
         "from flows.methods.base import Method\nfrom flows.plugins import register_method\n"
         "@register_method('mine')\nclass Mine(Method): pass\n",
-        r"the page of method 'mine' must define init, model, one_round\.",
+        r"the page of method 'mine' must define init, model, run_round\.",
     ),
 }
 
@@ -119,7 +127,7 @@ def test_an_own_page_that_python_refuses_is_told_with_file_line_and_its_message(
     content, message = BROKEN[case]
     (tmp_path / "mine.py").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=message) as told:
-        find("mine", load(tmp_path, ["mine.py"]))
+        find_method("mine", load(tmp_path, ["mine.py"]))
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < 500 + len(str(tmp_path))
 
@@ -142,31 +150,31 @@ def test_an_own_page_that_is_no_python_file_is_told(name, tmp_path):
 def test_options_that_have_no_default_or_cannot_be_listed_are_told(body, message, tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + body)
     with pytest.raises(UserError, match=message):
-        describe("mine", load(tmp_path, ["mine.py"]))
+        describe_method("mine", load(tmp_path, ["mine.py"]))
 
 
 def test_an_own_page_needs_no_words_of_its_own(tmp_path):
     (tmp_path / "mine.py").write_text(OPENING + "x: int = 1\n")
-    assert describe("mine", load(tmp_path, ["mine.py"]))["summary"] == ""
+    assert describe_method("mine", load(tmp_path, ["mine.py"]))["summary"] == ""
 
 
 def test_what_an_own_page_prints_at_import_is_not_in_the_answer(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(f"print('hello')\n{OPENING}x: int = 1\n")
-    find("mine", load(tmp_path, ["mine.py"]))
+    find_method("mine", load(tmp_path, ["mine.py"]))
     assert capsys.readouterr() == ("", "hello\n")
 
 
 def test_an_own_page_that_cannot_start_is_told_with_file_line_and_message(tmp_path, make_problem):
     (tmp_path / "mine.py").write_text(OPENING + "def init(self, problem):\n        return 1 / 0\n")
-    page = find("mine", load(tmp_path, ["mine.py"]))()
+    page = find_method("mine", load(tmp_path, ["mine.py"]))()
     with pytest.raises(UserError, match=r"mine\.py, line 6: ZeroDivisionError: division by zero; mend the page\."):
-        start(page, make_problem({"a": 6}))
+        start_method(page, make_problem({"a": 6}))
 
 
 def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(project):
     check = "@pydantic.field_validator('x')\n    def check(cls, x):\n        return len(x)\n"
     (project / "mine.py").write_text(f"import pydantic\n{OPENING}x: int = 1\n    {check}")
-    params = read(project, ["plugins=[mine.py]", "method.mine.x=3"])
+    params = load_params(project, ["plugins=[mine.py]", "method.mine.x=3"])
     with pytest.raises(
         UserError, match=r"mine\.py, line 9: TypeError: object of type 'int' has no len\(\); mend the page\."
     ):
@@ -186,14 +194,14 @@ def test_an_own_page_whose_check_of_options_fails_is_told_with_file_and_line(pro
 def test_a_report_refuses_what_mlflow_would_not_take_with_its_name(numbers, said):
     """One such name, and MLflow would take no number of the round."""
     with pytest.raises(ValueError, match=said):
-        Report(numbers)
+        RoundReport(numbers)
 
 
 @pytest.mark.parametrize("column", ["round", "client", "dropped", "role", "test/accuracy", "validation/loss"])
 def test_a_report_refuses_a_column_that_clients_csv_has_already(column):
     with pytest.raises(ValueError, match=f"'{column}' is a column of clients.csv already; give it another name"):
-        Report({}, {column: {"a": 1.0}})
-    Report({}, {"check_entropy": {"a": 1.0}, "‖λ‖": {"a": 2.0}})
+        RoundReport({}, {column: {"a": 1.0}})
+    RoundReport({}, {"check_entropy": {"a": 1.0}, "‖λ‖": {"a": 2.0}})
 
 
 def test_a_page_is_one_file_and_finds_no_module_beside_it(tmp_path):

@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.experiment.figure_context import Scene, drawn
+from flows.experiment.figure_context import FigureContext, draw_figures
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from models.model import Model
 from models.networks.deep_ensemble import DeepEnsemble
-from models.networks.registry import Network, comes_along
-from models.networks.wrapper import Around
+from models.networks.registry import Network, is_bundled
+from models.networks.wrapper import NetworkWrapper
 from models.prng import server_stream
-from models.state import Private
+from models.state import ClientStateRefs
 from models.training.engine import Training, train
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
-from tasks.execution.materialize import open_stacks
+from tasks.execution.materialize import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
 from tasks.messages import FEW, Message, Numbers, Update
@@ -60,8 +60,8 @@ def test_numbers_that_grow_with_a_clients_rows_are_not_few(summed, make_problem,
     """One for each row, padded to the most of the stack."""
 
     @step
-    def tell(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list[Told]:
-        opened = open_stacks(cohort, model, private, "train", device)
+    def tell(cohort: Cohort, model: Model, private: ClientStore, device: str) -> list[Told]:
+        opened = load_stacks(cohort, model, private, "train", device)
         each = [(s.clients, rows.y[: len(s.clients)].float()) for s, rows, *_ in opened]
         return [Told(clients, y.sum(1) if summed else y) for clients, y in each]
 
@@ -106,7 +106,7 @@ def test_an_answer_that_is_no_list_of_messages_of_these_clients_is_refused(which
     answer, message = ANSWERS[which]
 
     @step
-    def tell(cohort: Cohort, model: Model, private: PrivateStore, device: str) -> list:
+    def tell(cohort: Cohort, model: Model, private: ClientStore, device: str) -> list:
         return answer(cohort)
 
     problem = make_problem(SIZES)
@@ -117,7 +117,7 @@ def test_an_answer_that_is_no_list_of_messages_of_these_clients_is_refused(which
 @pytest.mark.parametrize("change", [lambda updates: updates[:1], lambda updates: updates * 2])
 def test_training_that_leaves_a_client_out_or_tells_it_twice_is_refused(change, make_problem, make_round):
     @step
-    def some(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
+    def some(cohort: Cohort, model: Model, training: Training, private: ClientStore, seed: int, round: int,
              device: str) -> list[Update]:  # fmt: skip
         return change(local_train.fn(cohort, model, training, private, seed, round, device))
 
@@ -149,7 +149,7 @@ def test_what_clients_keep_is_not_written_over_by_another_section_of_that_name(m
     problem = make_problem(SIZES)
     with pytest.raises(ValueError, match="two things in the private section 'weights'"):
         make_round(problem).train(
-            local_train, LocalOnly().model(LocalOnly().init(problem), problem), optimiser=Private("weights", {})
+            local_train, LocalOnly().model(LocalOnly().init(problem), problem), optimiser=ClientStateRefs("weights", {})
         )
 
 
@@ -163,9 +163,9 @@ def test_what_clients_keep_is_not_written_over_by_another_section_of_that_name(m
 )
 def test_training_only_weights_that_there_are_not_is_refused(only, message, make_problem, make_round):
     @step
-    def part(cohort: Cohort, model: Model, training: Training, private: PrivateStore, seed: int, round: int,
+    def part(cohort: Cohort, model: Model, training: Training, private: ClientStore, seed: int, round: int,
              device: str) -> list[Update]:  # fmt: skip
-        for stack, rows, weights, context in open_stacks(cohort, model, private, "train", device):
+        for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
             train(model.network, weights, context, rows, training, torch.zeros(stack.size).long(), only=only)
         return []
 
@@ -181,7 +181,7 @@ def test_a_network_around_an_ensemble_has_the_loss_of_the_ensemble(make_problem,
     problem = replace(problem, network=network)
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=problem.silos.clients)
     (plain,) = make_round(problem, stack=4).train(local_train, model)
-    (around,) = make_round(problem, stack=4).train(local_train, replace(model, network=Around(network)))
+    (around,) = make_round(problem, stack=4).train(local_train, replace(model, network=NetworkWrapper(network)))
     assert torch.allclose(around.loss, plain.loss, rtol=1e-4)
 
 
@@ -193,13 +193,13 @@ def test_a_network_of_a_page_that_is_no_record_is_not_logged():
 
         def apply(self, weights, context, x, stream): ...
 
-    assert not comes_along(Own())
+    assert not is_bundled(Own())
 
 
 def drawing(name: str):
     """A picture of this name."""
 
-    def draw(scene: Scene):
+    def draw(scene: FigureContext):
         (scene.folder / name).write_text("drawn")
         return scene.folder / name
 
@@ -210,15 +210,15 @@ def drawing(name: str):
 def scene(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "params.yaml").touch()
-    return Scene(tmp_path / "run", *[None] * 7)  # type: ignore[arg-type]
+    return FigureContext(tmp_path / "run", *[None] * 7)  # type: ignore[arg-type]
 
 
 def test_a_picture_is_a_file_in_the_runs_folder(tmp_path, scene):
-    assert drawn([drawing("there.png"), lambda _: None], scene) == (scene.folder / "there.png",)
+    assert draw_figures([drawing("there.png"), lambda _: None], scene) == (scene.folder / "there.png",)
     assert [path.name for path in scene.folder.iterdir()] == ["there.png"]
     for path in (lambda s: s.folder / "no.png", lambda s: s.folder, lambda _: tmp_path / "params.yaml"):
         with pytest.raises(ValueError, match="in its scene's folder"):
-            drawn([path], scene)
+            draw_figures([path], scene)
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "best-000001.safetensors", "result.json", ".lock"])
@@ -227,5 +227,5 @@ def test_a_picture_does_not_take_the_place_of_a_file_of_the_runs_own(name, scene
     with pytest.raises(
         ValueError, match=f"a picture is called {name}, as a file of the run's own; give it another name"
     ):
-        drawn([drawing(name)], scene)
+        draw_figures([drawing(name)], scene)
     assert (scene.folder / name).read_text() == "the run's"

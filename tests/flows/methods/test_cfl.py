@@ -148,7 +148,7 @@ def test_running_statistics_are_in_no_length_and_no_cosine(make_problem, make_ro
     start = page.init(problem)
     current = {name: w[0] for name, w in start.tensors["weights"].items()}
     sent = round.train(local_train, Model(network, shared=current, clients=round.clients), each=True)
-    state, report = page.one_round(start, round)
+    state, report = page.run_round(start, round)
     expected = {}
     for update in sent:
         moved = {n: w - current[n] for n, w in update.each.items() if n not in network.buffers}

@@ -8,7 +8,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
 from flows.methods.oracles.cluster_oracle import ClusterOracle
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 DOMAINS = {"a": "north", "b": "south", "c": "north", "d": "south", "e": "north"}
@@ -39,7 +39,7 @@ def test_every_group_is_fedavg_on_its_clients_alone(make_problem, play):
 def test_groups_of_one_client_are_local_only_to_the_bit(make_problem, play, tmp_path):
     problem = make_problem(SIZES, silos={"domains": {c: c for c in SIZES}})
     oracle = play(ClusterOracle(), problem, [1, 2, 3], stack=1)
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     local = play(LocalOnly(), problem, [1, 2, 3], stack=1, private=store)
     model = oracle.page.model(oracle.state, problem)
     for at, client in enumerate(model.clients):

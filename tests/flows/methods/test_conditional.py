@@ -13,13 +13,13 @@ from flows.experiment.project import Project
 from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from models.networks.mlp import MLP
-from models.networks.registry import parameters
+from models.networks.registry import num_parameters
 from models.networks.vision.cnn import CNN
 from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
 from tasks.tracking.checkpoint import load_state, save_state
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west"}
 FEATURES, CLASSES, LENGTH = 5, 3, 15
-RMSE = QUANTITIES["regression"]
+RMSE = TASK_METRICS["regression"]
 SOURCES = ("local", "zeros", "pooled", "random", "permuted", "client_id", "cluster_id")
 
 
@@ -68,7 +68,7 @@ def test_model_statistics_makes_every_other_method_as_large(project):
     assert problem.network == MLP(64, (8,), 10, statistics=640)
     assert plain.network == MLP(64, (8,), 10)
     weights = (page.init(p).tensors["weights"] for page, p in ((FedAvg(), problem), (Conditional(), plain)))
-    assert len({parameters(w) for w in weights}) == 1
+    assert len({num_parameters(w) for w in weights}) == 1
 
 
 @pytest.mark.parametrize("form", ["joined", "bilinear", "ensemble"])
@@ -118,11 +118,11 @@ def test_a_resumed_run_reads_the_same_statistics_to_the_bit(make_problem, play, 
     absent = {1: ["b", "c"], 2: ["b"], 3: ["a"]}
     for page in (Conditional(form="ensemble"), Conditional(arm="fedsgd"), Conditional(source="permuted")):
         name = f"{page.form}-{page.arm}-{page.source}"
-        whole = play(page, problem, [1, 2, 3, 4], absent=absent, private=PrivateStore(str(tmp_path / name / "whole")))
-        store = PrivateStore(str(tmp_path / name / "half"))
+        whole = play(page, problem, [1, 2, 3, 4], absent=absent, private=ClientStore(str(tmp_path / name / "whole")))
+        store = ClientStore(str(tmp_path / name / "half"))
         save_state(tmp_path / "checkpoint", play(page, problem, [1, 2], absent=absent, private=store).state, 2)
         state, _, _ = load_state(tmp_path / "checkpoint")
-        rest = play(page, problem, [3, 4], state=state, absent=absent, private=PrivateStore(store.folder))
+        rest = play(page, problem, [3, 4], state=state, absent=absent, private=ClientStore(store.folder))
         assert rest.state.sha256() == whole.state.sha256()
         assert rest.reports == whole.reports[2:]
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from flows.methods.context import Round
+from flows.methods.context import RoundContext
 from flows.methods.fedavg import FedAvg
 from models.model import Model
-from models.state import Private
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
-from tasks.execution.scheduling import ForAll
+from tasks.execution.scheduling import Broadcast
 from tasks.execution.task_types import step
 from tasks.messages import Message, Update
 
@@ -32,7 +32,7 @@ def test_the_longest_cohort_counts_for_the_seconds(problem, make_round):
     """Cohorts run side by side: two workers' time is the slower one's, not the sum."""
     round = make_round(problem, workers=2)
     page = FedAvg()
-    page.one_round(page.init(problem), round)
+    page.run_round(page.init(problem), round)
     assert set(round.tally.seconds) == {"local_train"}
     assert round.tally.seconds["local_train"] > 0
 
@@ -46,7 +46,7 @@ def looks(cohort: Cohort, model: Any, private: Any, device: str, **given: Any) -
     return [Message(cohort.clients)]
 
 
-def given(round: Round, silos: Silos | None = None, **options: Any) -> list[tuple[Cohort, dict[str, Any]]]:
+def given(round: RoundContext, silos: Silos | None = None, **options: Any) -> list[tuple[Cohort, dict[str, Any]]]:
     """What each cohort was given."""
     SEEN.clear()
     page = FedAvg()
@@ -57,11 +57,13 @@ def given(round: Round, silos: Silos | None = None, **options: Any) -> list[tupl
 def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(problem, make_round):
     """Also of clients that take no part; and whatever the keyword is called."""
     start, by_client = {"m": torch.ones(1)}, {c: f"{at}/0" for at, c in enumerate(NAMES)}
-    model = Model(problem.network, {}, {"w": torch.arange(20.0)[:, None]}, Private("c", by_client), tuple(NAMES))
-    one = PrivateStore("nowhere")
+    model = Model(
+        problem.network, {}, {"w": torch.arange(20.0)[:, None]}, ClientStateRefs("c", by_client), tuple(NAMES)
+    )
+    one = ClientStore("nowhere")
     cohorts = given(
         make_round(problem, clients=NAMES[:9], workers=3, stack=3),
-        kept=Private("kept", by_client, start),
+        kept=ClientStateRefs("kept", by_client, start),
         shares=MappingProxyType(by_client),
         deep={"sections": [(one, by_client)], "models": (model, 3)},
         weights=start,
@@ -71,7 +73,7 @@ def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(probl
     assert len(cohorts) == 3
     for cohort, options in cohorts:
         own = {c: by_client[c] for c in cohort.clients}
-        assert options["kept"] == Private("kept", own, start)
+        assert options["kept"] == ClientStateRefs("kept", own, start)
         assert options["shares"] == own
         assert options["deep"]["sections"] == [(one, own)]
         theirs, three = options["deep"]["models"]
@@ -84,15 +86,15 @@ def test_a_pooled_client_is_given_what_its_members_hold(problem, make_round):
     by_client = dict.fromkeys(NAMES, "a/0")
     silos = problem.silos.select(NAMES[:4]).pool()
     ((_, options),) = given(
-        make_round(problem), silos, context=Private("s", by_client), by_pool={"+".join(NAMES[:4]): 1}
+        make_round(problem), silos, context=ClientStateRefs("s", by_client), by_pool={"+".join(NAMES[:4]): 1}
     )
     assert options["context"].refs == dict.fromkeys(NAMES[:4], "a/0")
     assert options["by_pool"] == {"+".join(NAMES[:4]): 1}
 
 
 def test_what_clients_show_to_others_is_given_to_all(problem, make_round):
-    lent = Private("words", dict.fromkeys(NAMES[:2], "a/0"))
-    for _, options in given(make_round(problem, workers=2), problem.silos.select(NAMES[4:]), lent=ForAll(lent)):
+    lent = ClientStateRefs("words", dict.fromkeys(NAMES[:2], "a/0"))
+    for _, options in given(make_round(problem, workers=2), problem.silos.select(NAMES[4:]), lent=Broadcast(lent)):
         assert options["lent"] is lent
 
 

@@ -9,7 +9,7 @@ from flows.methods.distrans import DisTrans
 from flows.methods.fedavg import FedAvg
 from models.networks.mlp import MLP
 from models.networks.wrappers.conditional_network import Ensemble
-from models.state import State
+from models.state import ServerState
 from models.training.optimizers import SGD
 from silos.errors import UserError
 
@@ -39,7 +39,7 @@ def test_with_mix_0_it_is_fedavg_with_both_halves_of_the_last_layer_added(make_p
     plain = LastTwiceAsFast(**{f.name: getattr(problem.network, f.name) for f in fields(MLP)})
     reference = make_problem(SIZES, network=plain, engine="vmap")
     ours = play(page, problem, [1, 2, 3], absent=absent)
-    theirs = play(FedAvg(), reference, [1, 2, 3], state=State({"weights": added(start)}), absent=absent)
+    theirs = play(FedAvg(), reference, [1, 2, 3], state=ServerState({"weights": added(start)}), absent=absent)
     for name, w in theirs.state.tensors["weights"].items():
         torch.testing.assert_close(added(ours.state.tensors["weights"])[name], w, rtol=0, atol=2e-6)
     losses = [[r.numbers["loss/train"] for r in played.reports] for played in (ours, theirs)]

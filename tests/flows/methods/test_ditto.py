@@ -6,7 +6,7 @@ import torch
 from flows.methods.ditto import Ditto
 from flows.methods.fedavg import FedAvg
 from flows.methods.local_only import LocalOnly
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 START = 3.0
@@ -32,7 +32,7 @@ def test_with_weight_0_the_personal_path_is_local_only_to_the_bit(make_problem, 
     """Also where clients are absent: nothing of the shared weights enters."""
     problem, absent = make_problem(SIZES), {1: ["c"], 2: ["b", "e"]}
     ditto = play(Ditto(personal_weight=0), problem, [1, 2, 3], absent=absent)
-    store = PrivateStore(str(tmp_path / "local"))
+    store = ClientStore(str(tmp_path / "local"))
     local = play(LocalOnly(), problem, [1, 2, 3], absent=absent, private=store)
     for client in SIZES:
         kept = store.load("weights", local.state.private["weights"], client)

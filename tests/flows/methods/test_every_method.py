@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from flows.experiment.plugin_loader import load
-from flows.methods.base import Method, find, names
+from flows.methods.base import Method, find_method, method_names
 from models import prng
-from models.state import Private
-from models.training.engine import outcomes
+from models.state import ClientStateRefs
+from models.training.engine import per_example_metrics
 from models.training.optimizers import Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import open_rows, open_weights
+from tasks.execution.materialize import load_rows, load_weights
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client, summary
 
@@ -37,9 +37,9 @@ SOON = {
 }  # what comes late in a run comes in a few rounds
 
 
-@pytest.fixture(params=names(PLUGINS))
+@pytest.fixture(params=method_names(PLUGINS))
 def page(request) -> Method:
-    return find(request.param, PLUGINS)(**SOON.get(request.param, {}))
+    return find_method(request.param, PLUGINS)(**SOON.get(request.param, {}))
 
 
 @pytest.fixture
@@ -77,7 +77,8 @@ def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem,
     assert page.init(problem).sha256() == page.init(problem).sha256()
     first, second = (page.model(page.init(p), p) for p in (problem, fitting(page, CLIENTS, seed=1, **ROWS)))
     start = [
-        {**m.shared, **(m.personal.start if isinstance(m.personal, Private) else m.personal)} for m in (first, second)
+        {**m.shared, **(m.personal.start if isinstance(m.personal, ClientStateRefs) else m.personal)}
+        for m in (first, second)
     ]
     assert not all(torch.equal(start[0][n], start[1][n]) for n in start[0])
 
@@ -91,19 +92,19 @@ def test_its_state_survives_a_write_and_a_read(page, problem, play, tmp_path):
 
 def test_a_resumed_run_is_bit_identical(page, problem, play, tmp_path):
     """Four rounds, and two rounds, a new process's view of the folder, two rounds."""
-    whole = play(page, problem, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
-    half = play(page, problem, [1, 2], private=PrivateStore(str(tmp_path / "half")))
+    whole = play(page, problem, [1, 2, 3, 4], private=ClientStore(str(tmp_path / "whole")))
+    half = play(page, problem, [1, 2], private=ClientStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, 2)
     state, number, _ = load_state(tmp_path / "checkpoint")
     rest = [number + 1, number + 2]
-    resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / "half")))
+    resumed = play(page, problem, rest, state=state, private=ClientStore(str(tmp_path / "half")))
     assert resumed.state.sha256() == whole.state.sha256()
     assert resumed.reports == whole.reports[2:]
 
 
 def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, problem, play, tmp_path):
     problem = replace(problem, training=replace(problem.training, optimiser=Adam(0.01), keeps=True))
-    whole, half = ({"private": PrivateStore(str(tmp_path / name)), "stack": 2} for name in ("whole", "half"))
+    whole, half = ({"private": ClientStore(str(tmp_path / name)), "stack": 2} for name in ("whole", "half"))
     try:
         expected = play(page, problem, [1, 2, 3, 4], **whole)
     except UserError as error:
@@ -142,13 +143,13 @@ def test_its_model_answers_for_each_client(page, problem, play):
     played = play(page, problem, [1])
     model = page.model(played.state, problem)
     assert set(model.clients) == set(CLIENTS)
-    one = any(isinstance(page, find(name)) for name in ONE_FOR_ALL)
+    one = any(isinstance(page, find_method(name)) for name in ONE_FOR_ALL)
     assert model.is_personal == (page.tested_model == "personal" and not one)
     for client in CLIENTS:
         stack = Stack((client,), 1)
-        weights, context = open_weights(model.select([client]), stack, played.private, "cpu")
-        rows = open_rows(problem.silos, stack, "test", "cpu")
-        found = outcomes(model.network, weights, context, rows, problem.training.objective)
+        weights, context = load_weights(model.select([client]), stack, played.private, "cpu")
+        rows = load_rows(problem.silos, stack, "test", "cpu")
+        found = per_example_metrics(model.network, weights, context, rows, problem.training.objective)
         assert torch.isfinite(found["loss"]).all()
     scores = played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training)
     table = by_client(scores)
@@ -169,7 +170,7 @@ def test_clients_that_leave_are_called_no_more_are_scored_still_and_change_nothi
     page, problem, play, tmp_path
 ):
     """A page without `leave` ends where it would had they dropped out of every round since."""
-    gone, private = ["oslo", "same"], [PrivateStore(str(tmp_path / name)) for name in ("left", "absent")]
+    gone, private = ["oslo", "same"], [ClientStore(str(tmp_path / name)) for name in ("left", "absent")]
     left = play(page, problem, [1, 2, 3], leave={2: gone}, private=private[0])
     assert all({*gone} & {*round.clients} == set() for round in left.rounds[1:])
     for section in left.state.tensors.values():
@@ -195,7 +196,7 @@ def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, prob
 
 WORDS = {"arm": "paper", "words": 3, "first_rounds": 1, "more_rounds": 1, "tolerance": -1.0}
 DRAWING = [
-    *((name, SOON.get(name, {})) for name in names()),
+    *((name, SOON.get(name, {})) for name in method_names()),
     ("selective", {"local_rounds": 1, "regroup_every": 1, "start": "mean"}),
     ("uefl", {**WORDS, "passes": 2}),
     ("uefl", {**WORDS, "fill": "random"}),
@@ -231,7 +232,7 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
 
     What starts once more in round 5, as phase 2 of `selective`, counts rounds from there.
     """
-    page, drawn, named = find(name)(**options), [], prng._named
+    page, drawn, named = find_method(name)(**options), [], prng._named
 
     def hear(seed, client, round, purpose):
         drawn.append((seed, client, round, purpose))
@@ -258,7 +259,7 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
     name, options, fitting, play
 ):
     """But for methods whose clients send gradients, and a page of the docs whose step has no such argument."""
-    page = find(name, PLUGINS)(**options)
+    page = find_method(name, PLUGINS)(**options)
     problem = fitting(page, CLIENTS, validation=12, **ROWS)
     if name == "fedrep":
         with pytest.raises(UserError, match="tells no validation loss"):
@@ -275,7 +276,7 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
 def test_the_sequential_engine_runs_functions_of_one_client_only(
     name, options, fitting, play, sequential, without_stacks
 ):
-    page = find(name, PLUGINS)(**options)
+    page = find_method(name, PLUGINS)(**options)
     problem = sequential(fitting(page, CLIENTS, **ROWS))
     played = play(page, problem, [1, 2, 3])
     round = played.rounds[-1]

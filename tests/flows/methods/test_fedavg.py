@@ -12,9 +12,9 @@ from flows.methods.fedprox import FedProx
 from flows.methods.local_only import LocalOnly
 from flows.methods.pooled import Pooled
 from models.networks.mlp import MLP
-from models.prng import client_streams, fold, server_stream, shuffle
+from models.prng import client_streams, fold_in, server_stream, shuffle
 from models.training.optimizers import SGD, Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.storage.partition_store import open_client
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
@@ -36,7 +36,7 @@ def plain_fedavg(problem, rounds: int, batch: int, epochs: int, optimiser) -> di
             optimise = optimiser(module.parameters())
             stream = client_streams(problem.seed, [client], number, "local_train")[0]
             for epoch in range(epochs):
-                for index in shuffle(fold(stream, epoch), len(y), torch.tensor(len(y))).split(batch):
+                for index in shuffle(fold_in(stream, epoch), len(y), torch.tensor(len(y))).split(batch):
                     optimise.zero_grad()
                     torch.nn.functional.cross_entropy(module(x[index]), y[index]).backward()
                     optimise.step()
@@ -142,7 +142,7 @@ def test_a_large_proximal_term_stays_near_the_start(make_problem, play):
 def test_with_one_client_it_is_local_only_to_the_bit(page, make_problem, play, tmp_path):
     problem = make_problem({"only": 13})
     shared = play(page, problem, [1, 2, 3])
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     alone = play(LocalOnly(), problem, [1, 2, 3], private=store)
     kept = store.load("weights", alone.state.private["weights"], "only")
     for name, w in shared.state.tensors["weights"].items():

@@ -13,20 +13,20 @@ from flows.methods.local_only import LocalOnly
 from flows.methods.serverbn import ServerBN, measured_in_common
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.cnn_bn import BatchNormCNN
 from models.networks.vision.resnet import Residual
-from models.training.batchnorm_statistics import statistics_of
-from silos.client_store import PrivateStore
+from models.training.batchnorm_statistics import normalisation_statistics
+from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
-from tasks.batchnorm_statistics_task import common_norms
+from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import open_weights
+from tasks.execution.materialize import load_weights
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client
 
 SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 8}
-NETWORK = NormalisedCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)
+NETWORK = BatchNormCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)
 PLAIN = {"mlp": MLP(16, (6,), 3), "cnn": CNN((4, 4), (3,), (5,), 3, 3, True, dropout=0.2)}
 FRESH = [{"kind": "fresh", "per_domain": 1}]
 
@@ -49,12 +49,12 @@ def make(make_problem):
 def own(played, client, page=None):
     """The weights that a client uses, by name."""
     model = (page or played.page).model(played.state, played.problem)
-    weights, _ = open_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")
+    weights, _ = load_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")
     return {name: w[0] for name, w in weights.items()}
 
 
 STATISTICS = FedBN(keep="statistics")
-KEPT = {FedBN(): lambda network: network.normalising, STATISTICS: statistics_of}
+KEPT = {FedBN(): lambda network: network.normalising, STATISTICS: normalisation_statistics}
 
 
 @pytest.mark.parametrize("other", [FedBN(), STATISTICS, ServerBN()], ids=str)
@@ -76,7 +76,7 @@ def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, other, mak
 def test_a_round_is_local_training_of_which_all_but_what_is_kept_is_averaged(page, network, make, play, tmp_path):
     """Against local_only of one round, whose clients start from the same draw."""
     played, alone = (
-        play(one, make(network), [1], private=PrivateStore(str(tmp_path / type(one).__name__)))
+        play(one, make(network), [1], private=ClientStore(str(tmp_path / type(one).__name__)))
         for one in (page, LocalOnly())
     )
     kept = {*KEPT[page](network)}
@@ -115,7 +115,7 @@ def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, mak
     before = played.state.sha256()
     model = page.scored_model(played.state, evaluation)
     assert played.state.sha256() == before
-    weights, _ = open_weights(model.select([fresh]), Stack((fresh,), 1), played.private, "cpu")
+    weights, _ = load_weights(model.select([fresh]), Stack((fresh,), 1), played.private, "cpu")
     x, _ = images(fresh, SIZES[fresh] + 7)
     rows = torch.from_numpy(x[: SIZES[fresh]].astype(np.float32))
     seen = torch.nn.functional.conv2d(rows[:, None], weights["conv0.weight"][0], weights["conv0.bias"][0], padding=1)
@@ -124,7 +124,7 @@ def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, mak
     for name, w in played.state.tensors["weights"].items():
         assert torch.equal(weights[name][0], w)
     start = problem.network.init(torch.tensor(0))
-    for name in {*NETWORK.normalising} - {*statistics_of(NETWORK)} - {*played.state.tensors["weights"]}:
+    for name in {*NETWORK.normalising} - {*normalisation_statistics(NETWORK)} - {*played.state.tensors["weights"]}:
         assert torch.equal(weights[name][0], start[name])
     kept = {client: model.personal.refs[client] for client in federated.silos.clients}
     assert kept == dict(played.state.private[SECTION])
@@ -133,7 +133,7 @@ def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, mak
 def test_with_statistics_of_their_own_clients_differ_in_them_alone(make, play):
     played = play(STATISTICS, make(), [1, 2])
     oslo, rome = own(played, "oslo"), own(played, "rome")
-    assert {name for name in oslo if not torch.equal(oslo[name], rome[name])} == {*statistics_of(NETWORK)}
+    assert {name for name in oslo if not torch.equal(oslo[name], rome[name])} == {*normalisation_statistics(NETWORK)}
 
 
 def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
@@ -142,7 +142,9 @@ def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
     problem = replace(problem, training=replace(problem.training, batch=100))
     found, usual = (play(page, problem, [1]) for page in (ServerBN(), FedAvg()))
     weights, averaged = found.state.tensors["weights"], usual.state.tensors["weights"]
-    assert {name for name in weights if not torch.equal(weights[name], averaged[name])} == {*statistics_of(NETWORK)}
+    assert {name for name in weights if not torch.equal(weights[name], averaged[name])} == {
+        *normalisation_statistics(NETWORK)
+    }
     assert found.rounds[0].tally.bytes_up == usual.rounds[0].tally.bytes_up
     assert not found.page.model(found.state, problem).is_personal
     x = torch.from_numpy(open_common(problem.silos, "validation")[0])
@@ -158,7 +160,7 @@ def test_where_batches_normalise_neither_dealing_nor_a_resumed_run_changes_a_bit
     problem = make(common=True)
     found = []
     for workers in (1, 3):
-        store = PrivateStore(str(tmp_path / f"{workers}"))
+        store = ClientStore(str(tmp_path / f"{workers}"))
         half = play(page, problem, [1, 2], workers=workers, private=store)
         save_state(tmp_path / "checkpoint", half.state, 2)
         state, _, _ = load_state(tmp_path / "checkpoint")
@@ -180,4 +182,4 @@ def test_common_rows_are_measured_only_where_they_are_nobodys(make, make_round, 
     model = FedAvg().model(FedAvg().init(problem), problem)
     round = make_round(problem)
     with pytest.raises(ValueError, match="validation rows are clients' own"):
-        round.each(common_norms, model, training=problem.training, seed=0, round=1)
+        round.each(common_batchnorm_statistics, model, training=problem.training, seed=0, round=1)

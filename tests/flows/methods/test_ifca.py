@@ -9,7 +9,7 @@ import torch
 from flows.methods.fedavg import FedAvg
 from flows.methods.ifca import IFCA
 from models.networks.vision.resnet import Residual
-from models.state import State
+from models.state import ServerState
 from models.training.optimizers import SGD
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
@@ -17,10 +17,10 @@ TWO_LAWS = {"a": (6, 1, 0), "b": (3, 2, 5), "c": (1, 4, 5), "d": (2, 1, 0)}  # r
 TRUTH = {"a": 0, "b": 1, "c": 1, "d": 0}
 
 
-def starting(*sets: list[float]) -> State:
+def starting(*sets: list[float]) -> ServerState:
     """Models of one number each, chosen by nobody yet."""
     weights = torch.tensor(sets, dtype=torch.float64)[..., None]
-    return State({"weights": {"w": weights}}, {"choice": {}, "best": 0})
+    return ServerState({"weights": {"w": weights}}, {"choice": {}, "best": 0})
 
 
 def numbers(played) -> list:

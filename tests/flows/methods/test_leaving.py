@@ -12,9 +12,9 @@ from models.gaussians import DEVIATION, PRECISION, PULL, Natural
 from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
 from models.training.optimizers import SGD, Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Stack
-from tasks.execution.materialize import open_rows
+from tasks.execution.materialize import load_rows
 from tasks.expectation_propagation.client_update import POSTERIOR
 from tasks.tracking.checkpoint import load_state, save_state
 
@@ -87,7 +87,7 @@ def test_who_left_keeps_its_own_posterior_and_columns_and_is_scored_with_them(op
         for client in GONE:
             assert after.state.private[section][client] == before.state.private[section][client]
     round = make_round(problem, 4, private=after.private)
-    own, refreshed = page.scored_model(after.state, round), page.other_answers(after.state, round)["own_refreshed"]
+    own, refreshed = page.scored_model(after.state, round), page.other_models(after.state, round)["own_refreshed"]
     assert set(own.clients) == set(refreshed.clients) == set(SIZES)
     assert own.personal.refs["oslo"] == before.state.private[POSTERIOR]["oslo"]
 
@@ -112,9 +112,9 @@ def test_two_float64_a_weight_leave_a_client_that_leaves_where_it_was_ever_calle
 def test_a_run_that_is_resumed_in_the_round_of_leaving_or_around_it_has_the_same_bits(options, problem, play, tmp_path):
     """As is one that is dealt to two workers."""
     page, leave = Virtual(**options), {2: ["oslo"], 3: ["one", "bonn"]}
-    whole = play(page, problem, [1, 2, 3, 4], leave=leave, private=PrivateStore(str(tmp_path / "whole")))
+    whole = play(page, problem, [1, 2, 3, 4], leave=leave, private=ClientStore(str(tmp_path / "whole")))
     for last in (1, 2, 3):
-        private = PrivateStore(str(tmp_path / f"half{last}"))
+        private = ClientStore(str(tmp_path / f"half{last}"))
         half = play(page, problem, range(1, last + 1), leave=leave, private=private, workers=2)
         play(page, problem, [last + 1], state=half.state, leave=leave, private=private)  # killed before it counted
         save_state(tmp_path / "checkpoint", half.state, last)
@@ -128,7 +128,7 @@ def test_a_run_that_is_resumed_in_the_round_of_leaving_or_around_it_has_the_same
 def test_when_all_have_left_who_said_anything_newcomers_start_from_the_common_draw(site, problem, play, tmp_path):
     """And not from the prior, of whose width nothing can be learned."""
     page = Virtual(site=site, bias="none")
-    first, late = (PrivateStore(str(tmp_path / name)) for name in ("first", "late"))
+    first, late = (ClientStore(str(tmp_path / name)) for name in ("first", "late"))
     new = play(page, problem, [3], absent={3: GONE}, private=first).state
     state = play(page, problem, [1, 2], absent={n: ["lyon", "rome"] for n in (1, 2)}, private=late).state
     after = play(page, problem, [3], state=state, leave={3: GONE}, private=late).state
@@ -186,7 +186,7 @@ def regression(client, total):
 
 def exact(problem, clients):
     """Bayes in closed form on these clients' training rows: precision prior + 2 sum x^2, pull 2 sum x y."""
-    opened = [open_rows(problem.silos, Stack((client,), 1), "train", "cpu") for client in clients]
+    opened = [load_rows(problem.silos, Stack((client,), 1), "train", "cpu") for client in clients]
     x, y = (torch.cat([part[at][0] for part in opened]).double() for at in (0, 1))
     return Natural(2 * (x * y[:, None]).sum(0), PRIOR + 2 * (x**2).sum(0))
 

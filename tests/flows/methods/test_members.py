@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from flows.methods.base import find, names, start
+from flows.methods.base import find_method, method_names, start_method
 from flows.methods.fediir import FedIIR
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.training.engine import outcomes
+from models.training.engine import per_example_metrics
 from models.training.optimizers import Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import open_rows, open_weights
+from tasks.execution.materialize import load_rows, load_weights
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client, summary
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
 SILOS = {"one_class": "same", "common": ["validation"]}
 INNER = MLP(5, (6,), 3, dropout=0.2)
-TAKE = [name for name in names() if find(name).takes_members]
+TAKE = [name for name in method_names() if find_method(name).takes_members]
 # what they do next hangs on what all members say together
 LOOK = {"ifca", "cfl", "uefl", "uefl_authors"}
 
@@ -31,10 +31,10 @@ def make(make_problem):
     return lambda network: make_problem(CLIENTS, network=network, optimiser=Adam(0.01), silos=SILOS)
 
 
-@pytest.mark.parametrize("name", sorted({*names()} - {*TAKE}))
+@pytest.mark.parametrize("name", sorted({*method_names()} - {*TAKE}))
 def test_a_method_around_one_network_refuses_an_ensemble_and_names_those_that_take_one(name, make):
     with pytest.raises(UserError, match=r"model\.members is 3, .* set model.members to 1, or use one of cfl, .*uefl"):
-        start(find(name)(), make(DeepEnsemble(INNER, 3)))
+        start_method(find_method(name)(), make(DeepEnsemble(INNER, 3)))
 
 
 def test_a_page_around_one_network_that_forgot_to_say_so_is_told_what_to_write(make):
@@ -43,12 +43,12 @@ def test_a_page_around_one_network_that_forgot_to_say_so_is_told_what_to_write(m
 
     said = r"model\.members is 3, and this method builds on a single network; .* takes_members = False in the method's page"
     with pytest.raises(UserError, match=said):
-        start(Forgetful(), make(DeepEnsemble(INNER, 3)))
+        start_method(Forgetful(), make(DeepEnsemble(INNER, 3)))
 
 
 @pytest.mark.parametrize("name", TAKE)
 def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_it(name, make, play, tmp_path):
-    page, problem = find(name)(), make(DeepEnsemble(INNER, 2))
+    page, problem = find_method(name)(), make(DeepEnsemble(INNER, 2))
     played = play(page, problem, [1, 2])
     save_state(tmp_path / "checkpoint", played.state, 2)
     assert load_state(tmp_path / "checkpoint")[0].sha256() == played.state.sha256()
@@ -63,12 +63,12 @@ def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_i
 
 @pytest.mark.parametrize("name", [name for name in TAKE if name not in LOOK])
 def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
-    page, network = find(name)(), DeepEnsemble(INNER, 2)
+    page, network = find_method(name)(), DeepEnsemble(INNER, 2)
     ours, theirs = (play(page, make(one), [1, 2]) for one in (network, INNER))
-    first, second = network.singles
+    first, second = network.single_networks
     for client in CLIENTS:
         opened = [
-            open_weights(page.model(p.state, p.problem).select([client]), Stack((client,), 1), p.private, "cpu")[0]
+            load_weights(page.model(p.state, p.problem).select([client]), Stack((client,), 1), p.private, "cpu")[0]
             for p in (ours, theirs)
         ]
         for part, w in opened[1].items():
@@ -77,7 +77,10 @@ def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
 
 
 def test_dealing_does_not_matter_and_both_engines_learn_the_same(make, play, sequential):
-    page, problem = find("uefl")(arm="paper", words=4, first_rounds=1, tolerance=-1), make(DeepEnsemble(INNER, 2))
+    page, problem = (
+        find_method("uefl")(arm="paper", words=4, first_rounds=1, tolerance=-1),
+        make(DeepEnsemble(INNER, 2)),
+    )
     one, more = (play(page, problem, [1, 2], workers=n, stack=2) for n in (1, 2))
     assert one.state.sha256() == more.state.sha256()
     reference = play(page, sequential(problem), [1])
@@ -86,7 +89,7 @@ def test_dealing_does_not_matter_and_both_engines_learn_the_same(make, play, seq
     for played in (reference, batched):
         model = page.model(played.state, problem)
         stack = Stack(("oslo",), 1)
-        weights, context = open_weights(model.select(["oslo"]), stack, played.private, "cpu")
-        rows = open_rows(problem.silos, stack, "test", "cpu")
-        losses.append(outcomes(model.network, weights, context, rows, problem.training.objective)["loss"])
+        weights, context = load_weights(model.select(["oslo"]), stack, played.private, "cpu")
+        rows = load_rows(problem.silos, stack, "test", "cpu")
+        losses.append(per_example_metrics(model.network, weights, context, rows, problem.training.objective)["loss"])
     torch.testing.assert_close(*losses, rtol=0, atol=1e-5)

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from flows.experiment.plugin_loader import load
-from flows.methods.base import find
+from flows.methods.base import find_method
 from flows.methods.fedavg import FedAvg
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.registry import learned
-from models.prng import fold, server_stream
-from models.state import Private
+from models.prng import fold_in, server_stream
+from models.state import ClientStateRefs
 from models.training.engine import Rows, train
 from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack, open_stack
-from tasks.execution.materialize import open_streams
+from tasks.execution.materialize import load_streams
 
 PAGES = {path.stem: str(path) for path in (Path(__file__).parents[3] / "docs" / "examples").glob("*.py")}
 PLUGINS = load(Path(), sorted(PAGES.values()))
@@ -26,7 +26,7 @@ SIZES = {"lyon": 40, "oslo": 30, "rome": 23}
 
 
 def page(name, **options):
-    return find(name, PLUGINS)(**options)
+    return find_method(name, PLUGINS)(**options)
 
 
 def with_optimiser(problem, optimiser):
@@ -95,7 +95,7 @@ def test_fedrep_is_its_algorithm_client_by_client(kind, make_problem, play):
     for name, t in body.items():
         assert torch.allclose(played.state.tensors["weights"][name], t, atol=1e-6)
     model = played.page.model(played.state, problem)
-    assert isinstance(model.personal, Private)
+    assert isinstance(model.personal, ClientStateRefs)
     assert set(played.rounds[0].tally.steps.values()) == {3 + problem.training.epochs}  # every epoch is one batch
     assert set(played.state.tensors["weights"]).isdisjoint(head)  # the server has no head
     clients = list(SIZES)
@@ -112,7 +112,7 @@ def test_weights_that_are_fixed_are_the_same_bits_and_have_no_state(make_problem
     rows = Rows(*(torch.from_numpy(a) for a in (opened.x, opened.y, opened.rows)))
     drawn = problem.network.init(server_stream(0, 0, "init"))
     weights = {n: w.expand(3, *w.shape) for n, w in drawn.items()}
-    streams = fold(open_streams(stack, 0, 1, "local_train", "cpu"), 1)
+    streams = fold_in(load_streams(stack, 0, 1, "local_train", "cpu"), 1)
     (some, *_), training = drawn, replace(problem.training, optimiser=Adam(0.1))
     for engine in ("batched", "vmap", "sequential"):
         found = train(problem.network, weights, {}, rows, replace(training, engine=engine), streams, only=[some])

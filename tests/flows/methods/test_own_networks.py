@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from flows.experiment.plugin_loader import load
-from flows.methods.base import find
+from flows.methods.base import find_method
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP, dense_weights, drop
 from models.networks.network import Network
-from models.networks.protocols import Ended
+from models.networks.protocols import LinearHead
 from models.networks.vision.cnn import CNN
-from models.prng import fold
+from models.prng import fold_in
 from models.training.optimizers import Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.codebook.projection import projection
 from tasks.evaluation.evaluate import evaluate
@@ -40,7 +40,7 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class Own(Ended, Network):
+class Own(LinearHead, Network):
     """MLP(5, (6,), 3, dropout), written for one client: a stack would not pass."""
 
     dropout: float = 0.2
@@ -49,7 +49,7 @@ class Own(Ended, Network):
     last = 1
 
     def init(self, stream):
-        return dense_weights(fold(stream, 0), 0, 5, 6) | dense_weights(fold(stream, 1), 1, 6, 3)
+        return dense_weights(fold_in(stream, 0), 0, 5, 6) | dense_weights(fold_in(stream, 1), 1, 6, 3)
 
     def encode(self, weights, context, x, used=None):
         assert x.dim() == 2
@@ -90,9 +90,9 @@ ENGINES = pytest.mark.parametrize("engine", ["vmap", "sequential"])
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, make, play, tmp_path, without_stacks):
     """Two rounds: with words from k-means, doubts and, of UEFL, words of a client's own; then it is scored."""
-    page, found = find(name, PLUGINS)(**METHODS[name]), []
+    page, found = find_method(name, PLUGINS)(**METHODS[name]), []
     for network in (OWN, THEIRS):
-        private = PrivateStore(str(tmp_path / type(network).__name__))
+        private = ClientStore(str(tmp_path / type(network).__name__))
         played = play(page, make(network, engine), [1, 2], private=private)
         scores = played.rounds[-1].each(
             evaluate, page.model(played.state, played.problem), training=played.problem.training
@@ -106,7 +106,7 @@ def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, m
 def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemble_too(
     engine, make, play, without_stacks
 ):
-    page = find("uefl")(**METHODS["uefl"])
+    page = find_method("uefl")(**METHODS["uefl"])
     for network, prefixes in ((OWN, [""]), (THEIRS, [""]), (DeepEnsemble(OWN, 2), ["0/", "1/"])):
         played = play(page, make(network, engine), [1, 2])
         held = played.state.numbers["words"]
@@ -125,14 +125,14 @@ def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemb
 def test_a_network_without_parts_is_refused_by_name(make):
     for name, what in (("uefl", "features that words could stand for"), ("fediir", "last dense layer to build on")):
         with pytest.raises(UserError, match=f"model.kind Whole has no {what}"):
-            find(name)().init(make(Whole(), "sequential"))
+            find_method(name)().init(make(Whole(), "sequential"))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_cnn_that_drops_channels_is_refused_where_a_method_takes_networks_apart(name, make_problem):
     network = CNN((8, 8), (3,), (6,), 3, kernel=3, channel_dropout=0.5)
     with pytest.raises(UserError, match=r"model\.channel_dropout is 0\.5, .* has no .*; set it to 0\.$"):
-        find(name, PLUGINS)(**METHODS[name]).init(make_problem(SIZES, network=network))
+        find_method(name, PLUGINS)(**METHODS[name]).init(make_problem(SIZES, network=network))
 
 
 @dataclass(frozen=True)

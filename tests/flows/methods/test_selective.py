@@ -17,8 +17,8 @@ from models.training.optimizers import SGD, Adam
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.clustering.overlap_clustering import Overlapping, candidates
-from tasks.execution.materialize import open_weights
-from tasks.messages import RightRows
+from tasks.execution.materialize import load_weights
+from tasks.messages import CorrectnessBits
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def problem(make_problem):
 
 def weights_of(played, client):
     model = played.page.model(played.state, played.problem).select([client])
-    return {n: w[0] for n, w in open_weights(model, Stack((client,), 1), played.private, "cpu")[0].items()}
+    return {n: w[0] for n, w in load_weights(model, Stack((client,), 1), played.private, "cpu")[0].items()}
 
 
 def test_threshold_0_is_fedavg_to_the_bit(problem, play):
@@ -210,7 +210,7 @@ def test_a_start_that_nobody_trained_is_never_scored(start, last, problem, play,
     model = page.scored_model(played.state, make_round(problem, last, private=played.private))
     alone = play(LocalOnly(), problem, [1, 2])
     for client in SIZES:
-        mine = open_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")[0]
+        mine = load_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")[0]
         same = all(torch.equal(mine[name][0], other) for name, other in weights_of(alone, client).items())
         assert same == ((start, last) == ("common", 2))
 
@@ -247,7 +247,7 @@ def test_of_several_groups_only_the_last_counts_in_their_means(problem, play, mo
     rows = problem.silos.common("validation")
     first = np.arange(rows) < rows // 2
     right = np.stack([first, ~first, np.ones(rows, bool), first, ~first])
-    told = RightRows(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)))
+    told = CorrectnessBits(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)))
     monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [told])
     page = Selective(local_rounds=1, start="mean", assign="first_member", threshold=0.4)
     played = play(page, problem, [1])
@@ -296,7 +296,7 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
 def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, make_problem, play, monkeypatch):
     problem = make_problem(train, silos=COMMON)
     nothing = torch.zeros(len(train), -(-problem.silos.common("validation") // 8), dtype=torch.uint8)
-    monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [RightRows(tuple(train), nothing)])
+    monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [CorrectnessBits(tuple(train), nothing)])
     played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), problem, [1, 2, 3])
     assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
     assert played.reports[0].said[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")

@@ -12,7 +12,7 @@ from flows.methods.local_only import LocalOnly
 from models.training.optimizers import Adam
 from silos.cohort import Stack, open_stack
 from silos.errors import UserError
-from tasks.execution.materialize import open_weights
+from tasks.execution.materialize import load_weights
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def problem(make_problem):
 
 def weights_of(played, client):
     model = played.page.model(played.state, played.problem).select([client])
-    return {n: w[0] for n, w in open_weights(model, Stack((client,), 1), played.private, "cpu")[0].items()}
+    return {n: w[0] for n, w in load_weights(model, Stack((client,), 1), played.private, "cpu")[0].items()}
 
 
 def test_without_their_ways_it_is_fedavg_to_the_bit(problem, play):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from flows.methods.base import find, names
+from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from models.networks.torch_module import wrapped
-from models.state import State
+from models.state import ServerState
 from silos.errors import UserError
 
 SIZES = {"oslo": 24, "lyon": 17, "rome": 12, "bonn": 11}
@@ -39,11 +39,11 @@ class Whole(Module):
         return super().forward(x) * 1.5
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", method_names())
 @pytest.mark.parametrize("make", [Module, Whole])
 def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_linear(name, make, make_problem, play):
     network = wrapped("mine", make, (5,), 3, {"norm": name in NORMALISED})
-    page = find(name)(**OPTIONS.get(name, {}))
+    page = find_method(name)(**OPTIONS.get(name, {}))
     silos = {"validation": 5, "domains": dict.fromkeys(SIZES, "north") | {"rome": "south"}}
     problem = make_problem(SIZES, network=network, silos=silos)
     if name.startswith("selective") or name == "serverbn":
@@ -65,7 +65,7 @@ def test_fedavg_of_a_dense_module_gives_the_weights_of_the_mlp(make_problem, pla
     same = {n: start[o].T.contiguous() if n == "body.0.weight" else start[o] for n, o in names.items()}
     rounds = [1, 2, 3, 4, 5]
     by_hand = play(FedAvg(), ours, rounds).state.tensors["weights"]
-    mapped = play(FedAvg(), theirs, rounds, state=State({"weights": same})).state.tensors["weights"]
+    mapped = play(FedAvg(), theirs, rounds, state=ServerState({"weights": same})).state.tensors["weights"]
     for name, other in names.items():
         found = mapped[name].T if name == "body.0.weight" else mapped[name]
         assert (found - by_hand[other]).abs().max() < 1e-6

@@ -14,13 +14,13 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.uefl import UEFL
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, Quantised, habits
+from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork, code_usage
 from models.training.optimizers import SGD, Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import DivergedError, UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import open_rows, open_weights
+from tasks.execution.materialize import load_rows, load_weights
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client
 
@@ -55,7 +55,7 @@ def test_without_a_limit_it_is_fedavg_on_quantised_features_bit_for_bit(problem,
     ours = play(
         UEFL(arm="paper", words=4, segments=2, first_rounds=1, tolerance=None, until="budget"), problem, [1, 2, 3]
     )
-    quantised = replace(problem, network=Quantised(problem.network, 4, segments=2))
+    quantised = replace(problem, network=QuantizedNetwork(problem.network, 4, segments=2))
     theirs = play(FedAvg(), quantised, [1, 2, 3])
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w), name
@@ -147,13 +147,13 @@ def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(proble
 def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, problem, play, tmp_path):
     page, private, whole = page_of(options), tmp_path / "whole", None
     for number in range(1, 6):
-        whole = play(page, problem, [number], state=whole, private=PrivateStore(str(private))).state
+        whole = play(page, problem, [number], state=whole, private=ClientStore(str(private))).state
         save_state(tmp_path / f"checkpoint{number}", whole, number)
         shutil.copytree(private, tmp_path / f"killed{number}")
     for killed in range(1, 5):
         state, number, _ = load_state(tmp_path / f"checkpoint{killed}")
         rest = range(number + 1, 6)
-        resumed = play(page, problem, rest, state=state, private=PrivateStore(str(tmp_path / f"killed{killed}")))
+        resumed = play(page, problem, rest, state=state, private=ClientStore(str(tmp_path / f"killed{killed}")))
         assert resumed.state.sha256() == whole.sha256()
 
 
@@ -170,8 +170,8 @@ def test_of_an_ensemble_the_first_member_is_the_run_without_one_and_the_second_h
 ):
     """Where everybody is extended, members do not decide about each other."""
     page, first = page_of(options), "0/"
-    together = play(page, ensemble, [1, 2, 3], private=PrivateStore(str(tmp_path / "together")))
-    alone = play(page, problem, [1, 2, 3], private=PrivateStore(str(tmp_path / "alone")))
+    together = play(page, ensemble, [1, 2, 3], private=ClientStore(str(tmp_path / "together")))
+    alone = play(page, problem, [1, 2, 3], private=ClientStore(str(tmp_path / "alone")))
     for name, w in alone.state.tensors["weights"].items():
         assert torch.equal(together.state.tensors["weights"][first + name], w), name
     counts = alone.state.numbers["words"]
@@ -193,15 +193,17 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
     rows = played.reports[0].rows
     for client in CLIENTS:
         stack = Stack((client,), 1)
-        weights, _ = open_weights(model.select([client]), stack, played.private, "cpu")
-        x = open_rows(ensemble.silos, stack, "validation", "cpu").x
-        said = [one.network.apply_stack(one.of(weights), {}, x, None) for one in model.network.singles]
+        weights, _ = load_weights(model.select([client]), stack, played.private, "cpu")
+        x = load_rows(ensemble.silos, stack, "validation", "cpu").x
+        said = [one.network.apply_stack(one.of(weights), {}, x, None) for one in model.network.single_networks]
         p = torch.stack([torch.softmax(logits.double(), -1) for logits in said])
         entropy, each = torch.special.entr(p.mean(0)).sum(-1).mean(), torch.special.entr(p).sum(-1).mean()
         assert rows["check_entropy"][client] == pytest.approx(float(entropy))
         assert rows["check_mutual_information"][client] == pytest.approx(float(entropy - each), abs=1e-9)
         counts = torch.tensor([x.shape[1]])
-        told = [habits(one.network, one.of(weights), {}, x, counts, "batched") for one in model.network.singles]
+        told = [
+            code_usage(one.network, one.of(weights), {}, x, counts, "batched") for one in model.network.single_networks
+        ]
         assert rows["check_words_used"][client] == sum(float(of["words_used"]) for of in told) / 2
     assert min(rows["check_mutual_information"].values()) > 0
     assert rows["words"] == dict.fromkeys(CLIENTS, 8.0), "of one member: 4 that are shared, and 4"
@@ -211,11 +213,11 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
 @pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, "authors"])
 def test_a_run_of_an_ensemble_that_is_killed_goes_on_bit_for_bit(options, ensemble, play, tmp_path):
     page = page_of(options, tolerance=0.0, **({} if options == "authors" else {"passes": 0}))
-    whole = play(page, ensemble, [1, 2, 3, 4], private=PrivateStore(str(tmp_path / "whole")))
-    half = play(page, ensemble, [1, 2], private=PrivateStore(str(tmp_path / "half")))
+    whole = play(page, ensemble, [1, 2, 3, 4], private=ClientStore(str(tmp_path / "whole")))
+    half = play(page, ensemble, [1, 2], private=ClientStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, 2)
     state, number, _ = load_state(tmp_path / "checkpoint")
-    resumed = play(page, ensemble, [number + 1, 4], state=state, private=PrivateStore(str(tmp_path / "half")))
+    resumed = play(page, ensemble, [number + 1, 4], state=state, private=ClientStore(str(tmp_path / "half")))
     assert resumed.state.sha256() == whole.state.sha256()
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods.common.ep_sites import KNOWN, SITES
 from flows.methods.virtual import Virtual
 from models.gaussians import DEVIATION, PRECISION, PULL
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.network import Network
-from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.cnn_bn import BatchNormCNN
 from models.training.optimizers import SGD, Adam
 from silos.errors import UserError
 from tasks.expectation_propagation.client_update import POSTERIOR
@@ -153,7 +153,7 @@ def test_a_network_of_which_no_weight_is_named_as_gaussian_ones_are_is_refused_w
 
 
 def test_networks_without_a_variational_form_are_refused_by_name(problem):
-    normalising = replace(problem, network=NormalisedCNN((8, 8), 3, (3,), (True,), (6,)))
+    normalising = replace(problem, network=BatchNormCNN((8, 8), 3, (3,), (True,), (6,)))
     with pytest.raises(UserError, match=r"model.kind cnn_bn normalises by batches"):
         Virtual().init(normalising)
     with pytest.raises(UserError, match=r"method.virtual.columns needs model.kind mlp, and it is deep_ensemble"):
@@ -172,8 +172,8 @@ def test_a_round_of_two_refinements_reports_its_last_visits(visits, problem, pla
     monkeypatch.setattr(Virtual, "_visit", recorded)
     played = play(Virtual(refinements=2, visits=visits), problem, [1])
     last = [message for messages in turns[len(turns) // 2 :] for message in messages]
-    expected = Report.of(last)
+    expected = RoundReport.of(last)
     assert played.reports[0].numbers["loss/train"] == expected.numbers["loss/train"]
     assert played.reports[0].rows["train_loss"] == expected.rows["train_loss"]
-    every = Report.of([message for messages in turns for message in messages])
+    every = RoundReport.of([message for messages in turns for message in messages])
     assert every.numbers["loss/train"] != expected.numbers["loss/train"]

@@ -9,7 +9,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from flows.experiment.evaluation import scored_model
-from flows.methods.base import start
+from flows.methods.base import start_method
 from flows.methods.common.ep_sites import KNOWN, SITES, law
 from flows.methods.fedavg import FedAvg
 from flows.methods.virtual import Virtual
@@ -17,14 +17,14 @@ from models.gaussians import DEVIATION, PRECISION, PULL, natural
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
-from models.prng import client_streams, fold, normal, server_stream, shuffle
-from models.training.engine import outcomes
+from models.prng import client_streams, fold_in, normal, server_stream, shuffle
+from models.training.engine import per_example_metrics
 from models.training.optimizers import SGD, Adam
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.evaluation.evaluate import evaluate
-from tasks.execution.materialize import open_rows, open_weights
+from tasks.execution.materialize import load_rows, load_weights
 from tasks.tracking.result_tables import by_client
 
 pytestmark = pytest.mark.slow
@@ -72,14 +72,14 @@ def bayes_by_backprop(rows, weights, raw, stream, rate, kl_weight, epochs=2, bat
     x, y, count = rows.x[0], rows.y[0], int(rows.counts[0])
     weights, raw = ({n: w.clone().requires_grad_() for n, w in part.items()} for part in (weights, raw))
     for epoch in range(epochs):
-        of_epoch = fold(stream, epoch)
+        of_epoch = fold_in(stream, epoch)
         order = shuffle(of_epoch, len(y), rows.counts[0])[:count]
         for number, index in enumerate(order.split(batch)):
-            of_batch, out, nats = fold(of_epoch, number), x[index], []
+            of_batch, out, nats = fold_in(of_epoch, number), x[index], []
             for layer, name in enumerate(GAUSSIAN):
                 spread = softplus(raw[name]) ** 2
                 variance = spread / (1 + spread)
-                noise = normal(fold(of_batch, 2**19 + layer), (len(index), weights[name].shape[1]))
+                noise = normal(fold_in(of_batch, 2**19 + layer), (len(index), weights[name].shape[1]))
                 mean = out @ weights[name] + weights[f"dense{layer}.bias"]
                 out = mean + (out**2 @ variance + 1e-12).sqrt() * noise
                 out = torch.relu(out) if layer == 0 else out
@@ -117,7 +117,7 @@ def test_one_client_is_bayes_by_backprop_bit_for_bit(kl_weight, alone, play):
     weights = alone.network.init(server_stream(alone.seed, 0, "init"))
     raw = {name: first_raw(weights[name], 0.05) for name in GAUSSIAN}
     stream = client_streams(alone.seed, ["a"], 1, "local_train")[0]
-    rows = open_rows(alone.silos, Stack(("a",), 1), "train", "cpu")
+    rows = load_rows(alone.silos, Stack(("a",), 1), "train", "cpu")
     weights, raw = bayes_by_backprop(rows, weights, raw, stream, 0.05, kl_weight)
     posterior, known = kept(played, "posterior", "a"), played.state.tensors[KNOWN]
     for name, w in weights.items():
@@ -140,7 +140,7 @@ def test_over_several_visits_one_clients_cavity_stays_the_prior_and_it_goes_on_a
     played = play(Virtual(deviation=0.05, refinements=2), alone, [1])
     weights = alone.network.init(server_stream(alone.seed, 0, "init"))
     raw = {name: first_raw(weights[name], 0.05) for name in GAUSSIAN}
-    rows = open_rows(alone.silos, Stack(("a",), 1), "train", "cpu")
+    rows = load_rows(alone.silos, Stack(("a",), 1), "train", "cpu")
     for number in (1, 2):
         if number > 1:
             played = play(played.page, alone, [number], state=played.state)
@@ -234,14 +234,14 @@ def test_the_clients_that_were_called_and_every_clients_own_posterior_are_answer
     problem = make_problem(SIZES, optimiser=Adam(0.01))
     played = play(page, problem, [1, 2], absent={1: ["e"], 2: ["b", "e"]})
     round = replace(played.rounds[-1], clients=problem.silos.clients, dropped=())
-    answers = page.other_answers(played.state, round)
+    answers = page.other_models(played.state, round)
     assert list(answers) == ["own", "own_called", "own_refreshed"]
     assert answers["own"].clients == answers["own_refreshed"].clients == problem.silos.clients
     assert answers["own_called"].clients == ("a", "c", "d")
     server = law(played.state.tensors[KNOWN])
 
     def of(name, client):
-        opened, _ = open_weights(answers[name].select([client]), Stack((client,), 1), played.private, "cpu")
+        opened, _ = load_weights(answers[name].select([client]), Stack((client,), 1), played.private, "cpu")
         return {n: t[0] for n, t in opened.items()}
 
     for client in SIZES:
@@ -251,9 +251,11 @@ def test_the_clients_that_were_called_and_every_clients_own_posterior_are_answer
     assert equal(of("own_called", "a"), of("own", "a"))
     scores = round.each(evaluate, answers["own"], training=problem.training)
     stack = Stack(("c",), 1)
-    weights, context = open_weights(answers["own"].select(["c"]), stack, played.private, "cpu")
-    rows = open_rows(problem.silos, stack, "test", "cpu")
-    loss = outcomes(answers["own"].network, weights, context, rows, problem.training.objective)["loss"].mean()
+    weights, context = load_weights(answers["own"].select(["c"]), stack, played.private, "cpu")
+    rows = load_rows(problem.silos, stack, "test", "cpu")
+    loss = per_example_metrics(answers["own"].network, weights, context, rows, problem.training.objective)[
+        "loss"
+    ].mean()
     assert by_client(scores)["c"]["test/loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
@@ -264,11 +266,11 @@ def test_refreshed_answers_change_nothing_and_are_one_visit_more(make_problem, p
     played = play(page, problem, [1])
     before, up = played.state.sha256(), played.rounds[-1].tally.bytes_up
     next_round = replace(played.rounds[-1], number=2)
-    refreshed = page.other_answers(played.state, next_round)["own_refreshed"]
+    refreshed = page.other_models(played.state, next_round)["own_refreshed"]
     assert played.state.sha256() == before
     after = play(page, problem, [2], state=played.state)
     for client in SIZES:
-        opened, _ = open_weights(refreshed.select([client]), Stack((client,), 1), played.private, "cpu")
+        opened, _ = load_weights(refreshed.select([client]), Stack((client,), 1), played.private, "cpu")
         assert equal({n: t[0] for n, t in opened.items()}, kept(after, "posterior", client))
     assert up == after.rounds[-1].tally.bytes_up
 
@@ -280,7 +282,7 @@ def test_the_first_answer_is_the_methods_own(first, make_problem, play):
     played = play(page, make_problem(SIZES), [1])
     model = scored_model(page, played.problem.silos, played.state, played.rounds[-1])
     assert model.is_personal
-    assert list(page.other_answers(played.state, played.rounds[-1])) == ["server"]
+    assert list(page.other_models(played.state, played.rounds[-1])) == ["server"]
     assert Virtual().tested_model == "global"
 
 
@@ -294,7 +296,7 @@ def test_a_client_that_never_trains_is_answered_for(site, write_silos, make_prob
     played = play(page, problem, [1])
     everybody = replace(played.rounds[-1], problem=replace(problem, silos=silos), clients=silos.clients, dropped=())
     assert set(silos.clients) - set(problem.silos.clients)
-    for model in (page.scored_model(played.state, everybody), *page.other_answers(played.state, everybody).values()):
+    for model in (page.scored_model(played.state, everybody), *page.other_models(played.state, everybody).values()):
         scores = everybody.each(evaluate, model, silos=silos, training=problem.training)
         assert set(by_client(scores)) == set(silos.clients)
 
@@ -319,7 +321,7 @@ def test_columns_stay_with_their_clients_and_the_server_knows_what_it_knew_witho
 def test_a_seed_gives_the_same_and_another_another(visits, make_problem, play, tmp_path):
     page = Virtual(visits=visits, deviation=0.05)
     problem = make_problem(SIZES)
-    first, again = (play(page, problem, [1, 2], private=PrivateStore(str(tmp_path / n))) for n in ("one", "two"))
+    first, again = (play(page, problem, [1, 2], private=ClientStore(str(tmp_path / n))) for n in ("one", "two"))
     assert first.state.sha256() == again.state.sha256()
     assert first.reports == again.reports
     other = play(page, replace(problem, seed=1), [1, 2])
@@ -345,7 +347,7 @@ def test_a_convolutional_network_learns_with_every_noise(make_problem, play):
 
 def test_an_ensemble_is_refused(make_problem):
     with pytest.raises(UserError, match=r"model\.members is 2, .* set model\.members to 1, or use one of"):
-        start(Virtual(), make_problem(SIZES, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+        start_method(Virtual(), make_problem(SIZES, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flows.methods.base import start
+from flows.methods.base import start_method
 from flows.methods.oracles.vq_oracle import VQOracle
 from flows.methods.uefl import UEFL
 from models.networks.deep_ensemble import DeepEnsemble
@@ -94,4 +94,4 @@ def test_an_option_and_a_network_that_do_not_fit_are_named(make):
     with pytest.raises(UserError, match=r"method.vq_oracle.segments is 4, and must divide the 6 channels"):
         VQOracle(segments=4).init(make())
     with pytest.raises(UserError, match=r"model.members is 2"):
-        start(VQOracle(), replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+        start_method(VQOracle(), replace(make(), network=DeepEnsemble(MLP(5, (6,), 3), 2)))

@@ -16,11 +16,11 @@ from flows.experiment.project import Project
 from flows.methods import base as methods
 from flows.partition import make
 from flows.scaffold import params_template
-from flows.scaffold.create_project import init
-from flows.scaffold.infer_schema import Asked
+from flows.scaffold.create_project import create_project
+from flows.scaffold.infer_schema import DataOptions
 from models.prng import server_stream
 from silos.errors import UserError
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 ROOT = Path(__file__).parents[3]
 ROWS = 60
@@ -64,14 +64,14 @@ def params_of(made: dict[str, Any]) -> Any:
 
 
 def test_without_a_file_it_is_the_project_of_the_checkout(tmp_path):
-    init(tmp_path / "new", None, Asked())
+    create_project(tmp_path / "new", None, DataOptions())
     written = (tmp_path / "new" / "params.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(written) == yaml.safe_load(params_template.text())
     assert len(written.splitlines()) == len(params_template.text().splitlines()) + 1
 
 
 def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
-    made = init(tmp_path / "study", write(), Asked())
+    made = create_project(tmp_path / "study", write(), DataOptions())
     assert made["guessed"] == [
         "label outcome (by its name)",
         "client hospital (by its name)",
@@ -84,7 +84,7 @@ def test_a_table_becomes_silos_by_what_was_guessed_of_it(tmp_path, write):
 
 def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write, monkeypatch):
     monkeypatch.setattr("flows.scaffold.create_project.first_commit", lambda _: False)
-    made = init(tmp_path / "study", write(), Asked())
+    made = create_project(tmp_path / "study", write(), DataOptions())
     assert made["repositories"] == ["git", "DVC"]
     make(Project.open(root=tmp_path / "study"))
     listed = subprocess.run(
@@ -103,18 +103,18 @@ def test_the_folder_is_ready_for_versions_and_git_has_no_row(tmp_path, write, mo
 
 
 def test_no_comment_points_to_a_page_that_is_not_there_without_saying_where_it_is(tmp_path, write):
-    init(tmp_path / "study", write(), Asked())
+    create_project(tmp_path / "study", write(), DataOptions())
     for name in ("params.yaml", "prefect.yaml"):
         text = (tmp_path / "study" / name).read_text()
         assert text.splitlines()[1].startswith("# docs/ is a folder of siloflow's source;")
         assert "docs/methods" not in text
         commands = re.findall(r"siloflow (\w+) (\S+?)[\s`;,]", text)
-        assert {what for verb, what in commands if verb == "methods"} - {"NAME"} <= {*methods.names({})}
+        assert {what for verb, what in commands if verb == "methods"} - {"NAME"} <= {*methods.method_names({})}
         assert {verb for verb, what in commands if what == "--help"} - {"COMMAND"} <= set(get_command(app).commands)
 
 
 def test_a_project_of_init_has_the_deployments_of_the_checkout(tmp_path, write):
-    init(tmp_path / "study", write(), Asked())
+    create_project(tmp_path / "study", write(), DataOptions())
     there, here = ((folder / "prefect.yaml").read_text() for folder in (tmp_path / "study", ROOT))
     assert yaml.safe_load(there) == yaml.safe_load(here)
     assert (ROOT / "flows" / "scaffold" / "prefect.yaml").read_text() == here
@@ -129,7 +129,7 @@ def test_a_repository_that_init_makes_begins_with_a_commit_if_git_knows_the_auth
         monkeypatch.delenv(f"GIT_{name}_EMAIL", raising=False)
     monkeypatch.delenv("EMAIL", raising=False)
     (tmp_path / "gitconfig").write_text("[user]\n name = n\n email = n@localhost\n" if known else "")
-    made = init(tmp_path / "study", write(), Asked())
+    made = create_project(tmp_path / "study", write(), DataOptions())
     assert made["committed"] is known
     assert (git(tmp_path / "study", "status", "--porcelain") == "") is known
     if known:
@@ -142,30 +142,30 @@ def test_inside_a_repository_none_is_made(tmp_path, write, monkeypatch):
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
-    made = init(Path("study"), file, Asked())
+    made = create_project(Path("study"), file, DataOptions())
     assert (made["repositories"], made["committed"]) == (["DVC"], False)
     assert subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=False).returncode != 0
 
 
 @pytest.mark.parametrize("name", ["visits[1].csv", "visits (2).csv", "#visits.csv"])
 def test_git_leaves_the_file_out_whatever_it_is_called(tmp_path, write, name):
-    init(tmp_path / "study", write(name), Asked())
+    create_project(tmp_path / "study", write(name), DataOptions())
     ignored = subprocess.run(["git", "check-ignore", name], cwd=tmp_path / "study", capture_output=True, check=False)
     assert ignored.returncode == 0
 
 
 def test_numbers_are_a_regression_and_what_is_asked_is_not_guessed(tmp_path, write):
-    made = init(tmp_path / "study", write(**NUMBER), Asked())
+    made = create_project(tmp_path / "study", write(**NUMBER), DataOptions())
     params = params_of(made)
     assert (params.data.source.task, params.training.objective.kind) == ("regression", "squared_error")
-    named = Asked(label="sex", client="outcome", task="classification")
-    source = params_of(init(tmp_path / "other", write(), named)).data.source
+    named = DataOptions(label="sex", client="outcome", task="classification")
+    source = params_of(create_project(tmp_path / "other", write(), named)).data.source
     assert (source.label, source.client, source.task) == ("sex", "outcome", "classification")
 
 
 @pytest.mark.parametrize("columns", [{}, NUMBER], ids=["classes", "numbers"])
 def test_a_table_is_standardised_and_few_rows_are_given_a_linear_network_and_few_steps(tmp_path, write, columns):
-    params = params_of(init(tmp_path / "study", write(**columns), Asked()))
+    params = params_of(create_project(tmp_path / "study", write(**columns), DataOptions()))
     assert (params.model.kind, params.model.hidden, params.model.inputs) == ("mlp", [], "standardise")
     assert params.model.targets == ("standardise" if columns else "none")
     assert params.training.epochs == 1
@@ -178,12 +178,12 @@ def test_a_table_is_standardised_and_few_rows_are_given_a_linear_network_and_few
 def test_rows_of_the_commonest_class_allow_no_hidden_layer(tmp_path, save, rows, of_the_commonest, hidden):
     y = np.repeat([0, 1], [of_the_commonest, rows - of_the_commonest])
     file = save(x=np.random.default_rng(0).normal(size=(rows, 5)), y=y, client=np.arange(rows) % 4)
-    params = params_of(init(tmp_path / "study", file, Asked()))
+    params = params_of(create_project(tmp_path / "study", file, DataOptions()))
     assert (params.model.hidden, params.training.epochs) == (hidden, 2 if hidden else 1)
 
 
 def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, write):
-    params = params_of(init(tmp_path / "study", write(), Asked()))
+    params = params_of(create_project(tmp_path / "study", write(), DataOptions()))
     assert params.evaluation.report == "best"
     assert params.data.split.validation > 0
 
@@ -191,33 +191,33 @@ def test_a_table_reports_its_best_round_and_keeps_rows_to_choose_it(tmp_path, wr
 def test_many_rows_are_given_hidden_layers_and_a_rate_that_many_features_do_not_make_diverge(tmp_path):
     x = np.random.default_rng(0).normal(size=(2000, 400))
     np.savez(tmp_path / "wide.npz", x=x, y=x[:, 0], client=np.arange(2000) % 4)
-    params = params_of(init(tmp_path / "study", tmp_path / "wide.npz", Asked()))
+    params = params_of(create_project(tmp_path / "study", tmp_path / "wide.npz", DataOptions()))
     assert params.model.hidden == [64]
     assert params.training.optimiser.learning_rate == 0.001
 
 
 def test_whole_numbers_are_classes_if_they_are_few(tmp_path, write):
-    few = params_of(init(tmp_path / "few", write(outcome=[at % 4 for at in range(ROWS)]), Asked()))
-    many = params_of(init(tmp_path / "many", write(outcome=list(range(ROWS))), Asked()))
+    few = params_of(create_project(tmp_path / "few", write(outcome=[at % 4 for at in range(ROWS)]), DataOptions()))
+    many = params_of(create_project(tmp_path / "many", write(outcome=list(range(ROWS))), DataOptions()))
     assert (few.data.source.task, many.data.source.task) == ("classification", "regression")
 
 
 def test_a_file_in_the_folder_stays_where_it_is_and_one_elsewhere_is_copied(tmp_path, write):
     file = write()
-    assert init(tmp_path / "study", file, Asked())["copied"] == "visits.csv"
+    assert create_project(tmp_path / "study", file, DataOptions())["copied"] == "visits.csv"
     assert (tmp_path / "study" / "visits.csv").read_bytes() == file.read_bytes()
     (tmp_path / "here").mkdir()
     there = file.rename(tmp_path / "here" / file.name)
-    assert init(there.parent, there, Asked())["copied"] is None
+    assert create_project(there.parent, there, DataOptions())["copied"] is None
     assert params_of({"folder": there.parent}).data.source.path == "visits.csv"
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "visits.csv").symlink_to(there)
-    assert init(tmp_path / "linked", tmp_path / "linked" / "visits.csv", Asked())["copied"] is None
+    assert create_project(tmp_path / "linked", tmp_path / "linked" / "visits.csv", DataOptions())["copied"] is None
 
 
 def test_rows_are_dealt_where_the_file_knows_no_silo(tmp_path, save):
     file = save(x=np.random.default_rng(0).normal(size=(ROWS, 5)))
-    params = params_of(init(tmp_path / "study", file, Asked(clients=4)))
+    params = params_of(create_project(tmp_path / "study", file, DataOptions(clients=4)))
     assert [step.model_dump() for step in params.data.scheme] == [{"kind": "equal", "within": None, "clients": 4}]
 
 
@@ -227,7 +227,7 @@ def test_rows_are_dealt_where_the_file_knows_no_silo(tmp_path, save):
 )
 def test_the_network_fits_the_shape_and_can_be_begun(tmp_path, save, shape, kind, kernel):
     x = np.random.default_rng(0).integers(0, 256, (ROWS, *shape)).astype(np.uint8)
-    made = init(tmp_path / "study", save(x=x), Asked())
+    made = create_project(tmp_path / "study", save(x=x), DataOptions())
     params = params_of(made)
     assert (params.model.kind, getattr(params.model, "kernel", None)) == (kind, kernel)
     project = Project.open(root=tmp_path / "study")
@@ -237,21 +237,21 @@ def test_the_network_fits_the_shape_and_can_be_begun(tmp_path, save, shape, kind
 
 def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     age = ["" if at == 7 else 20 + at for at in range(ROWS)]
-    made = init(tmp_path / "few", write(age=age), Asked())
+    made = create_project(tmp_path / "few", write(age=age), DataOptions())
     assert "1 of 60 rows with a missing value are dropped" in made["guessed"]
     assert made["read"]["rows"] == ROWS - 1
-    half = init(tmp_path / "half", write(age=["" if at % 2 else at for at in range(ROWS)]), Asked())
+    half = create_project(tmp_path / "half", write(age=["" if at % 2 else at for at in range(ROWS)]), DataOptions())
     assert "each silo's mean stands where a value is missing, in 30 of 60 rows" in half["guessed"]
     assert half["read"]["rows"] == ROWS
 
 
 def test_a_text_that_is_missing_is_a_category_of_its_own_unless_rows_go_anyway(tmp_path, write):
     sex = ["" if at % 4 == 0 else "fm"[at % 2] for at in range(ROWS)]
-    made = init(tmp_path / "text", write(sex=sex), Asked())
+    made = create_project(tmp_path / "text", write(sex=sex), DataOptions())
     assert "a category of its own where sex is missing" in made["guessed"]
     assert made["read"] == {"rows": ROWS, "shape": [4], "classes": 3, "clients": 2}  # age, sex=f, sex=m, none
     hospital = ["" if at == 1 else ("north", "south")[at % 2] for at in range(ROWS)]
-    fewer = init(tmp_path / "fewer", write(sex=sex, hospital=hospital), Asked())
+    fewer = create_project(tmp_path / "fewer", write(sex=sex, hospital=hospital), DataOptions())
     assert "16 of 60 rows with a missing value are dropped" in fewer["guessed"]
     assert fewer["read"]["rows"] == ROWS - 16
 
@@ -260,7 +260,7 @@ LIMITS: list[Any] = ["<0.5" if at in (7, 9) else 1 + at / 8 for at in range(ROWS
 
 
 def test_a_column_of_odd_numbers_is_left_out_on_a_line_of_its_own_with_row_value_and_count(tmp_path, write):
-    made = init(tmp_path / "study", write(crp=LIMITS, share=[f"{at}%" for at in range(ROWS)]), Asked())
+    made = create_project(tmp_path / "study", write(crp=LIMITS, share=[f"{at}%" for at in range(ROWS)]), DataOptions())
     crp, share = made["left_out"]
     assert crp.startswith(
         "crp holds limits among numbers, such as '<0.5' in row 9 (the header is row 1), in 2 of 60 rows; "
@@ -276,10 +276,10 @@ def test_a_column_of_odd_numbers_is_left_out_on_a_line_of_its_own_with_row_value
 @pytest.mark.parametrize(("censored", "value"), [("limit", 0.5), ("half", 0.25)])
 def test_the_reading_of_limits_and_the_decimal_mark_may_be_given(tmp_path, write, censored, value):
     fees = ["950" if at % 2 else "1.250" for at in range(ROWS)]
-    made = init(tmp_path / "study", write(crp=LIMITS, fee=fees), Asked(censored=censored, decimal="."))
+    made = create_project(tmp_path / "study", write(crp=LIMITS, fee=fees), DataOptions(censored=censored, decimal="."))
     source = params_of(made).data.source
     assert (source.censored, source.decimal, made["left_out"]) == (censored, ".", [])
-    rows = load(source, tmp_path / "study", 0)
+    rows = load_source(source, tmp_path / "study", 0)
     names = [feature.name for feature in rows.features]
     assert rows.x[7, names.index("crp")] == value
     assert rows.x[:2, names.index("fee")].tolist() == [1.25, 950]
@@ -290,14 +290,16 @@ def test_a_label_of_odd_numbers_is_refused_unless_they_are_to_be_classes(tmp_pat
     with pytest.raises(
         UserError, match=r"the label 'outcome' holds numbers that may be fractions or thousands, such as"
     ):
-        init(tmp_path / "study", file, Asked())
-    made = init(tmp_path / "study", file, Asked(decimal=","))
+        create_project(tmp_path / "study", file, DataOptions())
+    made = create_project(tmp_path / "study", file, DataOptions(decimal=","))
     assert params_of(made).data.source.task == "regression"
 
 
 @pytest.mark.parametrize(("column", "other"), [("outcome", "ill"), ("hospital", "north")])
 def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, write, column, other):
-    made = init(tmp_path / "study", write(**{column: ["NA" if at < 3 else other for at in range(ROWS)]}), Asked())
+    made = create_project(
+        tmp_path / "study", write(**{column: ["NA" if at < 3 else other for at in range(ROWS)]}), DataOptions()
+    )
     assert f"'NA' of {column} is a missing value" in made["guessed"]
     assert "3 of 60 rows with a missing value are dropped" in made["guessed"]
     assert params_of(made).data.source.na_values == ("NA",)
@@ -309,17 +311,17 @@ def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, 
     [
         (
             {"outcome": None},
-            Asked(),
+            DataOptions(),
             "no column is obviously the label; name it with --label. It has 'visit_id', 'age'",
         ),
-        ({"hospital": None}, Asked(), "the client; name it with --client; or give --clients 5 to deal the rows"),
-        ({"site": COLUMNS["sex"]}, Asked(), "hospital and site may each be the client; name it with --client"),
+        ({"hospital": None}, DataOptions(), "the client; name it with --client; or give --clients 5 to deal the rows"),
+        ({"site": COLUMNS["sex"]}, DataOptions(), "hospital and site may each be the client; name it with --client"),
         (
             {},
-            Asked(client="hospital", clients=5),
+            DataOptions(client="hospital", clients=5),
             "--client names the silo of each row, and --clients deals the rows to",
         ),
-        ({}, Asked(label="diagnosis"), "--label diagnosis: visits.csv has no such column; it has 'visit_id'"),
+        ({}, DataOptions(label="diagnosis"), "--label diagnosis: visits.csv has no such column; it has 'visit_id'"),
     ],
 )
 def test_what_is_not_obvious_is_asked_for_with_the_columns_that_there_are(tmp_path, write, columns, asked, said):
@@ -327,7 +329,7 @@ def test_what_is_not_obvious_is_asked_for_with_the_columns_that_there_are(tmp_pa
     renamed = {f"other{at}": COLUMNS[name] for at, name in enumerate(COLUMNS.keys() - kept.keys())}
     file = write(**columns) if not renamed else _with_header(write(), COLUMNS.keys() - kept.keys())
     with pytest.raises(UserError) as refused:
-        init(tmp_path / "study", file, asked)
+        create_project(tmp_path / "study", file, asked)
     assert said in str(refused.value)
     assert not (tmp_path / "study").exists()
 
@@ -353,7 +355,7 @@ def test_what_is_no_file_of_data_makes_no_project(tmp_path, name, said):
     (tmp_path / "rows.xlsx").write_bytes(b"PK")
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(UserError, match=said):
-        init(tmp_path / "study", tmp_path / name, Asked())
+        create_project(tmp_path / "study", tmp_path / name, DataOptions())
     assert not (tmp_path / "study").exists()
 
 
@@ -363,15 +365,15 @@ def test_nothing_of_anybody_is_overwritten(tmp_path, write):
     (tmp_path / "full" / "notes.txt").write_text("mine")
     for folder, said in ((tmp_path / "full", "is not empty: it holds notes.txt"), (file, "is a file")):
         with pytest.raises(UserError, match=said):
-            init(folder, file, Asked())
+            create_project(folder, file, DataOptions())
     (tmp_path / "namesake").mkdir()
     (tmp_path / "namesake" / file.name).write_text("mine")
     with pytest.raises(UserError, match=r"is not empty: it holds visits\.csv"):
-        init(tmp_path / "namesake", file, Asked())
+        create_project(tmp_path / "namesake", file, DataOptions())
     assert (tmp_path / "namesake" / file.name).read_text() == "mine"
-    init(tmp_path / "study", file, Asked())
+    create_project(tmp_path / "study", file, DataOptions())
     with pytest.raises(UserError, match=r"is a project already: it has a params\.yaml"):
-        init(tmp_path / "study", None, Asked())
+        create_project(tmp_path / "study", None, DataOptions())
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
 
 
@@ -382,18 +384,18 @@ def test_what_cannot_be_ended_leaves_nothing(tmp_path, write, monkeypatch):
     monkeypatch.setattr("flows.scaffold.create_project.versioned", fails)
     file = write()
     with pytest.raises(OSError, match="the disk is full"):
-        init(tmp_path / "study", file, Asked())
+        create_project(tmp_path / "study", file, DataOptions())
     assert not (tmp_path / "study").exists()
     (tmp_path / "empty").mkdir()
     with pytest.raises(OSError, match="the disk is full"):
-        init(tmp_path / "empty", file, Asked())
+        create_project(tmp_path / "empty", file, DataOptions())
     assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_pictures_with_channels_first_are_told_apart(tmp_path, save):
     file = save(x=np.zeros((ROWS, 3, 32, 32), np.uint8))
     with pytest.raises(UserError, match=r"save numpy\.moveaxis\(x, 1, -1\) instead"):
-        init(tmp_path / "study", file, Asked())
+        create_project(tmp_path / "study", file, DataOptions())
 
 
 @pytest.fixture
@@ -414,7 +416,7 @@ def pictures(tmp_path):
 def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_path, pictures):
     base = pictures("north/cat", "north/dog", "south/cat", "south/dog")
     (base / ".cache").mkdir()
-    made = init(tmp_path / "study", base, Asked())
+    made = create_project(tmp_path / "study", base, DataOptions())
     assert made["copied"] == "pics"
     assert made["read"] == {"rows": 24, "shape": [24, 24, 3], "classes": 2, "clients": 2}
     assert made["guessed"][-1] == "each picture is squeezed to 24 x 24 pixels"
@@ -431,29 +433,29 @@ def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_
 def test_pictures_without_silos_are_dealt_if_it_is_asked_for(tmp_path, pictures, folders):
     base = pictures(*folders)
     with pytest.raises(UserError, match=r"pics has no folders of silos above those of the classes; give --clients 5"):
-        init(tmp_path / "study", base, Asked())
-    params = params_of(init(tmp_path / "study", base, Asked(clients=2)))
+        create_project(tmp_path / "study", base, DataOptions())
+    params = params_of(create_project(tmp_path / "study", base, DataOptions(clients=2)))
     assert [step.model_dump() for step in params.data.scheme] == [{"kind": "equal", "within": None, "clients": 2}]
     assert make(Project.open(root=tmp_path / "study"))["rows"]["test"] == (12 if len(folders) == 4 else 4)
 
 
 @pytest.mark.parametrize(("size", "side"), [((1, 1), 8), ((300, 900), 64), ((33, 40), 33)])
 def test_the_size_of_pictures_is_guessed_within_what_a_small_network_takes(tmp_path, pictures, size, side):
-    made = init(tmp_path / "study", pictures("a/cat", "a/dog", size=size), Asked())
+    made = create_project(tmp_path / "study", pictures("a/cat", "a/dog", size=size), DataOptions())
     assert params_of(made).data.source.size == side
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Asked(label="cat"), "--label: got cat, expected no column"),
-        (Asked(client="north"), "--client: got north, expected no column"),
-        (Asked(task="regression"), "--task: got regression, expected classification"),
+        (DataOptions(label="cat"), "--label: got cat, expected no column"),
+        (DataOptions(client="north"), "--client: got north, expected no column"),
+        (DataOptions(task="regression"), "--task: got regression, expected classification"),
     ],
 )
 def test_options_for_columns_are_refused_for_pictures(tmp_path, pictures, asked, said):
     with pytest.raises(UserError, match=said):
-        init(tmp_path / "study", pictures("a/cat"), asked)
+        create_project(tmp_path / "study", pictures("a/cat"), asked)
     assert not (tmp_path / "study").exists()
 
 
@@ -462,12 +464,12 @@ def test_a_project_inside_of_its_pictures_is_refused_and_one_around_them_copies_
 ):
     monkeypatch.chdir(pictures("a/cat", "a/dog"))
     with pytest.raises(UserError, match="expected a folder outside of the pictures"):
-        init(Path("study"), Path(), Asked())
+        create_project(Path("study"), Path(), DataOptions())
     monkeypatch.chdir(tmp_path)
-    assert init(Path(), Path("pics"), Asked())["copied"] is None
+    assert create_project(Path(), Path("pics"), DataOptions())["copied"] is None
 
 
 def test_pictures_of_floats_are_standardised(tmp_path, save):
     x = 1000 * np.random.default_rng(0).random((ROWS, 8, 8))
-    model = params_of(init(tmp_path / "study", save(x=x), Asked())).model
+    model = params_of(create_project(tmp_path / "study", save(x=x), DataOptions())).model
     assert (model.kind, model.inputs) == ("cnn", "standardise")

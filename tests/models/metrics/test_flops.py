@@ -9,14 +9,14 @@ from models.metrics.flops import largest_activation, network_cost, training_floo
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
-from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import server_stream
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimizers import SGD, Adam
 
 FC1 = MLP(784, (30,), 10)
 C2R3 = CNN((28, 28), (10, 20), (50,), 10, dropout=0.5, channel_dropout=0.5)
-CR3R3 = NormalisedCNN((28, 28), 10)
+CR3R3 = BatchNormCNN((28, 28), 10)
 
 
 def start(network):
@@ -56,7 +56,7 @@ def test_a_regression_and_an_ensemble_are_counted():
 
 
 def test_the_test_rows_in_one_batch_need_the_gigabyte_that_a_raspberry_pi_did_not_have():
-    first = NormalisedCNN((28, 28), 10, (32,), (False,))
+    first = BatchNormCNN((28, 28), 10, (32,), (False,))
     assert largest_activation(first, 10_000) == 10_000 * 32 * 28 * 28 * 4 == 1_003_520_000
     assert largest_activation(CR3R3, 10_000) == 2 * 1_003_520_000  # the second convolution's, before it is pooled
     assert largest_activation(first, 128) == 12_845_056
@@ -69,4 +69,4 @@ def test_training_needs_each_number_with_its_gradient_and_what_the_optimiser_rem
     count = 4 * isinstance(optimiser, Adam)  # of steps
     for network, parameters in ((FC1, 23_860), (CR3R3, 905_354)):
         found = training_floor(network, start(network), optimiser, 7)
-        assert found == each * parameters + count + 7 * 4 * network.widest
+        assert found == each * parameters + count + 7 * 4 * network.max_width

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from models.metrics.paired_difference import Difference, Stratum, better, difference, over_draws, sentence_of
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 
-RMSE = QUANTITIES["regression"]
+RMSE = TASK_METRICS["regression"]
 
 
 def strata(differences: list[np.ndarray]) -> list[Stratum]:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.task_metrics import QUANTITIES, lower_is_better
+from models.metrics.task_metrics import TASK_METRICS, lower_is_better
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 
-ACCURACY, RMSE = QUANTITIES["classification"], QUANTITIES["regression"]
+ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]
 ERRORS = st.lists(st.lists(st.floats(-100, 100), min_size=1, max_size=9), min_size=1, max_size=6)
 
 
@@ -30,7 +30,7 @@ def test_rmse_is_the_root_of_the_mean_over_clients_of_their_mean_squared_errors(
 
 
 def test_every_column_and_headline_is_an_aggregate():
-    for quantity in QUANTITIES.values():
+    for quantity in TASK_METRICS.values():
         made = {*quantity.summary(np.ones(3), np.ones(3)), *(f"{name}/mean" for name in quantity.also)}
         assert {quantity.headline, *quantity.columns} <= made
 
@@ -46,7 +46,7 @@ def test_more_accuracy_and_less_rmse_score_higher():
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
-@pytest.mark.parametrize("quantity", QUANTITIES.values())
+@pytest.mark.parametrize("quantity", TASK_METRICS.values())
 def test_what_is_missing_or_diverged_scores_least_and_reaches_nothing(quantity, value):
     metrics = {quantity.headline: value}
     assert quantity.score(metrics) == quantity.score({}) == -math.inf

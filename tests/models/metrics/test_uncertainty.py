@@ -16,15 +16,15 @@ from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.vision.resnet import Residual
-from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised
-from models.prng import client_streams, fold, server_stream
-from models.training.engine import stacked
+from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork
+from models.prng import client_streams, fold_in, server_stream
+from models.training.engine import broadcast_weights
 
 NETWORKS = {
     "mlp": MLP(64, (8, 6), 3, dropout=0.4),
     "cnn": CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.4),
     "residual": Residual((8, 8), 3, (6, 5), 0.4, True, (4, 8)),
-    "quantised": Quantised(Residual((8, 8), 3, (6,), 0.4, True, (4, 8)), 5, 2),
+    "quantised": QuantizedNetwork(Residual((8, 8), 3, (6,), 0.4, True, (4, 8)), 5, 2),
 }
 
 
@@ -33,11 +33,11 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def stack(network):
-    weights = stacked(network.init(server_stream(0, 0, "init")), 2)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 2)
     weights = {n: w + 0.3 * draw(*w.shape, seed=4).abs() for n, w in weights.items()}
     context = {}
-    for one in network.singles:
-        if isinstance(one.network, Quantised):
+    for one in network.single_networks:
+        if isinstance(one.network, QuantizedNetwork):
             weights[one.prefix + OWN] = draw(2, 2, one.network.length, seed=one.number)
             context[one.prefix + COUNT] = torch.tensor([2, 0])
     return weights, context
@@ -48,7 +48,7 @@ def test_passes_over_the_head_are_whole_passes_with_the_same_masks(network):
     (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
     streams = client_streams(0, ["a", "b"], 1, "u")
     found = predictive(network, weights, context, x, streams, 5)
-    own = [fold(fold(streams, 0), t) for t in range(5)]
+    own = [fold_in(fold_in(streams, 0), t) for t in range(5)]
     whole = together([network.apply_stack(weights, context, x, stream) for stream in own])
     torch.testing.assert_close(found.p, whole.p, rtol=0, atol=1e-7)
     assert not torch.equal(found.each, torch.special.entr(found.p).sum(-1))
@@ -56,7 +56,9 @@ def test_passes_over_the_head_are_whole_passes_with_the_same_masks(network):
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_without_dropout_all_passes_agree_with_the_deterministic_softmax(network):
-    inner = {"inner": replace(network.inner, dropout=0.0)} if isinstance(network, Quantised) else {"dropout": 0.0}
+    inner = (
+        {"inner": replace(network.inner, dropout=0.0)} if isinstance(network, QuantizedNetwork) else {"dropout": 0.0}
+    )
     network = replace(network, **inner)
     (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
     streams = client_streams(0, ["a", "b"], 1, "u")
@@ -72,7 +74,9 @@ def test_without_dropout_all_passes_agree_with_the_deterministic_softmax(network
 def test_an_ensemble_without_passes_is_its_members_together(inner):
     network = DeepEnsemble(inner, 3)
     (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
-    said = [one.network.apply_stack(one.of(weights), one.of(context), x, None).double() for one in network.singles]
+    said = [
+        one.network.apply_stack(one.of(weights), one.of(context), x, None).double() for one in network.single_networks
+    ]
     found, expected = predictive(network, weights, context, x, None, 0), together(said)
     torch.testing.assert_close(found.p, expected.p, rtol=0, atol=1e-12)
     torch.testing.assert_close(found.each, expected.each, rtol=0, atol=1e-12)
@@ -86,7 +90,7 @@ def test_an_ensemble_without_passes_is_its_members_together(inner):
 def test_members_that_are_equal_do_not_disagree():
     network = DeepEnsemble(NETWORKS["cnn"], 3)
     (weights, _), x = stack(network), draw(2, 9, 8, 8, seed=2)
-    first, *others = network.singles
+    first, *others = network.single_networks
     for other in others:
         weights |= other.named(first.of(weights))
     found = predictive(network, weights, {}, x, None, 0)
@@ -101,9 +105,9 @@ def test_an_ensembles_passes_are_those_of_every_member_with_masks_of_its_own():
     (weights, context), x = stack(network), draw(2, 9, 8, 8, seed=2)
     streams = client_streams(0, ["a", "b"], 1, "u")
     found = predictive(network, weights, context, x, streams, 4)
-    first, second = network.singles
+    first, second = network.single_networks
     of_first = predictive(network.inner, first.of(weights), {}, x, streams, 4)
-    masks = [second.stream(fold(fold(streams, 0), t)) for t in range(4)]
+    masks = [second.stream(fold_in(fold_in(streams, 0), t)) for t in range(4)]
     of_second = together([network.inner.apply_stack(second.of(weights), {}, x, mask) for mask in masks])
     torch.testing.assert_close(found.p, (of_first.p + of_second.p) / 2, rtol=0, atol=1e-7)
     torch.testing.assert_close(found.each, (of_first.each + of_second.each) / 2, rtol=0, atol=1e-7)
@@ -131,7 +135,7 @@ def test_passes_repeat_and_change_nothing():
 def test_no_two_rows_of_a_client_share_masks_however_many_rows_there_are(passes):
     """Rows that are all alike, of two clients that are alike: what differs between their predictions is masks."""
     network, rows = MLP(64, (64,), 3, dropout=0.5), 520
-    weights = stacked(network.init(server_stream(0, 0, "init")), 2)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 2)
     x = draw(1, 1, 8, 8, seed=2).expand(2, rows, 8, 8)
     found = predictive(network, weights, {}, x, client_streams(0, ["a", "b"], 1, "u"), passes)
     assert len(found.p.flatten(0, 1).unique(dim=0)) == 2 * rows
@@ -140,7 +144,7 @@ def test_no_two_rows_of_a_client_share_masks_however_many_rows_there_are(passes)
 def test_more_passes_are_other_passes():
     """Three passes twice over would have the mean of three."""
     network = MLP(64, (64,), 3, dropout=0.5)
-    weights, x = stacked(network.init(server_stream(0, 0, "init")), 1), draw(1, 300, 8, 8)
+    weights, x = broadcast_weights(network.init(server_stream(0, 0, "init")), 1), draw(1, 300, 8, 8)
     streams = client_streams(0, ["a"], 1, "u")
     means = [predictive(network, weights, {}, x, streams, passes).p for passes in range(1, 7)]
     each = [(n + 1) * after - n * before for n, (before, after) in enumerate(pairwise([means[0] * 0, *means]))]

@@ -6,8 +6,8 @@ from torch.nn.functional import unfold
 
 from models.networks.gaussian_weights import Noisy
 from models.networks.mlp import linear
-from models.networks.vision.grouped_layers import Plain
-from models.prng import fold, server_stream
+from models.networks.vision.grouped_layers import PlainLayers
+from models.prng import fold_in, server_stream
 
 DRAWS = 20_000
 NOISES = ("local", "flipout", "naive")
@@ -17,7 +17,7 @@ each_bias = pytest.mark.parametrize("gaussian_bias", [False, True], ids=["point 
 
 
 def streams(count=DRAWS):
-    return fold(server_stream(0, 1, "t"), torch.arange(count))
+    return fold_in(server_stream(0, 1, "t"), torch.arange(count))
 
 
 def drawn(*shape, seed=0):
@@ -48,7 +48,7 @@ def of_dense(noise, gaussian_bias, x):
 def of_convolution(noise, gaussian_bias, x):
     """(draws, rows, channels, places)."""
     means, variances = kernels(gaussian_bias)
-    noisy = mapped(lambda s: Plain(Noisy(means, variances, s, noise)).convolve("conv0", x, padding=1))
+    noisy = mapped(lambda s: PlainLayers(Noisy(means, variances, s, noise)).convolve("conv0", x, padding=1))
     return noisy.flatten(3)
 
 

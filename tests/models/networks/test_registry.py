@@ -14,12 +14,12 @@ import torch
 import models
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
-from models.networks.registry import build, from_json, parameters, size, to_json
+from models.networks.registry import build, from_json, num_parameters, size, to_json
 from models.networks.vision.cnn import CNN
-from models.networks.wrappers.codebook_network import Quantised
+from models.networks.wrappers.codebook_network import QuantizedNetwork
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.networks.wrappers.distrans_network import Transformed
-from models.networks.wrappers.fedsr_network import Represented
+from models.networks.wrappers.distrans_network import OffsetNetwork
+from models.networks.wrappers.fedsr_network import StochasticRepresentation
 from models.prng import client_streams, server_stream
 
 
@@ -42,7 +42,7 @@ def test_the_mlp_is_torch_nns_with_the_same_weights(hidden):
     ours = network.apply(weights, {}, x, None)
     torch.testing.assert_close(ours, as_torch(network, weights)(x))
     assert ours.shape == (6, 4)
-    assert parameters(weights) == sum(p.numel() for p in as_torch(network, weights).parameters())
+    assert num_parameters(weights) == sum(p.numel() for p in as_torch(network, weights).parameters())
 
 
 def test_fresh_weights_lie_within_one_over_root_fan_in_and_spread_over_it():
@@ -126,8 +126,8 @@ def test_the_cnn_is_torch_nns_with_the_same_weights(shape, padding):
     x = torch.randn(7, *shape, generator=torch.Generator().manual_seed(1))
     expected = theirs(x.view(*x.shape[:3], channels).permute(0, 3, 1, 2))
     torch.testing.assert_close(network.apply(weights, {}, x, None), expected)
-    assert parameters(weights) == sum(p.numel() for p in theirs.parameters())
-    assert network.widest == max(
+    assert num_parameters(weights) == sum(p.numel() for p in theirs.parameters())
+    assert network.max_width == max(
         w.numel() for w in (x[0], theirs[0](x.view(*x.shape[:3], channels).permute(0, 3, 1, 2))[0])
     )
 
@@ -173,10 +173,10 @@ SMALL = MLP(6, (5,), 4)
         Bilinear(4, 3, 5, True),
         Ensemble(4, 3, 5, 2),
         DeepEnsemble(SMALL, 3),
-        Quantised(SMALL, 7),
-        DeepEnsemble(Quantised(SMALL, 7), 2),
-        Transformed(SMALL, (6,)),
-        Represented(SMALL, width=3),
+        QuantizedNetwork(SMALL, 7),
+        DeepEnsemble(QuantizedNetwork(SMALL, 7), 2),
+        OffsetNetwork(SMALL, (6,)),
+        StochasticRepresentation(SMALL, width=3),
     ],
     ids=str,
 )

@@ -12,12 +12,12 @@ from torch import nn
 
 from models.networks.exported_network import ExportedNetwork
 from models.networks.network import learned
-from models.networks.registry import build, comes_along, from_json, size, to_json
+from models.networks.registry import build, from_json, is_bundled, size, to_json
 from models.networks.torch_module import Dropout, EndedModule, ModuleRefusedError, wrapped
-from models.networks.vision.cnn_bn import NormalisedCNN
+from models.networks.vision.cnn_bn import BatchNormCNN
 from models.prng import client_streams, server_stream
-from models.training.autotune import pick
-from models.training.engine import Rows, Training, outcomes, stacked, train
+from models.training.autotune import pick_kernel
+from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 
@@ -87,7 +87,7 @@ def rows_of(shape, clients=3, width=11):
 def trained(network, kind, optimiser=SGD(0.1), epochs=2, weights=None):
     """Weights of three clients; batches of four leave padding, and clients without rows."""
     rows = rows_of(SHAPES.get(network.kind, (4, 4)))
-    weights = stacked(weights or network.init(server_stream(0, 0, "init")), 3)
+    weights = broadcast_weights(weights or network.init(server_stream(0, 0, "init")), 3)
     training = Training(CrossEntropy(), optimiser, epochs, 4, kind)
     return train(network, weights, {}, rows, training, client_streams(0, ["a", "b", "c"], 1, "t")).weights, rows
 
@@ -104,7 +104,9 @@ def test_engines_agree_and_batched_is_vmap(name, optimiser):
     for weight in mapped:
         torch.testing.assert_close(mapped[weight], alone[weight], atol=1e-5, rtol=1e-4)
         assert torch.equal(mapped[weight], batched[weight])
-    one, two = (outcomes(network, mapped, {}, rows, CrossEntropy(), k)["loss"] for k in ("vmap", "sequential"))
+    one, two = (
+        per_example_metrics(network, mapped, {}, rows, CrossEntropy(), k)["loss"] for k in ("vmap", "sequential")
+    )
     torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
 
@@ -119,7 +121,7 @@ def test_a_dense_module_trains_to_the_weights_of_the_hand_batched_mlp():
 
 
 def test_batch_normalisation_of_torch_leaves_padding_out_as_siloflows_does():
-    ours, theirs = NormalisedCNN((4, 4), 3, (4,), (False,), (), 0.0), network_of("normalised")
+    ours, theirs = BatchNormCNN((4, 4), 3, (4,), (False,), (), 0.0), network_of("normalised")
     start = ours.init(server_stream(0, 0, "init"))
     names = {"conv.weight": "conv0.weight", "conv.bias": "conv0.bias", "norm.weight": "norm0.weight"}
     names |= {"norm.bias": "norm0.bias", "norm.running_mean": "norm0.mean", "norm.running_var": "norm0.variance"}
@@ -172,9 +174,9 @@ def test_it_travels_to_another_process_and_to_a_logged_model(name):
     expected = network.apply(weights, {}, x, None)
     there = pickle.loads(pickle.dumps(network))
     assert torch.equal(there.apply(weights, {}, x, None), expected)
-    assert not comes_along(network)
+    assert not is_bundled(network)
     served = from_json(to_json(ExportedNetwork.of(network, weights, {}, network.shape)))
-    assert comes_along(served)
+    assert is_bundled(served)
     for some in (x, x[:1]):
         torch.testing.assert_close(served.apply(weights, {}, some, None), network.apply(weights, {}, some, None))
 
@@ -193,8 +195,8 @@ def test_threads_call_it_side_by_side():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_torch_cannot_map_runs_one_client_after_another():
     network = wrapped("recurrent", Recurrent, (4, 4), 3, {})
-    assert network.maps == (pick(network, 4, "cpu").kind == "vmap")
-    weights, _ = trained(network, pick(network, 4, "cpu").kind)
+    assert network.maps == (pick_kernel(network, 4, "cpu").kind == "vmap")
+    weights, _ = trained(network, pick_kernel(network, 4, "cpu").kind)
     start = network.init(server_stream(0, 0, "init"))
     assert all(not torch.equal(weights[name][0], w) for name, w in start.items())
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from models.shift import moment_tests, nested_tests
-from models.shift.classify import verdicts as judged
+from models.shift.classify import classify_pairs as judged
 from models.shift.findings import Alignment
 from models.shift.pairs import Pairs
 
@@ -47,12 +47,12 @@ def paired(counts: np.ndarray, moments: np.ndarray) -> Pairs:
 
 
 def evidence(counts: np.ndarray, moments: np.ndarray) -> nested_tests.Evidence:
-    return moment_tests.evidence(paired(counts, moments))
+    return moment_tests.moment_evidence(paired(counts, moments))
 
 
 def types(counts: np.ndarray, moments: np.ndarray) -> np.ndarray:
     pairs = paired(counts, moments)
-    return judged(moment_tests.evidence(pairs), pairs.rows, Alignment(pairs)).types
+    return judged(moment_tests.moment_evidence(pairs), pairs.rows, Alignment(pairs)).types
 
 
 def verdicts(pairs: list[tuple[Rows, Rows]], classes: int = 2) -> list[str]:
@@ -187,7 +187,7 @@ def test_evidence_has_the_shapes_that_evidence_by_counts_has():
     pairs = [alike([seed, 4], 4, 3) for seed in range(5)]
     by = paired(*told(pairs, 3))
     counts = np.random.default_rng(0).integers(1, 30, (5, 4, 2, 10, 4)).astype(float)
-    by_counts, found = nested_tests.evidence(by._replace(counts=counts)), moment_tests.evidence(by)
+    by_counts, found = nested_tests.evidence(by._replace(counts=counts)), moment_tests.moment_evidence(by)
     for name in (one.name for one in fields(nested_tests.Evidence) if one.name not in ("chances", "effects")):
         assert getattr(found, name).shape == getattr(by_counts, name).shape, name
         assert getattr(found, name).dtype == getattr(by_counts, name).dtype, name

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from models.shift import moment_tests, nested_tests
-from models.shift.classify import verdicts
+from models.shift.classify import classify_pairs
 from models.shift.client_summaries.client_summary import Layout, joined, summary
 from models.shift.findings import Alignment
 from models.shift.pairs import side_by_side
@@ -20,7 +20,7 @@ def named(clients, layout=LAYOUT, look=nested_tests.evidence, lossy=False):
     told = joined([summary(x, y, np.arange(len(y)), layout) for x, y in clients])
     first = np.arange(0, len(clients), 2)
     pairs = side_by_side(told, layout, first, first + 1)
-    found = verdicts(look(pairs), pairs.rows, Alignment(pairs, lossy))
+    found = classify_pairs(look(pairs), pairs.rows, Alignment(pairs, lossy))
     texts = ["+".join(np.array(nested_tests.TYPES)[types]) or "none" for types in found.types]
     return ["undetermined" if unknown else text for text, unknown in zip(texts, found.undetermined, strict=True)]
 
@@ -48,9 +48,9 @@ def test_the_truth_table_of_one_feature_holds(kind, share):
 
 def test_moments_see_less_and_raise_no_false_alarm():
     normals = [c for s in range(PAIRS) for c in ONE_FEATURE["label"].draw(np.random.default_rng([5, s]), (500, 500))]
-    assert named(normals, look=moment_tests.evidence).count("label") >= 0.9 * PAIRS
+    assert named(normals, look=moment_tests.moment_evidence).count("label") >= 0.9 * PAIRS
     nothing = [c for s in range(PAIRS) for c in ONE_FEATURE["none"].draw(np.random.default_rng([6, s]), (500, 500))]
-    assert named(nothing, look=moment_tests.evidence).count("none") >= 0.9 * PAIRS
+    assert named(nothing, look=moment_tests.moment_evidence).count("none") >= 0.9 * PAIRS
 
 
 def rows(random, count, classes=3, shift=0.0, scale=1.0, shares=None):

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from models.shift import chi_square
 from models.shift.client_summaries.client_summary import Layout, Summaries
-from models.shift.covariate_check import explained
+from models.shift.covariate_check import check_covariates
 from publications.synthetic_pairs.evaluate_verdicts import named_types, opinion, second_opinion
 from publications.synthetic_pairs.families import FAMILIES, Asked
 from publications.synthetic_pairs.generators import KnownPair
@@ -54,7 +54,7 @@ def asked(counts, by_first, by_second):
     told, layout = told_of(counts)
     models = np.stack([by_first, by_second], 1)[:, :, None]
     models = np.concatenate([models, np.zeros((*models.shape[:3], 1, models.shape[-1]))], -2)
-    return [bool(of[0]) for of in explained(told, layout, models, np.array([0]), np.array([1]))]
+    return [bool(of[0]) for of in check_covariates(told, layout, models, np.array([0]), np.array([1]))]
 
 
 RULE = np.array([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6], [0.2, 0.8]])

@@ -20,7 +20,10 @@ NONE, FEATURE, LABEL, CONCEPT = (
     [False, True, False],
     [False, False, True],
 )
-LOOKS = {"guarded": (nested_tests.evidence, LEAST_ROWS), "moments": (moment_tests.evidence, moment_tests.LEAST_ROWS)}
+LOOKS = {
+    "guarded": (nested_tests.evidence, LEAST_ROWS),
+    "moments": (moment_tests.moment_evidence, moment_tests.LEAST_ROWS),
+}
 few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 
 from models.shift import findings as room
-from models.shift.findings import DISCOVERIES, against_the_rest, alike, discovered, findings
+from models.shift.findings import DISCOVERIES, against_the_rest, alike, find_differences, findings
 from models.shift.nested_tests import evidence
 from models.shift.pairs import all_pairs, side_by_side
 
@@ -28,14 +28,14 @@ def test_discoveries_are_benjaminis_and_hochbergs_by_hand(chances):
     """The largest k whose k-th smallest chance is at most k/m of the share; that many are discoveries."""
     order = sorted(chances)
     most = max((k for k in range(1, len(order) + 1) if order[k - 1] <= DISCOVERIES * k / len(order)), default=0)
-    found = discovered(np.array(chances))
+    found = find_differences(np.array(chances))
     edge = [abs(chance - DISCOVERIES * k / len(order)) < 1e-12 for k, chance in enumerate(order, 1)]
     if not any(edge):
         assert found.tolist() == [most > 0 and chance <= order[most - 1] for chance in chances]
 
 
 def test_of_no_pairs_there_are_no_discoveries():
-    assert discovered(np.zeros(0)).shape == (0,)
+    assert find_differences(np.zeros(0)).shape == (0,)
 
 
 def test_a_pair_that_is_no_discovery_has_no_verdict(tell, monkeypatch):

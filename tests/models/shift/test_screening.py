@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.shift import chi_square, screening
 from models.shift.client_summaries.client_summary import LEAST_ROWS, Layout, joined, summary
-from models.shift.findings import alike, discovered
+from models.shift.findings import alike, find_differences
 from models.shift.pairs import all_pairs, labels
 from models.shift.screening import chances, on_shared_bins, together
 
@@ -85,7 +85,7 @@ def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell
     told = tell([(rng.normal(size=(120, 2)) + 2.0 * moved, np.repeat(np.arange(20), 6)) for moved in law], classes=20)
     shared, _ = on_shared_bins(told.summaries, told.layout)
     np.testing.assert_allclose(chances(shared), slowly(shared), rtol=1e-4, atol=1e-12)
-    groups = alike(*all_pairs(60), discovered(chances(shared)), 60)
+    groups = alike(*all_pairs(60), find_differences(chances(shared)), 60)
     assert groups == [np.flatnonzero(law == kind).tolist() for kind in (0, 1)]
 
 
@@ -130,7 +130,7 @@ def test_sixty_clients_of_five_laws_fall_into_their_groups(seed, tell):
     own, law = laws(seed)
     told = tell(own)
     shared, _ = on_shared_bins(told.summaries, told.layout)
-    groups = alike(*all_pairs(60), discovered(chances(shared)), 60)
+    groups = alike(*all_pairs(60), find_differences(chances(shared)), 60)
     assert sorted(groups) == sorted(np.flatnonzero(law == kind).tolist() for kind in range(5))
 
 

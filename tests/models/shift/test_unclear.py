@@ -45,7 +45,7 @@ def test_the_reason_is_named_whoever_comes_first(first, second, why, tell):
 
 def test_moments_say_that_a_class_has_too_few_rows_for_them(tell):
     told = tell([rows(0, 150), rows(1, 150)])
-    found = told.between(look=moment_tests.evidence, least=moment_tests.LEAST_ROWS)
+    found = told.between(look=moment_tests.moment_evidence, least=moment_tests.LEAST_ROWS)
     assert found.verdicts.undetermined.tolist() == [True]
     assert WHY[found.why[0]] == "rough"
     assert not told.between().verdicts.undetermined.any()

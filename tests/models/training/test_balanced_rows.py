@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.networks.mlp import MLP
 from models.prng import client_streams
-from models.training.engine import Rows, Training, batches, full_gradient, stacked, train
+from models.training.engine import Rows, Training, batches, broadcast_weights, full_gradient, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
 
@@ -65,7 +65,7 @@ def test_a_whole_epoch_in_one_batch_is_drawn_too(rows):
 
 
 def test_a_gradient_over_all_rows_takes_each_once(rows):
-    weights = stacked(NETWORK.init(torch.tensor(0)), 4)
+    weights = broadcast_weights(NETWORK.init(torch.tensor(0)), 4)
     streams = client_streams(0, NAMES, 1, "local_train")
     found, expected = (
         full_gradient(NETWORK, weights, {}, rows, replace(BALANCED, rows=order), streams)[0]
@@ -76,7 +76,7 @@ def test_a_gradient_over_all_rows_takes_each_once(rows):
 
 @pytest.mark.parametrize("engine", ["batched", "vmap"])
 def test_training_on_them_is_that_of_one_client_after_another(engine, rows):
-    weights = stacked(NETWORK.init(torch.tensor(0)), 4)
+    weights = broadcast_weights(NETWORK.init(torch.tensor(0)), 4)
     streams, few = client_streams(0, NAMES, 1, "local_train"), replace(BALANCED, epochs=3)
     rows = Rows(rows.x / 100, rows.y, rows.counts)
     one, other = (

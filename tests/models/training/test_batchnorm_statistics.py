@@ -5,21 +5,21 @@ import torch
 from torch import nn
 
 from models.networks.mlp import MLP
-from models.networks.vision.cnn_bn import NormalisedCNN
-from models.prng import client_streams, fold, server_stream, shuffle
-from models.training.batchnorm_statistics import measured, statistics_of
-from models.training.engine import Rows, Training, stacked
+from models.networks.vision.cnn_bn import BatchNormCNN
+from models.prng import client_streams, fold_in, server_stream, shuffle
+from models.training.batchnorm_statistics import measure_batchnorm, normalisation_statistics
+from models.training.engine import Rows, Training, broadcast_weights
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
 
-NETWORK = NormalisedCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)
+NETWORK = BatchNormCNN((4, 4), 3, (3, 4), (False, True), (5,), 0.0)
 COUNTS = (8, 0, 4, 1)
 KINDS = pytest.mark.parametrize("kind", ["sequential", "vmap", "batched"])
 
 
 def work(counts=COUNTS, network=NETWORK):
     draw = torch.Generator().manual_seed(0)
-    weights = stacked(network.init(server_stream(0, 0, "init")), len(counts))
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), len(counts))
     weights = {n: w + 0.2 * torch.rand(w.shape, generator=draw) for n, w in weights.items()}
     x = torch.randn(len(counts), max(counts), 4, 4, generator=draw) + 1
     y = torch.zeros(x.shape[:2], dtype=torch.int64)
@@ -30,8 +30,8 @@ def work(counts=COUNTS, network=NETWORK):
 def test_they_are_torchs_batch_by_batch(kind):
     """Of clients whose batches are all as large: torch counts each batch once, and here each row."""
     weights, rows, streams = work()
-    found = measured(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 7, 4, kind), streams)
-    assert set(found) == set(NETWORK.buffers) == set(statistics_of(NETWORK))
+    found = measure_batchnorm(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 7, 4, kind), streams)
+    assert set(found) == set(NETWORK.buffers) == set(normalisation_statistics(NETWORK))
     for at in (0, 2):
         w, count = {n: t[at] for n, t in weights.items()}, COUNTS[at]
         layers = nn.Sequential(
@@ -51,7 +51,7 @@ def test_they_are_torchs_batch_by_batch(kind):
             for part in ("weight", "bias"):
                 value = w[f"{name}.{part}"]
                 getattr(layers[place], part).data = value.T if name.startswith("dense") and value.dim() == 2 else value
-        order = shuffle(fold(streams[at], 0), max(COUNTS), torch.tensor(count))[:count]
+        order = shuffle(fold_in(streams[at], 0), max(COUNTS), torch.tensor(count))[:count]
         torch.optim.swa_utils.update_bn([rows.x[at, index][:, None] for index in order.split(4)], layers)
         for place in (1, 4, 9):
             for ours, theirs in (("mean", "running_mean"), ("variance", "running_var")):
@@ -64,7 +64,7 @@ def test_they_are_torchs_batch_by_batch(kind):
 def test_what_no_batch_knows_stays_as_it_is(kind):
     """Of a client without rows all, of one row what its dense layers are normalised by."""
     weights, rows, streams = work()
-    found = measured(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, kind), streams)
+    found = measure_batchnorm(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, kind), streams)
     for name, t in found.items():
         assert torch.equal(t[1], weights[name][1])
         assert torch.equal(t[3], weights[name][3]) == name.startswith("norm2")
@@ -74,10 +74,10 @@ def test_what_no_batch_knows_stays_as_it_is(kind):
 def test_a_last_batch_of_one_row_says_nothing_of_dense_layers():
     """Five rows in batches of four: it counts neither as a mean of that row nor as no variance."""
     weights, rows, streams = work((5,))
-    found = measured(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4), streams)
-    order = shuffle(fold(streams[0], 0), 5, torch.tensor(5))[:4]
+    found = measure_batchnorm(NETWORK, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4), streams)
+    order = shuffle(fold_in(streams[0], 0), 5, torch.tensor(5))[:4]
     four = Rows(rows.x[:, order], rows.y[:, order], torch.tensor([4]))
-    of_four = measured(NETWORK, weights, {}, four, Training(CrossEntropy(), SGD(0.1), 1, 4), streams)
+    of_four = measure_batchnorm(NETWORK, weights, {}, four, Training(CrossEntropy(), SGD(0.1), 1, 4), streams)
     for part in ("mean", "variance"):
         torch.testing.assert_close(found[f"norm2.{part}"], of_four[f"norm2.{part}"])
 
@@ -85,4 +85,4 @@ def test_a_last_batch_of_one_row_says_nothing_of_dense_layers():
 def test_a_network_without_such_layers_has_none():
     network = MLP(16, (5,), 3)
     weights, rows, streams = work(network=network)
-    assert measured(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4), streams) == {}
+    assert measure_batchnorm(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4), streams) == {}

@@ -10,12 +10,12 @@ from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.vision.resnet import Residual
-from models.networks.wrappers.codebook_network import COUNT, OWN, Quantised, habits
+from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork, code_usage
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.networks.wrappers.distrans_network import Transformed
-from models.networks.wrappers.fedsr_network import Represented
+from models.networks.wrappers.distrans_network import OffsetNetwork
+from models.networks.wrappers.fedsr_network import StochasticRepresentation
 from models.prng import client_streams, server_stream
-from models.training.engine import Rows, Training, outcomes, stacked, train
+from models.training.engine import Rows, Training, broadcast_weights, per_example_metrics, train
 from models.training.objectives import CrossEntropy, Focal
 from models.training.optimizers import SGD, Adam
 
@@ -26,10 +26,12 @@ NETWORKS = {
     "bilinear": Bilinear(64, 3, 4, constant=True),
     "ensemble": Ensemble(64, 3, 4, experts=2),
     "residual": Residual((8, 8), 3, (6,), 0.2, True, (3, 4)),
-    "quantised": Quantised(CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.2), 5, room=3, segments=2),
-    "transformed": Transformed(MLP(64, (6,), 3), (8, 8)),
-    "represented": Represented(MLP(64, (6,), 3)),
-    "deep_ensemble": DeepEnsemble(Quantised(MLP(64, (6,), 3, dropout=0.2), 5, room=3), 2),
+    "quantised": QuantizedNetwork(
+        CNN((8, 8), (3, 4), (6,), 3, kernel=3, padding=True, dropout=0.2), 5, room=3, segments=2
+    ),
+    "transformed": OffsetNetwork(MLP(64, (6,), 3), (8, 8)),
+    "represented": StochasticRepresentation(MLP(64, (6,), 3)),
+    "deep_ensemble": DeepEnsemble(QuantizedNetwork(MLP(64, (6,), 3, dropout=0.2), 5, room=3), 2),
 }
 OPTIMISERS = {"sgd": SGD(0.1, weight_decay=0.01), "momentum": SGD(0.1, 0.9), "adamw": Adam(0.01, 0.1, decoupled=True)}
 
@@ -44,11 +46,11 @@ def test_every_tensor_is_made_where_the_rows_are(device, network, optimiser, eng
     plan = Training(Focal(2.0), optimiser, 2, 4, engine)
     with torch.device("meta"):
         trained, loss, _ = train(network, weights, context, rows, plan, streams, proximal=0.1)
-        found = outcomes(network, trained, context, rows, CrossEntropy(), engine)
+        found = per_example_metrics(network, trained, context, rows, CrossEntropy(), engine)
         found |= doubts(predictive(network, trained, context, rows.x, streams, 3, engine), rows.y, rows.counts)
-        for one in network.singles:
-            if isinstance(one.network, Quantised):
-                found |= habits(one.network, one.of(trained), one.of(context), rows.x, rows.counts, engine)
+        for one in network.single_networks:
+            if isinstance(one.network, QuantizedNetwork):
+                found |= code_usage(one.network, one.of(trained), one.of(context), rows.x, rows.counts, engine)
     for tensor in (*trained.values(), loss, *found.values()):
         assert tensor.device.type == device
 
@@ -70,10 +72,10 @@ def stack(network, device):
     x = torch.rand(3, 9, 8, 8, generator=draw)
     y = torch.randint(0, 3, (3, 9), generator=draw)
     rows = Rows(x.to(device), y.to(device), torch.tensor([9, 0, 5], device=device))
-    weights = stacked({n: w.to(device) for n, w in network.init(server_stream(0, 0, "init")).items()}, 3)
+    weights = broadcast_weights({n: w.to(device) for n, w in network.init(server_stream(0, 0, "init")).items()}, 3)
     context = {"statistics": torch.rand(3, 4, generator=draw).to(device)}
-    for one in network.singles:
-        if isinstance(one.network, Quantised):
+    for one in network.single_networks:
+        if isinstance(one.network, QuantizedNetwork):
             own = torch.rand(3, one.network.room, one.network.length, generator=draw)
             weights[one.prefix + OWN] = own.to(device)
             context[one.prefix + COUNT] = torch.tensor([3, 0, 1], device=device)

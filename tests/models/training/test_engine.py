@@ -12,8 +12,8 @@ from models.networks.network import Network
 from models.networks.vision.cnn import CNN
 from models.networks.vision.resnet import Residual
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.prng import client_streams, fold, server_stream, shuffle, uniform
-from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
+from models.prng import client_streams, fold_in, server_stream, shuffle, uniform
+from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train
 from models.training.execution_plan import forms
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimizers import SGD, Adam
@@ -79,7 +79,7 @@ def images(make_rows) -> Rows:
 def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dropout, proximal, make_rows):
     """In float64, where rounding is out of sight; the optimisers' own amplification of it stays below the tolerance."""
     network = replace(network, dropout=dropout)
-    weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
+    weights = {n: w.double() for n, w in broadcast_weights(network.init(server_stream(0, 0, "init")), 5).items()}
     rows = images(make_rows)
     rows = rows._replace(x=rows.x.double())
     context = {n: t.double() for n, t in statistics(network).items()}
@@ -100,7 +100,7 @@ def test_a_stack_at_once_equals_one_client_after_another(network, optimiser, dro
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_whatever_focal_loss_a_stack_at_once_equals_one_client_after_another(objective, optimiser, network, make_rows):
     """Under plain SGD from the closed form of its slope, and by autograd otherwise."""
-    weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
+    weights = {n: w.double() for n, w in broadcast_weights(network.init(server_stream(0, 0, "init")), 5).items()}
     rows = make_rows(SIZES)
     stack = (network, weights, {}, rows._replace(x=rows.x.double()))
     expected, *found = (
@@ -119,7 +119,7 @@ def test_whatever_focal_loss_a_stack_at_once_equals_one_client_after_another(obj
 def test_gradients_of_a_stack_are_those_of_one_client_after_another(network, dropout, make_rows):
     """In batches of four where a batch normalises, and otherwise in batches that follow from a client's own sizes."""
     network = replace(network, dropout=dropout)
-    weights = {n: w.double() for n, w in stacked(network.init(server_stream(0, 0, "init")), 5).items()}
+    weights = {n: w.double() for n, w in broadcast_weights(network.init(server_stream(0, 0, "init")), 5).items()}
     rows, context = images(make_rows), {n: t.double() for n, t in statistics(network).items()}
     stack = (network, weights, context, rows._replace(x=rows.x.double()))
     expected, losses = full_gradient(*stack, training(engine="sequential"), streams())
@@ -135,12 +135,12 @@ def test_gradients_of_a_stack_are_those_of_one_client_after_another(network, dro
 def test_a_gradient_is_that_of_the_mean_loss_of_all_of_a_clients_rows(members, network, make_rows):
     """However few rows are read at once, and of an ensemble each member's own."""
     network, rows = DeepEnsemble(network, 2) if members == 2 else network, make_rows([150, 0, 73])
-    weights = stacked(network.init(server_stream(0, 0, "init")), 3)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 3)
     found, loss = full_gradient(network, weights, {}, rows, training(engine="batched"), streams(NAMES[:3]))
     for client, count in enumerate(rows.counts.tolist()):
         own = {n: w[client].double().requires_grad_() for n, w in weights.items()}
         x, y = rows.x[client, :count].double(), rows.y[client, :count]
-        alone = [one.network.apply(one.of(own), {}, x, None) for one in network.singles]
+        alone = [one.network.apply(one.of(own), {}, x, None) for one in network.single_networks]
         means = [torch.nn.functional.cross_entropy(logits, y, reduction="sum") / max(count, 1) for logits in alone]
         grads = torch.autograd.grad(sum(means), list(own.values()))
         for name, expected in zip(own, grads, strict=True):
@@ -150,7 +150,7 @@ def test_a_gradient_is_that_of_the_mean_loss_of_all_of_a_clients_rows(members, n
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_in_float32_they_differ_by_rounding_only(network, make_rows):
-    weights, rows = stacked(network.init(server_stream(0, 0, "init")), 5), images(make_rows)
+    weights, rows = broadcast_weights(network.init(server_stream(0, 0, "init")), 5), images(make_rows)
     expected, *rest = (
         train(network, weights, statistics(network), rows, training(engine=engine), streams())[0]
         for engine in ("sequential", *others(network))
@@ -162,11 +162,12 @@ def test_in_float32_they_differ_by_rounding_only(network, make_rows):
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_outcomes_of_a_stack_are_those_of_one_client_after_another(network, make_rows):
-    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 5)
     weights = {n: w + torch.arange(5).view(5, *[1] * (w.dim() - 1)) / 50 for n, w in weights.items()}
     rows, context = images(make_rows), statistics(network)
     expected, *rest = (
-        outcomes(network, weights, context, rows, CrossEntropy(), engine) for engine in ("sequential", *others(network))
+        per_example_metrics(network, weights, context, rows, CrossEntropy(), engine)
+        for engine in ("sequential", *others(network))
     )
     for found in rest:
         torch.testing.assert_close(found["loss"], expected["loss"], rtol=0, atol=1e-5)
@@ -213,7 +214,7 @@ def test_a_client_is_trained_as_torch_would_train_it_alone(optimiser, engine, ne
             layer.load_state_dict({"weight": begin[f"{part}.weight"].T, "bias": begin[f"{part}.bias"]})
         optimise, seen = theirs(module.parameters()), 0.0
         for epoch in range(2):
-            order = shuffle(fold(streams()[at], epoch), max(count, 1), torch.tensor(count))[:count]
+            order = shuffle(fold_in(streams()[at], epoch), max(count, 1), torch.tensor(count))[:count]
             for index in order.split(4) if count else ():
                 loss = torch.nn.functional.cross_entropy(module(rows.x[at][index]), rows.y[at][index])
                 optimise.zero_grad()
@@ -341,7 +342,7 @@ class _Adder:
 def _sums_of_batches(sizes: list[int], batch: int, names: list[str]) -> list[list[float]]:
     found = []
     for name, size in zip(names, sizes, strict=True):
-        order = shuffle(fold(streams([name])[0], 0), size, torch.tensor(size)).tolist()
+        order = shuffle(fold_in(streams([name])[0], 0), size, torch.tensor(size)).tolist()
         assert sorted(order) == list(range(size))
         batches = [order[at : at + batch] for at in range(0, size, batch)]
         found.append([sum(2.0**i for i in b) / len(b) for b in batches])
@@ -380,7 +381,7 @@ def test_outcomes_are_those_of_each_client_by_itself(objective, network, make_ro
     rows = make_rows(SIZES)
     each = [network.init(server_stream(seed, 0, "init")) for seed in range(5)]
     weights = {n: torch.stack([w[n] for w in each]) for n in each[0]}
-    found = outcomes(network, weights, {}, rows, objective)
+    found = per_example_metrics(network, weights, {}, rows, objective)
     for at, count in enumerate(SIZES):
         logits = network.apply(each[at], {}, rows.x[at, :count], None)
         p = torch.softmax(logits, -1)
@@ -395,20 +396,20 @@ def test_no_answer_of_a_broken_model_counts_as_right(network, make_rows, start):
     rows = make_rows([6])
     rows = rows._replace(y=torch.zeros_like(rows.y))  # argmax of NaN is 0: it would be right by luck
     broken = {n: w * torch.nan for n, w in start(1).items()}
-    assert not outcomes(network, broken, {}, rows, CrossEntropy())["correct"].any()
+    assert not per_example_metrics(network, broken, {}, rows, CrossEntropy())["correct"].any()
 
 
 def test_outcomes_have_no_dropout(make_rows, start):
     dropped, plain = MLP(5, (7,), 3, 0.9), MLP(5, (7,), 3)
     rows = make_rows(SIZES)
-    found = [outcomes(n, start(5), {}, rows, CrossEntropy())["loss"] for n in (dropped, plain)]
+    found = [per_example_metrics(n, start(5), {}, rows, CrossEntropy())["loss"] for n in (dropped, plain)]
     assert torch.equal(*found)
 
 
 def test_a_certain_model_has_no_entropy_rather_than_none(make_rows):
     network = MLP(5, (), 3)
     weights = {"dense0.weight": torch.zeros(1, 5, 3), "dense0.bias": torch.tensor([[500.0, 0.0, -500.0]])}
-    found = outcomes(network, weights, {}, make_rows([4]), CrossEntropy())
+    found = per_example_metrics(network, weights, {}, make_rows([4]), CrossEntropy())
     assert found["entropy"].ravel().tolist() == [0.0] * 4
 
 
@@ -417,7 +418,7 @@ def test_a_regression_takes_the_step_of_the_mean_squared_errors_gradient(engine,
     """One full batch: w - rate 2 X'(Xw - y)/n, for each client by hand."""
     network, rows = MLP(5, (), 1), make_rows(SIZES)
     rows = rows._replace(y=rows.x.sum(-1) + 0.5 * rows.y)
-    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 5)
     once = training(objective=SquaredError(), epochs=1, batch=11, engine=engine)
     trained, loss, _ = train(network, weights, {}, rows, once, streams())
     for at, count in enumerate(SIZES):
@@ -432,8 +433,8 @@ def test_a_regression_takes_the_step_of_the_mean_squared_errors_gradient(engine,
 def test_outcomes_of_a_regression_are_squared_errors_and_padding_is_none(make_rows):
     network, rows = MLP(5, (7,), 1), make_rows(SIZES)
     rows = rows._replace(y=rows.y + 3.25)  # padding has targets that a prediction misses
-    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
-    found = outcomes(network, weights, {}, rows, SquaredError())
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 5)
+    found = per_example_metrics(network, weights, {}, rows, SquaredError())
     assert set(found) == {"squared_error", "loss"}
     one = {name: w[0] for name, w in weights.items()}
     for at, count in enumerate(SIZES):
@@ -473,18 +474,23 @@ def test_every_step_of_every_client_epoch_round_and_seed_has_masks_of_its_own(ma
 def test_training_with_dropout_is_plain_pytorchs_with_the_masks_of_those_streams(engine, make_rows):
     """The one thing that is taken from the engine is how a stream is named: client, round, epoch, step, layer."""
     network, rows = MLP(5, (7, 7), 3, dropout=0.4), make_rows(SIZES)
-    weights = stacked(network.init(server_stream(0, 0, "init")), 5)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 5)
     trained, *_ = train(network, weights, {}, rows, training(engine=engine), streams())
     for at, (count, stream) in enumerate(zip(SIZES, streams(), strict=True)):
         own = {name: w[at].clone().requires_grad_() for name, w in weights.items()}
         optimiser = torch.optim.SGD(own.values(), 0.1)
         for epoch in range(2):
-            order = shuffle(fold(stream, epoch), count, torch.tensor(count)) if count else torch.tensor([], dtype=int)
+            order = (
+                shuffle(fold_in(stream, epoch), count, torch.tensor(count)) if count else torch.tensor([], dtype=int)
+            )
             for number, index in enumerate(order.split(4) if count else ()):
                 x = rows.x[at, index]
                 for layer in (0, 1):
                     x = torch.relu(x @ own[f"dense{layer}.weight"] + own[f"dense{layer}.bias"])
-                    mask = uniform(fold(fold(fold(stream, epoch), number), layer + 1), (4, 7))[: len(index)] >= 0.4
+                    mask = (
+                        uniform(fold_in(fold_in(fold_in(stream, epoch), number), layer + 1), (4, 7))[: len(index)]
+                        >= 0.4
+                    )
                     x = x * mask / 0.6
                 optimiser.zero_grad()
                 logits = x @ own["dense2.weight"] + own["dense2.bias"]
@@ -502,7 +508,7 @@ def test_the_training_loss_is_a_mean_over_rows_and_epochs(epochs, engine, networ
     still = training(optimiser="sgd", epochs=epochs, engine=engine)
     still = replace(still, optimiser=SGD(0.0))
     found = train(network, start(5), {}, rows, still, streams()).loss
-    loss = outcomes(network, start(5), {}, rows, CrossEntropy())["loss"].sum(1) / rows.counts.clamp_min(1)
+    loss = per_example_metrics(network, start(5), {}, rows, CrossEntropy())["loss"].sum(1) / rows.counts.clamp_min(1)
     torch.testing.assert_close(found, loss, rtol=0, atol=1e-6)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
-from silos.io.locks import alone, changing, in_turn, workers, working
+from silos.io.locks import exclusive_lock, in_turn, read_lock, workers, write_lock
 
 HOLD = """
 import sys
@@ -49,7 +49,7 @@ def test_who_changes_data_is_refused_at_once_and_told_who_works_on_it(hold, tmp_
     hold("working", "run-2/fedavg-seed0")
     with (
         pytest.raises(UserError, match=r"^partition would change data/ under (compare-1|run-2/fedavg-seed0), ") as told,
-        changing(tmp_path, "partition", pytest.fail),
+        write_lock(tmp_path, "partition", pytest.fail),
     ):
         pass
     assert "compare-1" in str(told.value)
@@ -58,8 +58,8 @@ def test_who_changes_data_is_refused_at_once_and_told_who_works_on_it(hold, tmp_
 
 def test_a_comparison_is_told_by_its_run(hold, tmp_path):
     with (
-        working(tmp_path, "compare-1", pytest.fail),
-        working(tmp_path, "compare-1/fedavg-seed0", pytest.fail),
+        read_lock(tmp_path, "compare-1", pytest.fail),
+        read_lock(tmp_path, "compare-1/fedavg-seed0", pytest.fail),
     ):
         other = hold("working", "x")  # many may work
         other.communicate()
@@ -70,13 +70,13 @@ def test_a_comparison_is_told_by_its_run(hold, tmp_path):
             check=False,
         )
     assert "would change data/ under compare-1/fedavg-seed0, at work" in asked.stderr
-    with changing(tmp_path, "partition", pytest.fail):
+    with write_lock(tmp_path, "partition", pytest.fail):
         pass
 
 
 @pytest.mark.parametrize("role", ["changing", "working"])
 def test_who_finds_data_being_changed_waits_and_says_so(role, hold, tmp_path):
-    with changing(tmp_path, "the first", pytest.fail):
+    with write_lock(tmp_path, "the first", pytest.fail):
         second = hold(role, "the second", has_it=False)
         assert second.stdout.readline() == "waiting for the first to end\n"
         assert second.poll() is None
@@ -91,7 +91,7 @@ def test_a_look_is_waited_for(hold, tmp_path, monkeypatch):
         look.communicate()
 
     monkeypatch.setattr("silos.io.locks.time.sleep", end_the_look)
-    with changing(tmp_path, "partition", pytest.fail):
+    with write_lock(tmp_path, "partition", pytest.fail):
         assert pauses
         assert look.returncode == 0
 
@@ -102,10 +102,10 @@ def test_a_killed_process_holds_nothing(role, hold, tmp_path):
     killed.kill()
     killed.wait()
     assert len(list(tmp_path.glob("*-*"))) == 1  # its name is still there
-    with changing(tmp_path, "partition", pytest.fail):
+    with write_lock(tmp_path, "partition", pytest.fail):
         pass
     other = hold("working", "living")
-    with pytest.raises(UserError, match="under living, at work"), changing(tmp_path, "partition", pytest.fail):
+    with pytest.raises(UserError, match="under living, at work"), write_lock(tmp_path, "partition", pytest.fail):
         pass
     other.communicate()
     assert [path.name for path in tmp_path.iterdir() if "-" in path.name and "works" in path.name] == []
@@ -122,18 +122,25 @@ def test_a_lock_that_was_thrown_away_with_its_folder_is_taken_anew(tmp_path, mon
         take(file, kind)
 
     monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
-    with alone(folder), pytest.raises(UserError, match="another process is working on"), alone(folder):
+    with (
+        exclusive_lock(folder),
+        pytest.raises(UserError, match="another process is working on"),
+        exclusive_lock(folder),
+    ):
         pass
     assert len(taken) == 3
 
 
 def test_who_would_work_beside_another_is_refused_and_a_killed_process_is_in_nobodys_way(hold, tmp_path):
     first = hold("alone", "run")
-    with pytest.raises(UserError, match=r"another process is working on .*/run; wait"), alone(tmp_path / "run"):
+    with (
+        pytest.raises(UserError, match=r"another process is working on .*/run; wait"),
+        exclusive_lock(tmp_path / "run"),
+    ):
         pass
     first.kill()
     first.wait()
-    with alone(tmp_path / "run"):
+    with exclusive_lock(tmp_path / "run"):
         pass
 
 
@@ -146,7 +153,7 @@ def test_writers_take_turns_and_nobody_is_told(hold, tmp_path):
 
 
 def test_a_process_works_under_all_of_its_names_and_is_called_by_its_longest(tmp_path):
-    with working(tmp_path, "compare", print), working(tmp_path, "ab", print):
+    with read_lock(tmp_path, "compare", print), read_lock(tmp_path, "ab", print):
         assert sorted(workers(tmp_path)) == ["ab", "compare"]
-        with pytest.raises(UserError, match="under compare, at work"), changing(tmp_path, "it", print):
+        with pytest.raises(UserError, match="under compare, at work"), write_lock(tmp_path, "it", print):
             pass

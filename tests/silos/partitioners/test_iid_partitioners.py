@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from silos.errors import UserError
-from silos.partitioners.data_rng import stream
+from silos.partitioners.data_rng import data_stream
 from silos.partitioners.iid_partitioners import by_share, dirichlet_shares
 
 
@@ -49,7 +49,7 @@ def test_a_missing_column_is_named(numbered, make, column):
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
 def test_dirichlet_shares_follow_dirichlets_law(alpha):
     clients, draws = 4, 2000
-    rng = stream(1, "law", str(alpha))
+    rng = data_stream(1, "law", str(alpha))
     shares = np.array([dirichlet_shares(rng, alpha, clients) for _ in range(draws)])
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     marginal = stats.beta(alpha, alpha * (clients - 1))
@@ -57,7 +57,7 @@ def test_dirichlet_shares_follow_dirichlets_law(alpha):
 
 
 def test_dirichlet_shares_are_numbers_for_the_smallest_alpha():
-    shares = dirichlet_shares(stream(0), 1e-6, 5)
+    shares = dirichlet_shares(data_stream(0), 1e-6, 5)
     assert shares.max() == pytest.approx(1)
 
 
@@ -81,7 +81,7 @@ def test_quantity_gives_a_row_and_a_dirichlet_share_of_the_others(numbered, make
     n = clients + spare
     rows = numbered(n + test, split=np.array(["train"] * n + ["test"] * test))
     made = make(rows, {"kind": "quantity", "clients": clients, "beta": beta}, seed=seed)
-    shares = dirichlet_shares(stream(seed, "scheme", 0, "quantity"), beta, clients)
+    shares = dirichlet_shares(data_stream(seed, "scheme", 0, "quantity"), beta, clients)
     for share, client in zip(shares, made.clients, strict=True):
         assert abs((client.split == "train").sum() - (1 + share * spare)) <= 1
         assert abs((client.split == "test").sum() - share * test) <= 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from silos.dataset import Rows, blocks
 from silos.errors import UserError
-from silos.partitioners.data_rng import stream
+from silos.partitioners.data_rng import data_stream
 from silos.partitioners.iid_partitioners import dirichlet_shares
 
 
@@ -33,7 +33,7 @@ def test_dirichlet_deals_each_class_by_its_own_shares_in_every_split(make):
     y = np.arange(6000) % 2
     rows = Rows(x=np.zeros((6000, 1)), y=y, classes=["0", "1"], split=np.where(np.arange(6000) < 4000, "train", "test"))
     made = make(rows, {"kind": "dirichlet", "clients": 4, "alpha": 1.0}, seed=3)
-    rng = stream(3, "scheme", 0, "dirichlet")
+    rng = data_stream(3, "scheme", 0, "dirichlet")
     for label in (0, 1):
         shares = dirichlet_shares(rng, 1.0, 4)
         rng.permutation(2000)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.errors import UserError
 from silos.identifiers import is_plain
 from silos.privacy.differencing import EVERY, OTHER
@@ -283,7 +283,7 @@ def test_no_clean_up_after_runs_comes_to_the_ledger(ledger, tmp_path):
     before = {name: path.read_bytes() for name, path in files(ledger).items()}
     inside = {part for path in files(ledger).values() for part in path.relative_to(tmp_path).parts[:1]}
     assert not any(is_plain(name) for name in inside)
-    store = PrivateStore(str(tmp_path / "digits" / "run"))
+    store = ClientStore(str(tmp_path / "digits" / "run"))
     store.save("weights", ["oslo"], {"w": np.zeros((1, 2))})
     store.keep("weights", [])
     assert {name: path.read_bytes() for name, path in files(ledger).items()} == before

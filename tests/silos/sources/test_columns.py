@@ -10,7 +10,7 @@ from silos.errors import UserError
 from silos.schema import Feature
 from silos.sources.columns import described, outside
 from silos.sources.source_params import Digits, Npz, Synthetic
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 NAN = np.nan
 GAP = {"fill": -1.5}
@@ -23,7 +23,7 @@ def read(tmp_path):
     def build(x, *declared, y=(0, 1, 0, 1), **arrays):
         np.savez(tmp_path / "own.npz", x=x, y=np.array(y), **arrays)
         features = tuple(Feature.model_validate(entry) for entry in declared)
-        return load(Npz(kind="npz", path="own.npz"), tmp_path, 0, features)
+        return load_source(Npz(kind="npz", path="own.npz"), tmp_path, 0, features)
 
     return build
 
@@ -146,9 +146,12 @@ def test_features_in_another_order_than_the_archives_are_refused(read):
 
 def test_other_sources_take_features_if_they_are_tables(tmp_path):
     synthetic = Synthetic(kind="synthetic", task="linear", clients_per_cluster=1, rows=2, features=2)
-    assert [f.name for f in load(synthetic, tmp_path, 0, (Feature(name="a"), Feature(name="b"))).features] == ["a", "b"]
+    assert [f.name for f in load_source(synthetic, tmp_path, 0, (Feature(name="a"), Feature(name="b"))).features] == [
+        "a",
+        "b",
+    ]
     with pytest.raises(UserError, match="the rows of the source `digits` are pictures"):
-        load(Digits(kind="digits"), tmp_path, 0, (Feature(name="a"),))
+        load_source(Digits(kind="digits"), tmp_path, 0, (Feature(name="a"),))
 
 
 def partition(x: np.ndarray, missing: np.ndarray | None, *features: Feature) -> Partition:

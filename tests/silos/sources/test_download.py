@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from silos.errors import UserError
 from silos.sources.source_params import Source
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 from silos.sources.torchvision_datasets import torchvision
 
 MNIST = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -25,7 +25,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress,
 
 
 def read(root: Path, seed: int = 0, **source: object):
-    return load(TypeAdapter(Source).validate_python({"download": False, **source}), root, seed)
+    return load_source(TypeAdapter(Source).validate_python({"download": False, **source}), root, seed)
 
 
 def idx(array: np.ndarray) -> bytes:

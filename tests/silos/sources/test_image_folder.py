@@ -11,7 +11,7 @@ from PIL import Image
 from silos.errors import UserError
 from silos.sources.image_files import read_pictures
 from silos.sources.source_params import Folder
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 PICTURES = {
     "sketch/dog/b.png": 1,
@@ -33,7 +33,7 @@ def pacs(tmp_path):
 
 
 def read(root, size=4):
-    return load(Folder(kind="folder", path="pacs", size=size), root, 0)
+    return load_source(Folder(kind="folder", path="pacs", size=size), root, 0)
 
 
 def test_pictures_are_rows_in_the_order_of_their_names(tmp_path, pacs):
@@ -110,7 +110,7 @@ def test_pictures_at_two_depths_are_refused(tmp_path, pacs):
 def test_the_range_of_deep_pictures_is_given_in_params(tmp_path, pacs):
     Image.fromarray(np.full((5, 5), 0.25, np.float32)).save(pacs / "art" / "cat" / "a.tif")
     given = Folder(kind="folder", path="pacs", size=4, range=[-1, 1])
-    assert load(given, tmp_path, 0).x[0, 0, 0].tolist() == [159] * 3
+    assert load_source(given, tmp_path, 0).x[0, 0, 0].tolist() == [159] * 3
     with pytest.raises(ValueError, match=r"range: got \[1, 1\], expected two increasing numbers"):
         Folder(kind="folder", path="pacs", size=4, range=[1, 1])
 

@@ -5,7 +5,7 @@ import pytest
 
 from silos.errors import UserError
 from silos.sources.source_params import Npz
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 N = 160
 STEPS = np.arange(N)
@@ -17,7 +17,7 @@ AGES = np.random.default_rng(0).normal(50, 10, N)
 def read(tmp_path):
     def build(task="classification", **arrays):
         np.savez(tmp_path / "own.npz", **{"x": AGES, "y": STEPS % 2, **arrays})
-        return load(Npz(kind="npz", path="own.npz", task=task), tmp_path, 0)
+        return load_source(Npz(kind="npz", path="own.npz", task=task), tmp_path, 0)
 
     return build
 

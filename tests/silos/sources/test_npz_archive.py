@@ -13,7 +13,7 @@ import pytest
 
 from silos.errors import UserError
 from silos.sources.source_params import Npz
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 X = np.arange(24, dtype=np.float64).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -128,7 +128,7 @@ def read(tmp_path: Path) -> Callable[[bytes], Any]:
         (tmp_path / "own.npz").write_bytes(archive)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return load(Npz(kind="npz", path="own.npz"), tmp_path, 0)
+            return load_source(Npz(kind="npz", path="own.npz"), tmp_path, 0)
 
     return build
 
@@ -181,7 +181,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused_before_it_is
 def test_a_folder_with_the_name_of_an_archive_is_called_a_folder(tmp_path):
     (tmp_path / "own.npz").mkdir()
     with pytest.raises(UserError, match=r"own\.npz: this is a folder"):
-        load(Npz(kind="npz", path="own.npz"), tmp_path, 0)
+        load_source(Npz(kind="npz", path="own.npz"), tmp_path, 0)
 
 
 def test_an_archive_that_python_2_wrote_is_read(read):

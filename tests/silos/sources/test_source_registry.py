@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from silos.errors import UserError
 from silos.sources.source_params import Digits, Npz
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 X = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -16,13 +16,13 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 def read(tmp_path):
     def build(**arrays):
         np.savez(tmp_path / "own.npz", **arrays)
-        return load(Npz(kind="npz", path="own.npz"), tmp_path, 0)
+        return load_source(Npz(kind="npz", path="own.npz"), tmp_path, 0)
 
     return build
 
 
 def test_digits_are_scikit_learns_scaled_to_bytes(tmp_path):
-    rows = load(Digits(kind="digits"), tmp_path, 0)
+    rows = load_source(Digits(kind="digits"), tmp_path, 0)
     images = load_digits().images
     assert rows.x.shape == (1797, 8, 8)
     assert rows.x.dtype == np.uint8
@@ -116,7 +116,7 @@ def test_a_fault_is_one_sentence_that_names_the_file(read, arrays, said):
 @pytest.mark.parametrize("y", [Y, Y + 0.25, (Y + 0.25)[:, None]])
 def test_targets_of_a_regression_are_numbers_without_classes(tmp_path, y):
     np.savez(tmp_path / "own.npz", x=X, y=y)
-    rows = load(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
+    rows = load_source(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
     assert (rows.task, rows.classes, rows.y.dtype) == ("regression", [], np.float32)
     assert rows.y.tolist() == y.ravel().tolist()
 
@@ -133,7 +133,7 @@ def test_targets_of_a_regression_are_numbers_without_classes(tmp_path, y):
 def test_a_faulty_target_is_told(tmp_path, y, said):
     np.savez(tmp_path / "own.npz", x=X, y=y)
     with pytest.raises(UserError, match=f"own.npz: {said}"):
-        load(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
+        load_source(Npz(kind="npz", path="own.npz", task="regression"), tmp_path, 0)
 
 
 def test_labels_of_any_size_are_told_apart_as_whole_numbers(read):
@@ -152,14 +152,14 @@ def test_a_pixel_that_is_not_finite_is_named_by_row_and_client(read, bad):
 
 def test_a_file_that_is_missing_or_no_archive_is_named(tmp_path, read):
     with pytest.raises(UserError, match=r"none.npz: no such file"):
-        load(Npz(kind="npz", path="none.npz"), tmp_path, 0)
+        load_source(Npz(kind="npz", path="none.npz"), tmp_path, 0)
     (tmp_path / "text.npz").write_text("x,y\n1,2\n")
     with pytest.raises(UserError, match=r"text.npz is not a .npz archive"):
-        load(Npz(kind="npz", path="text.npz"), tmp_path, 0)
+        load_source(Npz(kind="npz", path="text.npz"), tmp_path, 0)
     read(x=X, y=Y)
     whole = (tmp_path / "own.npz").read_bytes()
     damaged = bytearray(whole)
     damaged[len(whole) // 4] ^= 0xFF
     (tmp_path / "own.npz").write_bytes(bytes(damaged))
     with pytest.raises(UserError, match=r"own.npz"):
-        load(Npz(kind="npz", path="own.npz"), tmp_path, 0)
+        load_source(Npz(kind="npz", path="own.npz"), tmp_path, 0)

@@ -19,7 +19,7 @@ from silos.errors import UserError
 from silos.io.atomic_io import restore_moved
 from silos.storage import partition_store
 from silos.storage.partition_store import open_client, open_common_rows, read_manifest, write
-from silos.versioning.dvc_files import recorded
+from silos.versioning.dvc_files import recorded_version
 from silos.versioning.hashing import folder_digest
 
 SCHEME = [
@@ -307,7 +307,7 @@ def test_the_default_data_are_the_ones_that_data_dvc_records(tmp_path):
     root = Path(__file__).parents[3]
     section = DataParams.model_validate(yaml.safe_load((root / "params.yaml").read_text())["data"])
     write(tmp_path / "data" / section.name, section, root)
-    assert folder_digest(tmp_path / "data") == recorded(root)
+    assert folder_digest(tmp_path / "data") == recorded_version(root)
 
 
 def test_what_has_its_default_is_not_in_the_manifest(tmp_path, params):

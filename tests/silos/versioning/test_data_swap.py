@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from silos.versioning.data_swap import recover, replace_data
-from silos.versioning.dvc_files import record_text, recorded
+from silos.versioning.dvc_files import record_text, recorded_version
 from silos.versioning.hashing import folder_digest
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def test_killed_at_any_step_the_old_or_the_new_version_is_whole(there, versions,
     found = []
     for copy in killed:
         recover(copy)
-        found.append(recorded(copy))
+        found.append(recorded_version(copy))
         assert found[-1] in (old, new)
         present = folder_digest(copy / "data") if (copy / "data").exists() else None
         assert present == (found[-1] if there or found[-1] == new else None), copy.name
@@ -66,8 +66,8 @@ def test_killed_again_while_recovering_nothing_is_lost_either(versions, killed_a
     for number in range(len(moved)):
         for copy in killed_at_each_step(tmp_path / f"state{number}", "recover(Path('.'))", PREPARATION):
             recover(copy)
-            assert folder_digest(copy / "data") == recorded(copy)
-            assert recorded(copy) in (old, new)
+            assert folder_digest(copy / "data") == recorded_version(copy)
+            assert recorded_version(copy) in (old, new)
             assert leftovers(copy) == []
         shutil.rmtree(tmp_path / "killed")
 
@@ -79,7 +79,7 @@ def test_what_somebody_put_there_after_a_kill_is_left_alone(versions):
     shutil.copyfile(project / "new.dvc", beside / "data.dvc")
     shutil.copytree(project / "data", beside / "old")
     recover(project)  # data/ is there, and it is not the version that was on its way
-    assert folder_digest(project / "data") == recorded(project) == old
+    assert folder_digest(project / "data") == recorded_version(project) == old
     assert leftovers(project) == []
 
 
@@ -90,7 +90,7 @@ def test_replacing_works_without_a_kill(versions):
         shutil.copytree(project / "new", record.parent / "data")
 
     replace_data(project, (project / "new.dvc").read_text(), check_out)
-    assert folder_digest(project / "data") == recorded(project) == new
+    assert folder_digest(project / "data") == recorded_version(project) == new
     assert leftovers(project) == []
 
 

@@ -12,7 +12,7 @@ from silos.errors import UserError
 from silos.storage.manifest import Manifest
 from silos.storage.partition_store import read_manifest, write
 from silos.versioning import dvc_files, history
-from silos.versioning.dvc_files import folder_digest, matches, record, recorded, verify
+from silos.versioning.dvc_files import folder_digest, must_match_params, record, recorded_version, verify
 from silos.versioning.hashing import listing_digest
 
 HERE = Path(dvc_files.__file__).parents[2]
@@ -31,9 +31,9 @@ def dvc(folder: Path, *arguments: str) -> None:
 def test_the_digest_is_the_one_that_dvc_writes(data, tmp_path):
     digest = folder_digest(data)
     assert record(tmp_path) == digest
-    assert recorded(tmp_path) == digest
+    assert recorded_version(tmp_path) == digest
     dvc(tmp_path, "add", "data")
-    assert recorded(tmp_path) == digest
+    assert recorded_version(tmp_path) == digest
 
 
 def test_recording_again_leaves_data_dvc_untouched(data, tmp_path):
@@ -76,7 +76,7 @@ def test_recording_prints_nothing_not_even_on_a_terminal(data, tmp_path):
         check=True,
     )
     assert done.stdout + done.stderr == b""
-    assert recorded(tmp_path) == folder_digest(data)
+    assert recorded_version(tmp_path) == folder_digest(data)
 
 
 @pytest.mark.usefixtures("data")
@@ -99,7 +99,7 @@ def test_below_a_git_repository_dvc_starts_in_the_subfolder(tmp_path, data):
     data.rename(root / "data")
     digest = record(root)
     assert (root / ".dvc").is_dir()
-    assert digest == recorded(root) == folder_digest(root / "data")
+    assert digest == recorded_version(root) == folder_digest(root / "data")
     git(tmp_path, "checkout", ".")  # restores what is staged
     assert "analytics = False" in (root / ".dvc" / "config").read_text()
 
@@ -111,7 +111,7 @@ def test_below_a_dvc_repository_that_one_is_used(tmp_path, data):
     data.rename(root / "data")
     digest = record(root)
     assert not (root / ".dvc").exists()
-    assert digest == recorded(root)
+    assert digest == recorded_version(root)
     (root / "data" / "B").write_text("6")
     with pytest.raises(UserError, match="data/B changed"):
         verify(root, "b")
@@ -195,17 +195,17 @@ def test_verify_says_what_is_missing(data, tmp_path):
 def test_a_malformed_record_is_a_sentence(tmp_path, text):
     (tmp_path / "data.dvc").write_text(text)
     with pytest.raises(UserError, match=r"data.dvc is not what DVC writes") as caught:
-        recorded(tmp_path)
+        recorded_version(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_no_record_is_none(tmp_path):
-    assert recorded(tmp_path) is None
+    assert recorded_version(tmp_path) is None
 
 
 def test_params_that_built_the_data_match(natural, params):
     manifest = read_manifest(natural({"lyon": 20}))
-    matches(manifest, params().model_validate(manifest.params))
+    must_match_params(manifest, params().model_validate(manifest.params))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_params_that_built_the_data_match(natural, params):
 def test_params_that_did_not_build_the_data_are_named_with_both_values(tmp_path, params, changes, said):
     manifest = write(tmp_path / "data" / "small", params(), tmp_path)
     with pytest.raises(UserError, match=f"params.yaml: {said}.*`siloflow partition`"):
-        matches(manifest, params(**changes))
+        must_match_params(manifest, params(**changes))
 
 
 def test_the_place_of_a_download_is_not_part_of_the_version(params):
@@ -240,24 +240,24 @@ def test_the_place_of_a_download_is_not_part_of_the_version(params):
     moved = params(source={"kind": "mnist", "download_dir": "/elsewhere", "download": False}, scheme=scheme)
     fewer = params(source={"kind": "mnist", "rows": {"train": 9}}, scheme=scheme)
     manifest = Manifest("small", built.recipe(), ("0",), (1,), "uint8", ())
-    matches(manifest, moved)
+    must_match_params(manifest, moved)
     with pytest.raises(UserError, match=r"data.source.rows.train is 9, and data/small was made with null"):
-        matches(manifest, fewer)
+        must_match_params(manifest, fewer)
 
 
 def test_a_manifest_with_its_defaults_written_out_still_matches(params):
     asked = params(scheme=[{"kind": "dirichlet", "clients": 3, "alpha": 1}])
     before = {"kind": "dirichlet", "clients": 3, "alpha": 1.0, "min_rows": 1}
-    matches(Manifest("small", asked.recipe() | {"scheme": [before]}, ("0",), (1,), "uint8", ()), asked)
+    must_match_params(Manifest("small", asked.recipe() | {"scheme": [before]}, ("0",), (1,), "uint8", ()), asked)
     other = Manifest("small", asked.recipe() | {"scheme": [before | {"min_rows": 2}]}, ("0",), (1,), "uint8", ())
     with pytest.raises(UserError, match=r"data.scheme\[0\].min_rows is 1, and data/small was made with 2"):
-        matches(other, asked)
+        must_match_params(other, asked)
 
 
 def test_a_manifest_with_keys_that_are_no_more_is_a_difference(params):
     old = params().recipe() | {"dealer": "kind"}
     with pytest.raises(UserError, match=r"data.dealer is not given, and data/small was made with \"kind\""):
-        matches(Manifest("small", old, ("0",), (1,), "uint8", ()), params())
+        must_match_params(Manifest("small", old, ("0",), (1,), "uint8", ()), params())
 
 
 @pytest.mark.usefixtures("data")
@@ -268,7 +268,7 @@ def test_a_commits_words_may_hold_any_character(tmp_path, monkeypatch):
     subject = "[/b] é日 \x1b[2J \x0c one \u2028 line\ttab"
     git(tmp_path, "commit", "--quiet", "--message", subject)
     monkeypatch.setattr("locale.getencoding", lambda: "ascii")  # what `text=True` reads with
-    (found,) = history.log(tmp_path)
+    (found,) = history.version_log(tmp_path)
     assert found.subject == subject
 
 

@@ -11,7 +11,7 @@ from flows.console import progress
 from flows.experiment.run.mlflow_run import git_commit
 from silos.errors import UserError
 from silos.versioning import history
-from silos.versioning.dvc_files import record, recorded, versioned
+from silos.versioning.dvc_files import record, recorded_version, versioned
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +74,8 @@ def test_variables_of_another_repository_change_nothing(variables, own, other, t
     commit = git(own, "rev-parse", "--short=12", "HEAD").strip()
     for name, value in named.items():
         monkeypatch.setenv(name, value)
-    assert [version.digest for version in history.log(own)] == [digest]
-    assert history.use(own, "HEAD") == digest == recorded(own)
+    assert [version.digest for version in history.version_log(own)] == [digest]
+    assert history.use_version(own, "HEAD") == digest == recorded_version(own)
     assert git_commit(own) == commit
     assert state_of(other) == before
 
@@ -111,7 +111,7 @@ def test_a_repository_of_another_user_is_a_sentence_with_the_fix_and_no_silent_n
     git(own, "commit", "-qm", "data")
     os.chown(own.parent, 1234, 1234)
     fix = f"`git config --global --add safe.directory {own.parent}`"
-    for asked in (history.log, lambda root: history.find(root, "HEAD")):
+    for asked in (history.version_log, lambda root: history.find(root, "HEAD")):
         with pytest.raises(UserError, match="another user owns it") as refused:
             asked(own)
         assert fix in str(refused.value)

@@ -14,9 +14,9 @@ from silos.errors import UserError
 from silos.storage.partition_store import write
 from silos.versioning import data_swap, dvc_files, history
 from silos.versioning.diff import diff
-from silos.versioning.dvc_files import record, recorded
+from silos.versioning.dvc_files import record, recorded_version
 from silos.versioning.hashing import folder_digest
-from silos.versioning.history import log, use
+from silos.versioning.history import use_version, version_log
 
 # is killed when DVC has written half of the new files
 KILLED = """
@@ -59,9 +59,9 @@ def versions(data: Path, tmp_path: Path) -> tuple[str, str]:
 def test_use_that_was_killed_changed_nothing_and_can_be_repeated(moment, revision, versions, data, tmp_path):
     for _ in range(2):
         kill(tmp_path, "HEAD~1", moment)
-    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
     expected = versions[revision == "HEAD"]
-    assert use(tmp_path, revision) == folder_digest(data) == recorded(tmp_path) == expected
+    assert use_version(tmp_path, revision) == folder_digest(data) == recorded_version(tmp_path) == expected
     assert git(tmp_path, "status", "--short") == ("" if revision == "HEAD" else " M data.dvc\n")
 
 
@@ -71,7 +71,7 @@ def test_what_somebody_wrote_after_the_kill_is_not_lost(path, versions, data, tm
     before = {other: other.read_text() for other in files(data)}
     (data / path).write_text("mine")
     with pytest.raises(UserError, match="would be lost"):
-        use(tmp_path, "HEAD~1")
+        use_version(tmp_path, "HEAD~1")
     assert {other: other.read_text() for other in files(data)} == {**before, data / path: "mine"}
 
 
@@ -79,7 +79,7 @@ def test_what_somebody_wrote_after_the_kill_is_not_lost(path, versions, data, tm
 def test_without_a_kill_a_mixture_of_two_versions_is_somebodys_own(data, tmp_path):
     (data / "B").write_text("5")  # as in the first version
     with pytest.raises(UserError, match="would be lost"):
-        use(tmp_path, "HEAD~1")
+        use_version(tmp_path, "HEAD~1")
 
 
 @pytest.mark.slow
@@ -107,11 +107,11 @@ def test_whatever_ends_it_everything_is_as_before(step, error, versions, data, t
         else:
             patch.setattr(Path, "rename", once(fails_at_data, renamed))
         with pytest.raises(error if isinstance(error, type) else type(error)):
-            use(tmp_path, "HEAD~1")
+            use_version(tmp_path, "HEAD~1")
     assert (tmp_path / "data.dvc").read_bytes() == before
     assert folder_digest(data) == versions[1]
     assert git(tmp_path, "status", "--short") == ""
-    assert use(tmp_path, "HEAD~1") == versions[0]
+    assert use_version(tmp_path, "HEAD~1") == versions[0]
 
 
 def once(first, then):
@@ -133,9 +133,9 @@ def test_a_version_whose_contents_are_nowhere_leaves_data_as_they_are(versions, 
     shutil.rmtree(tmp_path / ".dvc" / "cache")
     for _ in range(2):
         with pytest.raises(UserError, match=f"DVC cannot bring version {versions[0]} back"):
-            use(tmp_path, "HEAD~1")
+            use_version(tmp_path, "HEAD~1")
         assert {path: path.read_bytes() for path in files(data)} == before
-        assert recorded(tmp_path) == versions[1]
+        assert recorded_version(tmp_path) == versions[1]
         assert git(tmp_path, "status", "--short") == ""
 
 
@@ -144,7 +144,7 @@ def test_data_dvc_that_was_not_there_is_not_there_after_a_failure(versions, tmp_
     shutil.rmtree(tmp_path / "data")
     shutil.rmtree(tmp_path / ".dvc" / "cache")
     with pytest.raises(UserError, match="DVC cannot bring version"):
-        use(tmp_path, "HEAD~1")
+        use_version(tmp_path, "HEAD~1")
     assert git(tmp_path, "status", "--short") == " D data.dvc\n"
     assert not (tmp_path / "data").exists()
 
@@ -154,10 +154,10 @@ def test_a_version_that_lacks_one_file_leaves_data_as_they_are(versions, data, t
     kept = first.read_bytes()
     first.unlink()
     with pytest.raises(UserError, match="DVC cannot bring version"):
-        use(tmp_path, "HEAD~1")
-    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+        use_version(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
     first.write_bytes(kept)
-    assert use(tmp_path, "HEAD~1") == versions[0]
+    assert use_version(tmp_path, "HEAD~1") == versions[0]
 
 
 def test_a_damaged_cache_is_found_before_data_are_replaced(versions, data, tmp_path):
@@ -165,20 +165,20 @@ def test_a_damaged_cache_is_found_before_data_are_replaced(versions, data, tmp_p
     first.chmod(0o644)
     first.write_bytes(b"other")
     with pytest.raises(UserError, match=rf"got damaged files of version {versions[0]} \({first}\)"):
-        use(tmp_path, "HEAD~1")
-    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+        use_version(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
 
 
 def test_a_remote_that_is_away_is_not_needed_for_what_the_cache_holds(versions, tmp_path):
     remote(tmp_path, "http://127.0.0.1:1/gone")
-    assert use(tmp_path, "HEAD~1") == versions[0]
+    assert use_version(tmp_path, "HEAD~1") == versions[0]
 
 
 def test_a_remote_whose_package_is_missing_is_a_sentence(versions, data, tmp_path):
     remote(tmp_path, "ssh://127.0.0.1:1/gone")
     with pytest.raises(UserError, match=r"DVC cannot bring version .* back: ssh is supported, but requires 'dvc-ssh'"):
-        use(tmp_path, "HEAD~1")
-    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+        use_version(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
 
 
 def test_damaged_settings_of_dvc_are_a_sentence(versions, data, tmp_path):
@@ -186,29 +186,29 @@ def test_damaged_settings_of_dvc_are_a_sentence(versions, data, tmp_path):
     with pytest.raises(UserError, match="DVC's settings cannot be read: config file error: Duplicate section name"):
         history.find(tmp_path, versions[0][:10])
     with pytest.raises(UserError, match="DVC"):
-        use(tmp_path, "HEAD~1")
-    assert folder_digest(data) == recorded(tmp_path) == versions[1]
+        use_version(tmp_path, "HEAD~1")
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[1]
 
 
 def test_an_older_data_dvc_from_git_is_no_reason_to_refuse(versions, data, tmp_path):
     git(tmp_path, "checkout", "-q", "HEAD~1", "--", "data.dvc")
-    assert use(tmp_path, versions[0][:10]) == folder_digest(data) == recorded(tmp_path) == versions[0]
+    assert use_version(tmp_path, versions[0][:10]) == folder_digest(data) == recorded_version(tmp_path) == versions[0]
     (tmp_path / "data.dvc").unlink()  # the cache holds what data/ holds all the same
-    assert use(tmp_path, "HEAD") == folder_digest(data) == recorded(tmp_path) == versions[1]
+    assert use_version(tmp_path, "HEAD") == folder_digest(data) == recorded_version(tmp_path) == versions[1]
 
 
 def test_recorded_data_that_the_cache_has_lost_are_put_there_before_they_are_replaced(versions, data, tmp_path):
     of_first = {*history.listed(tmp_path, versions[0]).values(), versions[0]}
     for md5 in {*history.listed(tmp_path, versions[1]).values(), versions[1]} - of_first:
         history.object_path(tmp_path, md5).unlink()
-    assert use(tmp_path, "HEAD~1") == versions[0]
-    assert use(tmp_path, "HEAD") == folder_digest(data) == versions[1]
+    assert use_version(tmp_path, "HEAD~1") == versions[0]
+    assert use_version(tmp_path, "HEAD") == folder_digest(data) == versions[1]
 
 
 def test_data_on_a_mount_of_their_own_are_written_in_place(versions, data, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_mount", lambda path: path == data)
     inode = data.stat().st_ino
-    assert use(tmp_path, "HEAD~1") == folder_digest(data) == recorded(tmp_path) == versions[0]
+    assert use_version(tmp_path, "HEAD~1") == folder_digest(data) == recorded_version(tmp_path) == versions[0]
     real, calls = history.check_out, []
 
     def fail_in_place(record, root):
@@ -219,8 +219,8 @@ def test_data_on_a_mount_of_their_own_are_written_in_place(versions, data, tmp_p
 
     monkeypatch.setattr(history, "check_out", fail_in_place)
     with pytest.raises(OSError, match="No space left"):
-        use(tmp_path, "HEAD")
-    assert folder_digest(data) == recorded(tmp_path) == versions[0]
+        use_version(tmp_path, "HEAD")
+    assert folder_digest(data) == recorded_version(tmp_path) == versions[0]
     assert data.stat().st_ino == inode
 
 
@@ -255,8 +255,8 @@ except Exception as error:
 def test_a_machine_without_git_is_told_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="it is not installed"):
-        log(tmp_path)
-    assert history.find(tmp_path, str(recorded(tmp_path))) == recorded(tmp_path)
+        version_log(tmp_path)
+    assert history.find(tmp_path, str(recorded_version(tmp_path))) == recorded_version(tmp_path)
 
 
 @pytest.mark.usefixtures("versions")
@@ -269,7 +269,7 @@ def test_no_name_is_no_version_though_git_takes_it_for_what_is_staged(tmp_path, 
 def test_before_the_first_commit_git_knows_no_version(data, tmp_path):
     git(tmp_path, "init", "-q")
     record(tmp_path)
-    assert log(tmp_path) == []
+    assert version_log(tmp_path) == []
 
 
 def remote(root: Path, url: str) -> None:

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from models.clustering import grouped, overlaps
+from models.clustering import cluster_by_threshold, overlaps
 from tasks.clustering.overlap_clustering import admit, candidates, halves, overlap
-from tasks.messages import RightRows
+from tasks.messages import CorrectnessBits
 
 ROWS = 41  # the last byte is not full
 
 
-def told(right: dict[str, np.ndarray], stack: int = 2) -> list[RightRows]:
+def told(right: dict[str, np.ndarray], stack: int = 2) -> list[CorrectnessBits]:
     """Messages of clients in stacks, in the order given; right: (rows,) bool of each."""
     names = list(right)
     stacks = [tuple(names[at : at + stack]) for at in range(0, len(names), stack)]
-    return [RightRows(s, torch.from_numpy(np.packbits([right[c] for c in s], axis=1))) for s in stacks]
+    return [CorrectnessBits(s, torch.from_numpy(np.packbits([right[c] for c in s], axis=1))) for s in stacks]
 
 
 def laws(seed: int = 0) -> dict[str, np.ndarray]:
@@ -152,12 +152,15 @@ def test_candidates_are_all_groups_that_any_threshold_makes_of_the_first_half(ki
     bits = np.packbits([right[name][first] for name in "abcde"], axis=1)
     likeness = overlaps(bits, len(first), kind)
     by_hand = {
-        tuple(tuple("abcde"[at] for at in group) for group in grouped(likeness, threshold, assign))
+        tuple(tuple("abcde"[at] for at in group) for group in cluster_by_threshold(likeness, threshold, assign))
         for threshold in np.linspace(0, 1, 2003)
     }
     assert {groups for _, groups in made} == by_hand
     for threshold, groups in made:
-        assert tuple(tuple("abcde"[at] for at in group) for group in grouped(likeness, threshold, assign)) == groups
+        assert (
+            tuple(tuple("abcde"[at] for at in group) for group in cluster_by_threshold(likeness, threshold, assign))
+            == groups
+        )
     assert [threshold for threshold, _ in made] == sorted(threshold for threshold, _ in made)
     few = candidates.fn(told(right), ROWS, kind, assign, 5, most=3)
     assert (few[0], few[-1]) == (made[0], made[-1])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from flows.config.diagnose_params import DiagnoseParams
-from flows.diagnosis.build_query import first_question, question
-from flows.diagnosis.query_clients import Answers, ask
-from silos.client_store import PrivateStore
+from flows.diagnosis.build_query import build_query, first_query
+from flows.diagnosis.query_clients import Responses, query_clients
+from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
@@ -22,12 +22,12 @@ class Asked:
     """What was asked of silos, and what they answered: to the first question, if there was one, and to the second."""
 
     def __init__(self, silos: Silos, private: Path, params: DiagnoseParams, runner: Runner) -> None:
-        store = PrivateStore(str(private))
-        self.first = first_question(silos, params)
-        self.to_first: Answers | None = self.first and ask(runner, silos, store, self.first, params)
+        store = ClientStore(str(private))
+        self.first = first_query(silos, params)
+        self.to_first: Responses | None = self.first and query_clients(runner, silos, store, self.first, params)
         told = summaries(self.to_first.messages) if self.to_first else None
-        self.question = question(silos, params, told)
-        self.answers = ask(runner, silos, store, self.question, params)
+        self.question = build_query(silos, params, told)
+        self.answers = query_clients(runner, silos, store, self.question, params)
 
     @property
     def messages(self) -> list[Any]:

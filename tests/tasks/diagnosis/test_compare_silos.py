@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flows.diagnosis.refine import second_look
+from flows.diagnosis.refine import refine
 from models.shift.fomichev.distances import Readings
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
-from tasks.diagnosis.refine_pairs import doubted, look_again
+from tasks.diagnosis.refine_pairs import doubtful_pairs, refine_pairs
 from tasks.execution.runner import PlainRunner
-from tasks.messages import ForeseenCounts
+from tasks.messages import PredictedCounts
 
 pytestmark = pytest.mark.slow
 
@@ -84,39 +84,39 @@ def looked(keep, silos_of, asked, tmp_path, monkeypatch):
                 given.update(zip(("found", "messages", "question", "owners", "foreseen"), args, strict=True))
                 return super().once(task, *args)
 
-        private = PrivateStore(str(tmp_path / "private" / "own"))
-        second_look(Hears(), silos, private, first.question, first.answers, found)
+        private = ClientStore(str(tmp_path / "private" / "own"))
+        refine(Hears(), silos, private, first.question, first.answers, found)
         keep.update(given)
     return keep
 
 
 def test_only_pairs_that_differ_in_inputs_and_in_rule_are_doubted(looked):
     found = looked["found"]
-    assert doubted(found).tolist() == [0, 1, 2]
+    assert doubtful_pairs(found).tolist() == [0, 1, 2]
     types = np.array([[True, False, False], [False, False, True], [True, True, True]])
     other = replace(found, pairs=replace(found.pairs, verdicts=replace(found.pairs.verdicts, types=types)))
-    assert doubted(other).tolist() == [2]
-    assert doubted(replace(other, of_groups=True)).tolist() == []
+    assert doubtful_pairs(other).tolist() == [2]
+    assert doubtful_pairs(replace(other, of_groups=True)).tolist() == []
 
 
 def test_a_second_look_explains_the_pair_whose_inputs_alone_differ_whatever_the_order_of_answers(looked):
     found, foreseen = looked["found"], looked["foreseen"]
-    again = look_again.fn(**looked)
+    again = refine_pairs.fn(**looked)
     assert again.pairs.verdicts.types[:, 2].tolist() == [True, False, True]
     np.testing.assert_array_equal(again.pairs.parts[1], found.pairs.inputs[1])
     np.testing.assert_array_equal(again.pairs.parts[[0, 2]], found.pairs.parts[[0, 2]])
     turned = {c: tuple(reversed(of)) for c, of in looked["owners"].items()}
-    other = [ForeseenCounts((c,), {c: m.counts[c].flip(0)}) for m in foreseen for c in reversed(m.clients)]
-    mixed = look_again.fn(**{**looked, "owners": turned, "foreseen": other})
+    other = [PredictedCounts((c,), {c: m.counts[c].flip(0)}) for m in foreseen for c in reversed(m.clients)]
+    mixed = refine_pairs.fn(**{**looked, "owners": turned, "foreseen": other})
     np.testing.assert_array_equal(mixed.pairs.verdicts.types, again.pairs.verdicts.types)
     np.testing.assert_array_equal(mixed.pairs.parts, again.pairs.parts)
 
 
 @pytest.mark.parametrize("silent", LAWS)
 def test_pairs_of_a_client_that_took_no_part_stay_as_they_were_and_the_others_are_looked_at(silent, looked):
-    found, again = looked["found"], look_again.fn(**looked)
-    heard = [ForeseenCounts((c,), {c: m.counts[c]}) for m in looked["foreseen"] for c in m.clients if c != silent]
-    part = look_again.fn(**{**looked, "foreseen": heard})
+    found, again = looked["found"], refine_pairs.fn(**looked)
+    heard = [PredictedCounts((c,), {c: m.counts[c]}) for m in looked["foreseen"] for c in m.clients if c != silent]
+    part = refine_pairs.fn(**{**looked, "foreseen": heard})
     away = [found.clients.index(silent) in pair for pair in ((0, 1), (0, 2), (1, 2))]
     expected = np.where(np.array(away)[:, None], found.pairs.verdicts.types, again.pairs.verdicts.types)
     np.testing.assert_array_equal(part.pairs.verdicts.types, expected)

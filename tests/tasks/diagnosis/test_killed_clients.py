@@ -20,8 +20,8 @@ ASK = """
 import os, pickle, signal, sys
 from pathlib import Path
 from silos.cohort import Cohort, Stack
-from silos.client_store import PrivateStore
-from tasks.diagnosis.report_summary import tell_shift
+from silos.client_store import ClientStore
+from tasks.diagnosis.report_summary import report_summary
 synced, seen = os.fsync, 0
 
 def tell(moment, to):
@@ -36,7 +36,7 @@ def tell(moment, to):
     silos, question, budget = pickle.loads(Path(sys.argv[1]).read_bytes())
     cohort = Cohort(silos, (Stack(silos.clients, 3),))
     with open(to, "w") as told:
-        for message in tell_shift.fn(cohort, private=PrivateStore(sys.argv[2]), question=question, budget=budget):
+        for message in report_summary.fn(cohort, private=ClientStore(sys.argv[2]), question=question, budget=budget):
             for client, counts in zip(message.clients, message.counts, strict=True):
                 print(client, counts.numpy().tobytes().hex(), file=told)
 

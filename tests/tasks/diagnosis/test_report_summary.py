@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flows.config.diagnose_params import DiagnoseParams
-from flows.diagnosis.build_query import first_question
-from flows.diagnosis.query_clients import ask, bytes_told
+from flows.diagnosis.build_query import first_query
+from flows.diagnosis.query_clients import bytes_reported, query_clients
 from models.shift.client_summaries import client_summary
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger
 from tasks import messages
@@ -211,7 +211,7 @@ def test_a_client_that_may_not_answer_is_silent_in_a_message_of_its_own_and_the_
     assert [message.clients for message in found.messages] == [("a", "c")]
     assert set(found.silent) == {"b"}
     assert "client b" in found.silent["b"]
-    assert bytes_told([found])["up"] == sum(message.bytes_up for message in found.messages)
+    assert bytes_reported([found])["up"] == sum(message.bytes_up for message in found.messages)
 
 
 def test_of_a_class_that_is_not_told_a_row_more_is_answered_with_the_number_of_rows_and_all_else_as_it_was(
@@ -244,11 +244,11 @@ def test_a_row_is_the_same_to_a_ledger_also_where_another_silos_new_label_moved_
 def test_of_a_regression_a_row_with_another_target_is_another_row_to_the_ledger(silos_of, tmp_path):
     """Four targets differ, which a mean of all would show; the first question counts no groups of them yet."""
     (x, y), others = targets(0, 60, 0.0), targets(1, 60, 0.0)
-    private, params = PrivateStore(str(tmp_path / "private")), DiagnoseParams()
+    private, params = ClientStore(str(tmp_path / "private")), DiagnoseParams()
     heard = []
     for mine in (y, np.where(np.arange(60) < 4, y + 1, y)):
         silos = silos_of({"a": (x, mine), "b": others}, "regression")
-        heard.append(ask(PlainRunner(), silos, private, first_question(silos, params), params))
+        heard.append(query_clients(PlainRunner(), silos, private, first_query(silos, params), params))
     before, after = heard
     assert before.silent == {}
     assert [message.clients for message in after.messages] == [("b",)]

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.model import Model
-from silos.client_store import PrivateStore
-from tasks.standardization.report_moments import tell_moments
+from silos.client_store import ClientStore
+from tasks.standardization.report_moments import report_moments
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]
 SIZES = st.lists(st.integers(0, 14), min_size=2, max_size=5).filter(lambda sizes: sum(sizes) > 0)
@@ -31,11 +31,11 @@ def scale(make_problem, make_round, tmp_path):
     """What the client `a` of silos tells for a mean and scale: counts and sums (columns,), and the version in the way."""
 
     def tell(silos, keeps):
-        private = PrivateStore(str(tmp_path / "private" / keeps))
+        private = ClientStore(str(tmp_path / "private" / keeps))
         problem = replace(make_problem({"z": 12}), silos=silos)
         round = make_round(problem, private=private)
         asked = {"inputs": True, "targets": silos.manifest.task == "regression"}
-        (told,) = round.each(tell_moments, Model(problem.network, {}, clients=silos.clients), **asked)
+        (told,) = round.each(report_moments, Model(problem.network, {}, clients=silos.clients), **asked)
         return told.counts[0].numpy(), told.sums[0].numpy(), told.earlier.get("a", "")
 
     return tell

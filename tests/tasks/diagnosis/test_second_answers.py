@@ -7,13 +7,13 @@ import pytest
 
 from flows.diagnosis.query_clients import answered
 from models.shift.client_summaries.model_predictions import JOINED, Design
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
-from tasks.diagnosis.local_summary import Mine
-from tasks.diagnosis.report_models import second_half, tell_models
-from tasks.diagnosis.report_predictions import tell_foreseen
-from tasks.execution.materialize import open_rows
+from tasks.diagnosis.local_summary import LocalSummary
+from tasks.diagnosis.report_models import report_models, second_half
+from tasks.diagnosis.report_predictions import report_predictions
+from tasks.execution.materialize import load_rows
 from tasks.execution.runner import PlainRunner
 from tasks.messages import numbers_of
 
@@ -34,14 +34,14 @@ def looked(asked, tmp_path):
     """
 
     def look(silos, keeps, others=None, spread=1.0):
-        private = PrivateStore(str(tmp_path / "private" / keeps))
+        private = ClientStore(str(tmp_path / "private" / keeps))
         question = asked(silos, keeps=keeps).question
         design = Design(question, np.zeros(2), np.full(2, spread))
-        (models, silent) = answered(PlainRunner(), tell_models, silos, private=private, design=design)
+        (models, silent) = answered(PlainRunner(), report_models, silos, private=private, design=design)
         weights = {c: own for m in models for c, own in zip(m.clients, m.weights.numpy(), strict=True)}
         about = dict.fromkeys(weights, weights) if others is None else others
         sent = {"private": private, "design": design, "models": about}
-        foreseen, more = answered(PlainRunner(), tell_foreseen, silos.select(list(about)), **sent)
+        foreseen, more = answered(PlainRunner(), report_predictions, silos.select(list(about)), **sent)
         return models, foreseen, {**silent, **more}
 
     return look
@@ -185,8 +185,8 @@ def test_the_model_of_the_other_half_speaks_of_a_clients_own_row_and_the_mean_of
     opposed[0, 0, -1] = opposed[1, 1, -1] = 1e4
     _, (foreseen,), _ = looked(silos, "own", {"a": dict.fromkeys("ab", opposed)})
     by_own, by_other = foreseen.counts["a"].numpy()
-    opened, question = open_rows(silos, Stack(("a",), 1), "train", "cpu"), asked(silos).question
-    mine = Mine(silos, "a", opened.x[0], opened.y[0])
+    opened, question = load_rows(silos, Stack(("a",), 1), "train", "cpu"), asked(silos).question
+    mine = LocalSummary(silos, "a", opened.x[0], opened.y[0])
     second = second_half(Ledger(str(tmp_path / "private" / "own"), "a"), mine, question)
     cells = question.layout.cells_of(mine.features(question))
     for feature in range(2):

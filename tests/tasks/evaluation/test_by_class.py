@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.experiment.comparison.paired_runs import counted
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import open_common
 from tasks.evaluation.evaluate import OUTCOMES
 from tasks.execution.runner import PlainRunner
@@ -22,7 +22,7 @@ def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_r
         return np.resize(x, (total, 2)), np.concatenate([[0, 1], LABELS[client]])
 
     silos = write_silos(dict.fromkeys(LABELS, 2), validation=0, test=12, rows_of=rows_of)
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     kept = np.array([[*RIGHT[client], 1, 1] for client in ("b", "a", "few")], np.uint8)  # two of padding
     refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
     found = counted(PlainRunner(workers), silos, (store, refs))
@@ -31,7 +31,7 @@ def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_r
 
 def test_common_rows_count_once_for_every_client(write_silos, tmp_path):
     silos = write_silos({"a": 2, "b": 2}, validation=0, test=6, common=["test"])
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     right = np.random.default_rng(0).integers(0, 2, (2, 12)).astype(np.uint8)
     refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
     labels = open_common(silos, "test")[1]

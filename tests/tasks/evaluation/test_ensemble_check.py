@@ -6,11 +6,11 @@ import torch
 
 from models.model import Model
 from models.prng import server_stream
-from models.state import Private
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs
+from silos.client_store import ClientStore
 from silos.cohort import Stack
 from tasks.evaluation.evaluate import ensemble_check
-from tasks.execution.materialize import open_rows
+from tasks.execution.materialize import load_rows
 
 CLIENTS = {"oslo": 9, "lyon": 7, "one": 1}
 
@@ -21,13 +21,13 @@ def members(make_problem, tmp_path):
     found = []
     for number in range(3):
         weights = problem.network.init(server_stream(number, 0, "init"))
-        store = PrivateStore(str(tmp_path / f"member{number}"))
+        store = ClientStore(str(tmp_path / f"member{number}"))
         if number < 2:
             model = Model(problem.network, shared={n: 4 * w for n, w in weights.items()}, clients=problem.silos.clients)
         else:
             own = {n: np.stack([(4 + i) * w.numpy() for i in range(3)]) for n, w in weights.items()}
             refs = store.save("weights", list(problem.silos.clients), own)
-            model = Model(problem.network, {}, Private("weights", refs, weights), clients=problem.silos.clients)
+            model = Model(problem.network, {}, ClientStateRefs("weights", refs, weights), clients=problem.silos.clients)
         found.append((model, store))
     return problem, found
 
@@ -37,7 +37,7 @@ def test_the_ensembles_numbers_are_those_of_the_mean_of_the_members_probabilitie
     told = make_round(problem).each(ensemble_check, found[0][0], training=problem.training, members=found)
     numbers = {c: {n: float(v[i]) for n, v in m.numbers.items()} for m in told for i, c in enumerate(m.clients)}
     for at, client in enumerate(problem.silos.clients):
-        rows = open_rows(problem.silos, Stack((client,), 1), "test", "cpu")
+        rows = load_rows(problem.silos, Stack((client,), 1), "test", "cpu")
         each = []
         for number, (model, store) in enumerate(found):
             weights = model.shared or {

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.storage.partition_store import open_client
 from tasks.evaluation.evaluate import OUTCOMES, evaluate
 from tasks.tracking.result_tables import by_client, summary
@@ -16,7 +16,7 @@ SIZES = {"a": 9, "b": 12, "c": 4}
 @pytest.fixture
 def scored(make_problem, make_round, tmp_path):
     problem = make_problem(SIZES, silos={"validation": 0, "test": 6})
-    page, store = FedAvg(), PrivateStore(str(tmp_path / "own"))
+    page, store = FedAvg(), ClientStore(str(tmp_path / "own"))
     model = page.model(page.init(problem), problem)
     round = make_round(problem, stack=2, private=store)
     scores = round.each(evaluate, model, training=problem.training, keep_outcomes=True)
@@ -55,7 +55,7 @@ def test_the_outcomes_that_a_client_keeps_are_those_that_were_counted(scored):
 
 def test_without_being_asked_no_client_keeps_outcomes(make_problem, make_round, tmp_path):
     problem, page = make_problem(SIZES), FedAvg()
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     round = make_round(problem, private=store)
     model = page.model(page.init(problem), problem)
     scores = round.each(evaluate, model, training=problem.training)

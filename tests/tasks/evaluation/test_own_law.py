@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import by_own_law
-from silos.client_store import PrivateStore
+from flows.experiment.comparison.paired_runs import by_prior_shift
+from silos.client_store import ClientStore
 from tasks.evaluation.evaluate import OUTCOMES
 from tasks.execution.runner import PlainRunner
 
@@ -21,7 +21,7 @@ def test_a_class_counts_as_the_client_trains_on_it(workers, write_silos, tmp_pat
         return np.resize(x, (total, 2)), np.array([*TRAIN[client], *TEST[client], 0, 0])[:total]
 
     silos = write_silos(dict.fromkeys(TRAIN, 12), validation=0, test=2, common=["test"], rows_of=rows_of)
-    store = PrivateStore(str(tmp_path / "own"))
+    store = ClientStore(str(tmp_path / "own"))
     refs = store.save(OUTCOMES, list(TRAIN), {"correct": np.array([[*RIGHT, 1, 1]] * len(TRAIN), np.uint8)})
-    found = by_own_law(PlainRunner(workers), silos, (store, refs))
+    found = by_prior_shift(PlainRunner(workers), silos, (store, refs))
     assert found == {"a": pytest.approx(5 / 6), "b": pytest.approx((5 / 6 + 2 * 1 / 2) / 3)}

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import compared, difference_record
+from flows.experiment.comparison.paired_runs import compare_pairs, difference_record
 from models.metrics.paired_difference import ACCURACY, Stratum, difference
-from models.metrics.task_metrics import QUANTITIES
-from silos.client_store import PrivateStore
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, make_stacks
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 from tasks.evaluation.evaluate import OUTCOMES
-from tasks.evaluation.paired_outcomes import pair
+from tasks.evaluation.paired_outcomes import pair_outcomes
 from tasks.execution.runner import PlainRunner
 
 TEST = 6
@@ -28,7 +28,7 @@ def kept(write_silos, tmp_path):
         for seed in range(3):
             right = rng.integers(0, 2, (3, TEST + 3)).astype(np.uint8)
             right[:, TEST:] = 9  # padding must not be read
-            store = PrivateStore(str(tmp_path / f"{method}{seed}"))
+            store = ClientStore(str(tmp_path / f"{method}{seed}"))
             refs = store.save(OUTCOMES, ["b", "a", "c"], {"correct": right})
             runs.setdefault(method, []).append((store, refs))
             for at, client in enumerate(["b", "a", "c"]):
@@ -42,7 +42,7 @@ def own_labels(silos, client):
 
 def strata(silos, first, second, classes=None, size=2) -> dict[str, Stratum]:
     found = {}
-    for m in pair.fn(Cohort(silos, make_stacks(silos, size)), first, second, classes):
+    for m in pair_outcomes.fn(Cohort(silos, make_stacks(silos, size)), first, second, classes):
         for at, client in enumerate(m.clients):
             by_seed = tuple(m.by_seed[at].tolist())
             found[client] = Stratum(int(m.rows[at]), by_seed, float(m.mean_squares[at]), float(m.squares[at]))
@@ -106,7 +106,7 @@ def test_the_method_that_is_right_where_the_other_is_wrong_is_the_better_by_that
     silos = write_silos({"a": 5, "b": 9}, test=40)
     runs = {}
     for method, right in (("first", [0] + [1] * 39), ("second", [0] * 40)):
-        store = PrivateStore(str(tmp_path / method))
+        store = ClientStore(str(tmp_path / method))
         runs[method] = [(store, store.save(OUTCOMES, ["a", "b"], {"correct": np.array([right] * 2, np.uint8)}))] * 2
     for method, other, sign in (("first", "second", 1), ("second", "first", -1)):
         found = difference(list(strata(silos, runs[method], runs[other], classes).values()))
@@ -124,7 +124,10 @@ def test_a_comparison_is_to_the_bit_that_of_the_clients_in_the_order_of_listing_
     found = strata(silos, runs["first"], runs["second"], classes)
     listed = difference([found[client] for client in silos.clients])
     for workers in (1, 2, 3):
-        assert compared(PlainRunner(workers), silos, *runs.values(), QUANTITIES["classification"], classes) == listed
+        assert (
+            compare_pairs(PlainRunner(workers), silos, *runs.values(), TASK_METRICS["classification"], classes)
+            == listed
+        )
 
 
 def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
@@ -136,7 +139,7 @@ def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
             seen.extend((cohort.clients, refs) for (cohort, *sides), _ in calls for side in sides for _, refs in side)
             return super().each(task, calls)
 
-    compared(Looking(2), silos.select(["a", "b"]), *runs.values(), QUANTITIES["classification"])
+    compare_pairs(Looking(2), silos.select(["a", "b"]), *runs.values(), TASK_METRICS["classification"])
     assert len(seen) == 6
     assert all(set(refs) == {*clients} for clients, refs in seen)
 
@@ -145,7 +148,7 @@ def test_a_cohort_is_told_of_nobody_elses_outcomes(kept):
 def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_path):
     """As many clients as make two stacks; outcomes of a regression are added in another order than here."""
     clients, silos = [f"c{i:02d}" for i in range(40)], _common_silos(tmp_path, task)
-    rng, rows, name = np.random.default_rng(0), silos.common("test"), QUANTITIES[task].outcome
+    rng, rows, name = np.random.default_rng(0), silos.common("test"), TASK_METRICS[task].outcome
     draw = (
         (lambda: rng.integers(0, 2, (40, rows)).astype(np.uint8))
         if task == "classification"
@@ -154,12 +157,12 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
     tables = [[draw() for _ in range(2)] for _ in range(2)]
     sides = []
     for side, of_side in enumerate(tables):
-        stores = [PrivateStore(str(tmp_path / f"{side}{seed}")) for seed in range(2)]
+        stores = [ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(2)]
         sides.append([(s, s.save(OUTCOMES, clients, {name: t})) for s, t in zip(stores, of_side, strict=True)])
     d = np.stack([a.astype(float) - b.astype(float) for a, b in zip(*tables, strict=True)]).mean(1)
-    quantity = QUANTITIES[task]
+    quantity = TASK_METRICS[task]
     expected = difference([Stratum.of(d)], bound=quantity.bound, alike=quantity.alike)
-    found = [compared(PlainRunner(workers), silos, *sides, quantity) for workers in (1, 2, 3)]
+    found = [compare_pairs(PlainRunner(workers), silos, *sides, quantity) for workers in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
     for name in ("mean", "low", "high"):
         assert getattr(found[0], name) == pytest.approx(getattr(expected, name), rel=1e-12)

@@ -8,13 +8,13 @@ import torch
 
 from models.model import Model
 from models.networks.mlp import MLP
-from models.networks.wrappers.fediir_network import Matched
+from models.networks.wrappers.fediir_network import GradientMatching
 from models.prng import server_stream
-from models.state import Private
-from silos.client_store import PrivateStore
+from models.state import ClientStateRefs
+from silos.client_store import ClientStore
 from silos.cohort import Stack
 from tasks.evaluation.evaluate import ensemble_check, evaluate
-from tasks.execution.materialize import open_weights
+from tasks.execution.materialize import load_weights
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.regroup import regroup
@@ -26,12 +26,12 @@ SHARED = NETWORK.init(server_stream(0, 0, "init"))
 
 @pytest.fixture
 def store(tmp_path):
-    return PrivateStore(str(tmp_path / "own"))
+    return ClientStore(str(tmp_path / "own"))
 
 
 def test_dummies_repeat_the_first_client(store):
     model = Model(NETWORK, SHARED, {"head": torch.tensor([[1.0], [2.0], [3.0]])}, clients=("a", "b", "c"))
-    weights, context = open_weights(model, Stack(("b", "c"), 4), store, "cpu")
+    weights, context = load_weights(model, Stack(("b", "c"), 4), store, "cpu")
     assert weights["head"].ravel().tolist() == [2, 3, 2, 2]
     assert weights["dense0.weight"].shape == (4, 5, 2)
     assert context == {}
@@ -40,9 +40,11 @@ def test_dummies_repeat_the_first_client(store):
 
 def test_clients_have_what_they_stored_and_others_the_start(store):
     refs = store.save("heads", ["a", "c"], {"head": np.array([[1.0], [3.0]], np.float32)})
-    model = Model(NETWORK, SHARED, Private("heads", refs, {"head": torch.tensor([7.0])}), clients=("a", "b", "c"))
+    model = Model(
+        NETWORK, SHARED, ClientStateRefs("heads", refs, {"head": torch.tensor([7.0])}), clients=("a", "b", "c")
+    )
     for clients, expected in ((("a", "b", "c"), [1, 7, 3]), (("c", "a"), [3, 1]), (("b",), [7])):
-        weights, _ = open_weights(model, Stack(clients, len(clients)), store, "cpu")
+        weights, _ = load_weights(model, Stack(clients, len(clients)), store, "cpu")
         assert weights["head"].ravel().tolist() == expected
 
 
@@ -52,15 +54,15 @@ def test_a_task_reads_no_other_clients_private_file(store, tmp_path):
         **store.save("heads", ["b"], {"head": np.zeros((1, 1), np.float32)}),
     }
     (tmp_path / "own" / "heads" / f"{refs['b'].split('/')[0]}.safetensors").unlink()
-    model = Model(NETWORK, SHARED, Private("heads", refs), clients=("a", "b"))
-    weights, _ = open_weights(model, Stack(("a",), 1), store, "cpu")
+    model = Model(NETWORK, SHARED, ClientStateRefs("heads", refs), clients=("a", "b"))
+    weights, _ = load_weights(model, Stack(("a",), 1), store, "cpu")
     assert weights["head"].ravel().tolist() == [1]
 
 
 def test_private_context_is_opened_and_is_not_a_weight(store):
     refs = store.save("words", ["a"], {"word": np.array([[4, 2]])})
-    model = Model(NETWORK, SHARED, context=Private("words", refs), clients=("a",))
-    weights, context = open_weights(model, Stack(("a",), 2), store, "cpu")
+    model = Model(NETWORK, SHARED, context=ClientStateRefs("words", refs), clients=("a",))
+    weights, context = load_weights(model, Stack(("a",), 2), store, "cpu")
     assert context["word"].tolist() == [[4, 2], [4, 2]]
     assert "word" not in weights
 
@@ -88,7 +90,7 @@ def test_no_dummy_is_in_a_message(name, make_problem, make_round):
     if name == "regroup":
         model = Model(problem.network, {n: w[None, None] for n, w in model.shared.items()}, clients=tuple(rows))
     if name == "head_gradient":
-        model = Model(Matched(problem.network, 0.1), model.shared, clients=tuple(rows))
+        model = Model(GradientMatching(problem.network, 0.1), model.shared, clients=tuple(rows))
     found = {}
     for stack in (1, 2):
         found[stack] = make_round(problem, stack=stack).each(task, model, training=problem.training, **options)

@@ -12,7 +12,7 @@ from prefect import flow
 
 from silos.cohort import Cohort, Silos
 from tasks.execution.runner import PrefectRunner
-from tasks.execution.task_types import hold, resident, step, tidy
+from tasks.execution.task_types import collect_garbage, hold, resident_bytes, step
 from tasks.execution.workers import open_workers
 
 SILOS = Silos("nowhere", "none", ())
@@ -35,35 +35,35 @@ def play_rounds() -> list[int]:
             answers = PrefectRunner(workers).each(echo, [((Cohort(SILOS, ()), t), {}) for t in sent])
             seen += [weakref.ref(t) for t in (*sent, *(t for answer in answers for t in answer))]
             del sent, answers
-            tidy()
+            collect_garbage()
             alive.append(sum(ref() is not None for ref in seen))
     return alive
 
 
 def test_sixty_submitted_rounds_with_large_messages_hold_a_few_rounds_at_most(prefect):
-    before = resident()
+    before = resident_bytes()
     gc.disable()  # or the collector might come by chance
     try:
         alive = play_rounds()
     finally:
         gc.enable()
     assert max(alive) <= 4 + 2**25 // (SIZE * 4) + 4  # two sent, two back, and what may grow before it is looked for
-    assert resident() - before < ROUNDS * SIZE * 4  # a quarter of all that passed through
+    assert resident_bytes() - before < ROUNDS * SIZE * 4  # a quarter of all that passed through
 
 
 def test_a_process_holds_more_after_it_took_more():
-    before = resident()
+    before = resident_bytes()
     with mmap.mmap(-1, 64 * SIZE) as held:  # from the system itself: an allocator may hand out what it was given back
         held.write(b"1" * len(held))
-        assert resident() - before > 60 * SIZE
+        assert resident_bytes() - before > 60 * SIZE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_what_a_step_frees_is_not_handed_out_again_page_by_page():
     """Page faults of tensors of 40 MB that are made and dropped, in a process of its own."""
     program = (
-        "import resource, sys, torch; from tasks.execution.task_types import hold_on\n"
-        "if sys.argv[1] == 'held': hold_on()\n"
+        "import resource, sys, torch; from tasks.execution.task_types import tune_malloc\n"
+        "if sys.argv[1] == 'held': tune_malloc()\n"
         "for turn in range(60):\n"
         "    if turn == 10: before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "    tensors = [torch.ones(10 * 2**20) for _ in range(3)]; del tensors\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silos.cohort import Silos, make_stacks
-from tasks.execution.scheduling import deal
+from tasks.execution.scheduling import assign_stacks
 
 COUNTS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(1, 50), min_size=1, max_size=20)
 
@@ -21,7 +21,7 @@ def sized(rows: dict[str, int]) -> Silos:
 def test_dealing_covers_each_stack_once_and_in_order(rows, size, workers):
     silos = sized(rows)
     stacks = make_stacks(silos, size)
-    cohorts = deal(silos, stacks, workers)
+    cohorts = assign_stacks(silos, stacks, workers)
     assert tuple(stack for dealt in cohorts for stack in dealt.stacks) == stacks
     assert len(cohorts) <= workers
     assert all(dealt.stacks for dealt in cohorts)
@@ -42,9 +42,9 @@ def test_no_contiguous_dealing_has_a_smaller_largest_run(rows, workers):
         ends = range(first + 1, len(weights) + 1)
         return min(max(sum(weights[first:end]), best(end, left - 1)) for end in ends)
 
-    cohorts = deal(silos, make_stacks(silos, 1), workers)
+    cohorts = assign_stacks(silos, make_stacks(silos, 1), workers)
     assert max(sum(rows[name] for name in dealt.clients) for dealt in cohorts) == best(0, workers)
 
 
 def test_dealing_nothing_gives_no_cohorts():
-    assert deal(sized({}), (), 4) == []
+    assert assign_stacks(sized({}), (), 4) == []

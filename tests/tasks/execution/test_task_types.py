@@ -13,20 +13,20 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 import tasks
-from flows.methods.context import Problem
-from silos.client_store import PrivateStore
+from flows.methods.context import TrainingSetup
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.runner import PlainRunner, PrefectRunner
-from tasks.execution.task_types import ClientStep, Sealed, ServerStep, server_step, step
+from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
 from tasks.messages import Update
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
 STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}
 STEPS = [STEPS[name] for name in sorted(STEPS)]
 COHORT = Cohort(Silos("nowhere", "none", ("a",)), (Stack(("a",), 1),))
-DOORS = [COHORT, COHORT.silos, PrivateStore("nowhere")]
+DOORS = [COHORT, COHORT.silos, ClientStore("nowhere")]
 
 
 @step
@@ -45,7 +45,7 @@ def test_a_step_is_still_a_plain_function():
 
 
 def test_every_step_is_a_clients_or_a_servers():
-    assert {"local_train", "pair", "by_class", "aggregate", "common_words"} < {task.name for task in STEPS}
+    assert {"local_train", "pair", "score_by_class", "aggregate", "common_codes"} < {task.name for task in STEPS}
     for task in STEPS:
         first = next(iter(inspect.signature(task.fn).parameters.values()))
         assert isinstance(task, ClientStep if first.annotation is Cohort else ServerStep), task.name
@@ -60,7 +60,16 @@ def test_a_clients_step_takes_a_cohort_first():
 
 @pytest.mark.parametrize(
     "kind",
-    [Cohort, Silos, PrivateStore, Problem, Any, Sequence[Kept], Mapping[str, Silos | None], tuple[int, list[Cohort]]],
+    [
+        Cohort,
+        Silos,
+        ClientStore,
+        TrainingSetup,
+        Any,
+        Sequence[Kept],
+        Mapping[str, Silos | None],
+        tuple[int, list[Cohort]],
+    ],
 )
 def test_a_servers_step_that_could_be_given_rows_is_refused_when_it_is_made(kind):
     def peek(told: Sequence[Update], other: kind) -> None: ...
@@ -80,7 +89,7 @@ def test_a_servers_step_refuses_a_way_to_rows_however_deep_it_is_hidden(door):
         with pytest.raises(TypeError, match="of_server is a server's step, and was given a way to open clients' rows"):
             of_server.fn([1], {"x": hidden})
         with pytest.raises(TypeError, match="was given a way"):
-            of_server.fn(Sealed([hidden]))
+            of_server.fn(OpaqueArgument([hidden]))
 
 
 @pytest.mark.parametrize("runner", [PlainRunner(), PrefectRunner()], ids=lambda runner: type(runner).__name__)

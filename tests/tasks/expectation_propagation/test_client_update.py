@@ -7,11 +7,11 @@ from flows.methods.common import ep_sites
 from flows.methods.virtual import Virtual
 from models.gaussians import PRECISION
 from models.model import Model
-from models.networks.wrappers.ep_update import Visiting
+from models.networks.wrappers.ep_update import SiteTraining
 from models.networks.wrappers.tilted_posterior import Tilted
 from models.training.optimizers import Adam
-from silos.client_store import PrivateStore
-from tasks.expectation_propagation.client_update import POSTERIOR, visit
+from silos.client_store import ClientStore
+from tasks.expectation_propagation.client_update import POSTERIOR, update_site
 
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 WEIGHTS, BIASES = 5 * 6 + 6 * 3, 6 + 3
@@ -29,8 +29,8 @@ def ask(make_problem, make_round):
         model = ep_sites.known_to(network, page.init(problem), problem, problem.silos.clients, {})
         round = make_round(problem, **{"stack": 3, **options})
         begin = ep_sites.start(page.init(problem), problem, "point")
-        how = Visiting(1e-3, 0.01, upload=upload)
-        return round.train(visit, model, how=how, shares=SHARES, start=begin), round
+        how = SiteTraining(1e-3, 0.01, upload=upload)
+        return round.train(update_site, model, how=how, shares=SHARES, start=begin), round
 
     return run
 
@@ -62,7 +62,7 @@ def test_running_it_twice_or_dealing_it_to_more_workers_gives_the_same_messages(
 def test_the_steps_of_a_stack_are_those_of_its_clients_alone_added_and_each_site_keeps_its_own(ask, tmp_path):
     """Dummies of the last stack add nothing."""
     together, round = ask()
-    alone, of_alone = ask(stack=1, private=PrivateStore(str(tmp_path / "alone")))
+    alone, of_alone = ask(stack=1, private=ClientStore(str(tmp_path / "alone")))
     steps = {message.clients[0]: message for message in alone}
     for message in together:
         for name, total in message.sums.items():
@@ -131,7 +131,7 @@ def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_traine
     for epochs in (1, 12):
         problem = make_problem(SIZES, silos={"validation": 12}, optimiser=Adam(0.02), epochs=epochs)
         round = make_round(problem, stack=3, validate=True)
-        page.one_round(page.init(problem), round)
+        page.run_round(page.init(problem), round)
         losses.append(round.validation)
     for client in SIZES:
         (before, short), (same, long) = (of[client] for of in losses)
@@ -146,4 +146,4 @@ def test_a_share_that_is_no_number_is_refused(make_problem, make_round):
     model: Model = ep_sites.known_to(Tilted(problem.network), page.init(problem), problem, problem.silos.clients, {})
     shares = {**SHARES, "c": float("nan")}
     with pytest.raises(ValueError, match="the share of client c is nan; give every client a number from 0 on"):
-        make_round(problem).train(visit, model, how=Visiting(1e-3, 0.01), shares=shares)
+        make_round(problem).train(update_site, model, how=SiteTraining(1e-3, 0.01), shares=shares)

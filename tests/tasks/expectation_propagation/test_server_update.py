@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from models.gaussians import PRECISION, PULL
-from tasks.expectation_propagation.server_update import absorb, absorb_apart, divide_out
-from tasks.messages import SiteSteps
+from tasks.expectation_propagation.server_update import absorb_apart, absorb_sites, divide_out
+from tasks.messages import SiteUpdates
 
 PLACE = {"a": 0, "b": 1, "c": 2}
 LEAST = 0.1
@@ -19,7 +19,7 @@ def numbers(*values):
 
 def message(clients, sums=None, steps=None):
     nothing = torch.zeros(len(clients))
-    return SiteSteps(
+    return SiteUpdates(
         tuple(clients), nothing.long(), sums or {}, nothing, nats=nothing, unsent=nothing.long(), steps=steps or {}
     )
 
@@ -32,12 +32,12 @@ def test_it_adds_sums_in_float64_and_gives_plain_weights_back_as_they_were():
     known = {**law([1.0, 2.0]), "b": torch.tensor([0.5])}
     tiny = 2.0**-30
     sums = [{**law([3.0, 1e-12], pull=1.0), "b": numbers(tiny)}] * 2
-    found = absorb.fn([message("ab", sums[0]), message("c", sums[1])], known)
+    found = absorb_sites.fn([message("ab", sums[0]), message("c", sums[1])], known)
     assert torch.equal(found["w" + PRECISION], numbers(7.0, 2.0 + 1e-12 + 1e-12))
     assert torch.equal(found["w" + PULL], numbers(2.0, 2.0))
     assert found["b"].dtype == torch.float32
     assert float(found["b"]) == torch.tensor(0.5 + 2 * tiny, dtype=torch.float32)
-    assert all(torch.equal(absorb.fn([], known)[name], t) for name, t in known.items())
+    assert all(torch.equal(absorb_sites.fn([], known)[name], t) for name, t in known.items())
 
 
 def test_every_client_s_step_goes_to_its_own_site_and_all_of_them_to_the_server():

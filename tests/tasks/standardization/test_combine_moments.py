@@ -11,11 +11,11 @@ import torch
 from models.model import Model
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
-from silos.standardizer import Scale, Scaling
+from silos.standardizer import Standardization, Standardizer
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks.messages import LEAST_ROWS
-from tasks.standardization.combine_moments import agree_scale, tell_far
-from tasks.standardization.report_moments import tell_moments
+from tasks.standardization.combine_moments import check_scale, combine_moments
+from tasks.standardization.report_moments import report_moments
 
 SIZES = {"oslo": 40, "lyon": 25, "rome": 11, "nine": 9, "three": 3, "copies": 30}
 SPEAK = ("oslo", "lyon", "rome")
@@ -38,8 +38,8 @@ def ask(make_problem, make_round):
         problem = problem or make_problem(SIZES, silos={"rows_of": rows_of, "task": "regression"})
         round = make_round(problem, stack=stack, workers=workers)
         wanted = {"inputs": True, "targets": True, **wanted}
-        told = round.each(tell_moments, Model(problem.network, {}, clients=problem.silos.clients), **wanted)
-        return problem.silos, told, round.once(agree_scale, told), round.tally
+        told = round.each(report_moments, Model(problem.network, {}, clients=problem.silos.clients), **wanted)
+        return problem.silos, told, round.once(combine_moments, told), round.tally
 
     return run
 
@@ -62,8 +62,8 @@ def test_they_are_the_same_bits_for_any_stack_and_workers_and_each_part_alone(as
     _, _, scale, _ = ask()
     for stack, workers in ((1, 1), (3, 2), (6, 1)):
         assert ask(stack=stack, workers=workers)[2] == scale
-    assert ask(targets=False)[2] == Scale(scale.mean[:5], scale.scale[:5])
-    assert ask(inputs=False)[2] == Scale(scale.mean[5:], scale.scale[5:])
+    assert ask(targets=False)[2] == Standardizer(scale.mean[:5], scale.scale[:5])
+    assert ask(inputs=False)[2] == Standardizer(scale.mean[5:], scale.scale[5:])
 
 
 def test_a_client_of_fewer_than_ten_different_rows_sends_nothing(ask):
@@ -95,7 +95,7 @@ def test_values_that_are_missing_are_not_counted_and_a_column_of_few_is_not_told
     np.testing.assert_allclose(scale.scale, np.nanstd(there.astype(np.float64), 0), rtol=1e-12)
     assert [message.counts.tolist() for message in told] == [[[0, 20], [15, 20]], [[20, 20]]]
     assert tally.bytes_up == 8 * (3 * 2 + 2 * 5)
-    scaled = replace(silos, scaling=Scaling(scale))
+    scaled = replace(silos, scaling=Standardization(scale))
     rows = open_stack(scaled, Stack(("a",), 1), "train").x[0]
     mask = open_missing(Path(silos.folder), silos.manifest.client("a"), "train")
     assert np.unique(rows[mask]) == pytest.approx([(1e6 - scale.mean[0]) / scale.scale[0]])  # filled in, then scaled
@@ -200,7 +200,7 @@ def test_far_from_unit_is_a_mean_or_deviation_above_ten_of_a_target_thirty_or_no
     for task in ("classification", "regression"):
         rows = drawn if task == "regression" else lambda c, n: (drawn(c, n)[0], np.arange(n) % 3)
         problem = make_problem({"many": 400, "few": 9}, silos={"rows_of": rows, "task": task, "name": task})
-        (told,) = make_round(problem).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+        (told,) = make_round(problem).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
         assert dict(zip(told.clients, told.inputs.tolist(), strict=True)) == {"many": far, "few": False}
         wanted = far and task == "regression"
         assert dict(zip(told.clients, told.targets.tolist(), strict=True)) == {"many": wanted, "few": False}
@@ -213,14 +213,14 @@ def test_rows_that_only_fill_a_stack_up_are_no_targets_and_no_inputs(make_proble
         return np.full((total, 5), 11.0) + np.arange(total)[:, None] / total, 40 + np.arange(total) / total
 
     problem = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
-    (told,) = make_round(problem).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+    (told,) = make_round(problem).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
     assert told.inputs.tolist() == told.targets.tolist() == [True, True]
 
 
 def test_a_client_says_whether_it_is_far_also_last_of_an_odd_number(make_problem, make_round):
     far = {"rows_of": lambda _, rows: (900 + np.arange(5 * rows).reshape(rows, 5), np.arange(rows) % 3)}
     problem = make_problem({"a": 20, "b": 20, "c": 20}, silos=far)
-    told = make_round(problem, stack=2).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+    told = make_round(problem, stack=2).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
     assert [message.inputs.tolist() for message in told] == [[True, True], [True]]
     assert [message.targets.tolist() for message in told] == [[False, False], [False]]
 
@@ -242,5 +242,5 @@ def test_rows_are_too_small_where_no_mean_and_no_deviation_is_above_a_hundredth_
         return np.linspace(-1, 1, total)[:, None] * scales + offset, np.arange(total) % 3
 
     problem = make_problem({"a": 40}, silos={"rows_of": balanced, "validation": 0, "test": 0})
-    (told,) = make_round(problem).each(tell_far, Model(problem.network, {}, clients=problem.silos.clients))
+    (told,) = make_round(problem).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
     assert told.inputs.tolist() == [far]

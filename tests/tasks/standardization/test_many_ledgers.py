@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import silos
-from silos.client_store import PrivateStore
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.privacy.ledger import Ledger
-from tasks.standardization.report_moments import tell_moments
+from tasks.standardization.report_moments import report_moments
 
 CLIENTS = {f"c{number}": 12 + number for number in range(40)}
 WANTED = {"inputs": True, "targets": False}
@@ -33,10 +33,10 @@ def kill_then(file):
     synced(file)
 
 os.fsync = kill_then
-from silos.client_store import PrivateStore
-from tasks.standardization.report_moments import tell_moments
+from silos.client_store import ClientStore
+from tasks.standardization.report_moments import report_moments
 cohort = pickle.loads(Path(sys.argv[1]).read_bytes())
-for message in tell_moments.fn(cohort, None, PrivateStore(sys.argv[2]), inputs=True, targets=False):
+for message in report_moments.fn(cohort, None, ClientStore(sys.argv[2]), inputs=True, targets=False):
     for client, sums in zip(message.clients, message.sums, strict=True):
         print(client, sums.numpy().tobytes().hex())
 """
@@ -69,20 +69,20 @@ def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_t
             now["inside"] -= 1
 
     monkeypatch.setattr(os, "fsync", slow)
-    tell_moments.fn(cohort, None, PrivateStore(str(tmp_path / "private")), **WANTED)
+    report_moments.fn(cohort, None, ClientStore(str(tmp_path / "private")), **WANTED)
     assert least <= max(at_once) <= most
 
 
 def test_asked_again_of_the_same_rows_a_client_takes_no_turn_and_hashes_no_row(cohort, tmp_path, monkeypatch):
-    private = PrivateStore(str(tmp_path / "private"))
-    first = tell_moments.fn(cohort, None, private, **WANTED)
+    private = ClientStore(str(tmp_path / "private"))
+    first = report_moments.fn(cohort, None, private, **WANTED)
     for name in ("standing", "row_hashes"):
         monkeypatch.setattr(Ledger, name, lambda *_, name=name: pytest.fail(f"{name} of what is known"))
-    assert sums(tell_moments.fn(cohort, None, private, **WANTED)) == sums(first)
+    assert sums(report_moments.fn(cohort, None, private, **WANTED)) == sums(first)
 
 
 def test_after_a_kill_at_any_sync_what_was_told_stays_told_and_nobody_tells_twice(cohort, tmp_path):
-    whole = sums(tell_moments.fn(cohort, None, PrivateStore(str(tmp_path / "other")), **WANTED))
+    whole = sums(report_moments.fn(cohort, None, ClientStore(str(tmp_path / "other")), **WANTED))
     (tmp_path / "cohort.pickle").write_bytes(pickle.dumps(cohort))
     kept = []
     for moment in (3, 120, 60, 0):  # of six a client, of which sixteen are asked at once

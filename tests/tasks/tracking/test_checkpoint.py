@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from models.state import State
+from models.state import ServerState
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.checkpoint import Journal, load_state, save_state
@@ -37,7 +37,7 @@ def tensors(draw) -> torch.Tensor:
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5)
 STATES = st.builds(
-    State,
+    ServerState,
     st.dictionaries(NAMES, st.dictionaries(NAMES | st.just("layer/weight"), tensors(), max_size=3), max_size=3),
     st.dictionaries(NAMES, PLAIN | st.lists(PLAIN, max_size=3), max_size=3),
     st.dictionaries(NAMES, st.dictionaries(NAMES, st.just("0" * 32 + "/0"), max_size=3), max_size=2),
@@ -64,7 +64,9 @@ def test_a_state_comes_back_as_it_was(state, round):
 
 def test_a_ragged_table_of_rows_with_owners_comes_back(tmp_path):
     table = {"rows": torch.randn(7, 3, dtype=torch.float64), "owner": torch.tensor([0, 0, 0, 1, 3, 3, 3])}
-    state = State({"words": table, "nobody": {}, "none": {"rows": torch.zeros(0, 3), "owner": torch.zeros(0).long()}})
+    state = ServerState(
+        {"words": table, "nobody": {}, "none": {"rows": torch.zeros(0, 3), "owner": torch.zeros(0).long()}}
+    )
     save_state(tmp_path / "c", state, 1)
     assert load_state(tmp_path / "c")[0].sha256() == state.sha256()
 
@@ -72,7 +74,7 @@ def test_a_ragged_table_of_rows_with_owners_comes_back(tmp_path):
 def test_tensors_that_share_memory_are_each_written(tmp_path):
     """A method may keep the same weights under two names, a view of a stack, or a turned matrix."""
     whole = torch.arange(12.0).reshape(3, 4)
-    state = State(
+    state = ServerState(
         {
             "now": {"w": whole},
             "before": {"w": whole, "first": whole[0], "turned": whole.T, "same": whole[:1].expand(5, 4)},
@@ -84,7 +86,7 @@ def test_tensors_that_share_memory_are_each_written(tmp_path):
 
 def test_the_same_state_is_the_same_file(tmp_path):
     for name in ("a", "b"):
-        save_state(tmp_path / name, State({"w": {"x": torch.ones(3)}}, {"stage": 1}), 4)
+        save_state(tmp_path / name, ServerState({"w": {"x": torch.ones(3)}}, {"stage": 1}), 4)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -97,7 +99,7 @@ def test_no_checkpoint_is_none(tmp_path):
 )
 def test_a_damaged_checkpoint_is_told_in_a_sentence(tmp_path, damage):
     path = tmp_path / "checkpoint.safetensors"
-    save_state(path, State({"w": {"x": torch.ones(300)}}, {"stage": 1}), 4)
+    save_state(path, ServerState({"w": {"x": torch.ones(300)}}, {"stage": 1}), 4)
     whole = path.read_bytes()
     if damage == "foreign":
         save_file({"x": torch.ones(3)}, path)
@@ -121,7 +123,7 @@ def test_a_damaged_checkpoint_is_told_in_a_sentence(tmp_path, damage):
 def test_every_flipped_bit_of_what_is_beside_the_weights_is_told_in_a_sentence(tmp_path):
     """Round and memory too: a run that goes on at another round, or calls others, has other weights."""
     path = tmp_path / "checkpoint.safetensors"
-    state = State({"w": {"x": torch.ones(1)}}, {"stage": 1}, {"own": {"lyon": "ab/0"}})
+    state = ServerState({"w": {"x": torch.ones(1)}}, {"stage": 1}, {"own": {"lyon": "ab/0"}})
     save_state(path, state, 7, {"seen": ["lyon"]})
     whole = path.read_bytes()
     for place in range(8, len(whole)):
@@ -140,7 +142,7 @@ def test_every_flipped_bit_of_what_is_beside_the_weights_is_told_in_a_sentence(t
 
 def test_one_flipped_bit_of_a_weight_is_noticed(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    save_state(path, State({"weights": {"w": torch.ones(100)}}), 3)
+    save_state(path, ServerState({"weights": {"w": torch.ones(100)}}), 3)
     content = bytearray(path.read_bytes())
     content[-7] ^= 1
     path.write_bytes(content)

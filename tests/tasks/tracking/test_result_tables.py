@@ -6,10 +6,10 @@ import statistics
 
 import pytest
 
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.tracking.result_tables import table_rows, write_client_table
 
-RMSE = QUANTITIES["regression"]
+RMSE = TASK_METRICS["regression"]
 
 
 def result(method: str, seed: int, accuracy: float, loss: float | None = 1.0) -> dict:

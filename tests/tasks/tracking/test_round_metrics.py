@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.messages import Scores
 from tasks.tracking.result_tables import by_client, summary
 
@@ -69,7 +69,7 @@ def test_the_worst_client_and_its_rows():
 
 
 def test_a_regression_has_rmse_and_no_accuracy_or_entropy():
-    rmse = QUANTITIES["regression"]
+    rmse = TASK_METRICS["regression"]
     error = torch.tensor([8.0, 0.0, 90.0], dtype=torch.float64)
     sums = {"squared_error": error, "loss": error}
     table = by_client([Scores(("a", "b", "c"), "test", torch.tensor([2, 0, 10]), sums)], rmse)

@@ -14,14 +14,14 @@ from flows.cli.renderers.dispatch import PRINTERS
 from flows.cli.session import Session
 from flows.console.progress_bar import Terminal
 from flows.console.safe_text import PlainConsole, say, shortened
-from models.metrics.task_metrics import QUANTITIES
+from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
 EVIL = "[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 
-QUANTITY = QUANTITIES["classification"]
+QUANTITY = TASK_METRICS["classification"]
 ROWS = {"train": 1, "validation": 2, "test": 3}
 SIDE = {"domain": EVIL, "rows": ROWS, "label_shares": {EVIL: 1.0}, "mean": 0.5}
 NOTHING = {"seeds": 1, **dict.fromkeys(QUANTITY.columns)}
@@ -337,7 +337,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "seeds_are": "data",
             "unit": EVIL,
             "scale": EVIL,
-            "by_class": {EVIL: {EVIL: NUMBERS}},
+            "score_by_class": {EVIL: {EVIL: NUMBERS}},
             "also": {EVIL: {EVIL: NUMBERS}},
             "ensembles": {EVIL: {EVIL: 0.5}},
             "paired": [{"sentence": EVIL}],

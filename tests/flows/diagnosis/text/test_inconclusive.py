@@ -6,7 +6,7 @@ import pytest
 from flows.diagnose import examined
 from flows.diagnosis.text.caveats import notes
 from flows.diagnosis.text.version_sentences import sentences_of_versions
-from flows.diagnosis.version_comparison import examined_against
+from flows.diagnosis.version_comparison import compare_with_version
 from tasks.execution.runner import PlainRunner
 
 FEATURES = [
@@ -35,7 +35,7 @@ def test_a_silo_whose_rows_are_too_much_alike_is_said_to_be_so(world):
     assert notes == {("a", "b"): None, ("a", "narrow"): said, ("b", "narrow"): said}
     (rest,) = [line["note"] for line in found["rest"] if line["client"] == "narrow"]
     assert rest == said
-    _, then = examined_against(own.open(), PlainRunner(), before)
+    _, then = compare_with_version(own.open(), PlainRunner(), before)
     assert f"narrow: nothing can be said, then or now: a silo has {FEW}." in then["sentences"]
 
 

@@ -9,8 +9,8 @@ from flows.config.method_settings import method_of
 from flows.experiment.comparison.seed_ensemble import _model, _together
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.context import Round
-from models.state import State
+from flows.methods.context import RoundContext
+from models.state import ServerState
 from tasks.execution.runner import PlainRunner
 from tasks.tracking.json_io import write_json
 
@@ -28,7 +28,7 @@ def _member(project, report, reported, validation):
     page = method_of(opened.params, "fedavg", opened.root)
     start = page.init(opened.problem(0))
 
-    def state(number: int) -> State:
+    def state(number: int) -> ServerState:
         weights = {name: torch.full_like(w, float(number)) for name, w in start.tensors["weights"].items()}
         return start.with_tensors(weights=weights)
 
@@ -74,13 +74,13 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
         folder.commit(folder.files({"round": 1, "metrics": {"accuracy/mean": 0.1}}, state))
         write_json(folder.result, {"rounds": 1, "reported_round": 1, "mlflow_run_id": None})
         members.append((opened, seed, folder))
-    asked, each = [], Round.each
+    asked, each = [], RoundContext.each
 
     def spied(round, step, model, silos=None, **options):
         asked.append(silos.clients)
         return each(round, step, model, silos=silos, **options)
 
-    monkeypatch.setattr(Round, "each", spied)
+    monkeypatch.setattr(RoundContext, "each", spied)
     numbers = _together(page, members, PlainRunner())
     assert numbers
     assert [len(clients) for clients in asked] == [3]

@@ -12,7 +12,7 @@ def ended_by(error, monkeypatch, folder):
         raise error
 
     monkeypatch.setattr(trials, "run", run)
-    return trials.attempt(Project.open(root=folder), "uefl", 0, "compare")
+    return trials.run_trial(Project.open(root=folder), "uefl", 0, "compare")
 
 
 def test_a_run_that_diverged_leaves_the_others_going_on(monkeypatch, folder):

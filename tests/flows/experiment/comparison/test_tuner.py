@@ -8,15 +8,15 @@ from pydantic import BaseModel, Field
 
 from flows.experiment.comparison.search_space import Axis, Grid, axes
 from flows.experiment.comparison.tuner import RATE, Score, grid_of, tuned, validation_score
-from flows.methods.base import find, names
-from models.metrics.task_metrics import QUANTITIES
+from flows.methods.base import find_method, method_names
+from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
 
-@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("settings", [4, 8, 16])
 def test_every_method_gets_as_many_settings_and_the_rate_of_params_is_one_of_them(method, settings):
-    grid = grid_of(method, find(method), 0.5, settings)
+    grid = grid_of(method, find_method(method), 0.5, settings)
     points = grid.points()
     assert len(points) == settings
     rates = {dict(zip(grid.axes, point, strict=True))[RATE] for point in points}
@@ -24,9 +24,9 @@ def test_every_method_gets_as_many_settings_and_the_rate_of_params_is_one_of_the
     assert min(rates) < 0.5
 
 
-@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize("method", method_names())
 def test_what_a_page_is_tuned_by_are_options_of_it_within_and_beyond_its_grid(method):
-    page, grid = find(method), Grid(find(method).tuned)
+    page, grid = find_method(method), Grid(find_method(method).tuned)
     for point in grid.points() + [wider for best in grid.points() for wider in grid.beyond(best)]:
         page.model_validate(dict(zip(grid.axes, point, strict=True)))
 
@@ -35,7 +35,7 @@ def test_settings_that_a_methods_own_do_not_divide_are_refused():
     with pytest.raises(
         UserError, match=r"comparison\.tune is 7, and ditto has 2 settings of its own .* that 2 divides"
     ):
-        grid_of("ditto", find("ditto"), 0.5, 7)
+        grid_of("ditto", find_method("ditto"), 0.5, 7)
 
 
 def test_the_best_is_kept_and_an_edge_is_passed_once():
@@ -109,17 +109,17 @@ def test_rates_that_no_optimiser_takes_are_refused(rate, settings):
     with pytest.raises(
         UserError, match=rf"comparison\.tune is {settings}: fedavg would be tried with .*fewer settings"
     ):
-        grid_of("fedavg", find("fedavg"), rate, settings)
+        grid_of("fedavg", find_method("fedavg"), rate, settings)
 
 
 def test_ties_are_broken_by_the_loss_on_validation_rows():
     metrics = {"validation/accuracy/mean": 0.5, "validation/loss/mean": 0.7, "loss/mean": 0.1, "test/loss/mean": 0.2}
-    assert validation_score({"metrics": metrics}, QUANTITIES["classification"]) == Score(0.5, 0.7)
+    assert validation_score({"metrics": metrics}, TASK_METRICS["classification"]) == Score(0.5, 0.7)
 
 
 def test_a_setting_without_a_finite_validation_loss_loses_a_tie():
     without, nan = (
-        validation_score({"metrics": {"validation/accuracy/mean": 0.5, **loss}}, QUANTITIES["classification"])
+        validation_score({"metrics": {"validation/accuracy/mean": 0.5, **loss}}, TASK_METRICS["classification"])
         for loss in ({"loss/mean": 0.1}, {"validation/loss/mean": math.nan})
     )
     assert without == nan == Score(0.5, math.inf)
@@ -127,13 +127,13 @@ def test_a_setting_without_a_finite_validation_loss_loses_a_tie():
 
 def test_more_accuracy_is_better_and_more_error_is_worse():
     right, wrong = (
-        validation_score({"metrics": {"validation/accuracy/mean": value}}, QUANTITIES["classification"])
+        validation_score({"metrics": {"validation/accuracy/mean": value}}, TASK_METRICS["classification"])
         for value in (0.9, 0.1)
     )
     assert right > wrong
     near, far = (
-        validation_score({"metrics": {"validation/rmse/pooled": value}}, QUANTITIES["regression"])
+        validation_score({"metrics": {"validation/rmse/pooled": value}}, TASK_METRICS["regression"])
         for value in (0.1, 0.9)
     )
     assert near > far
-    assert validation_score({"metrics": {"validation/accuracy/mean": math.nan}}, QUANTITIES["classification"]) is None
+    assert validation_score({"metrics": {"validation/accuracy/mean": math.nan}}, TASK_METRICS["classification"]) is None

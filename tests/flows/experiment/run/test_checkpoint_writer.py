@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from flows.console import progress
-from flows.experiment.run.checkpoint_writer import Commits
-from flows.experiment.run.run_folder import Kept, RunFolder
-from models.state import State
-from silos.client_store import PrivateStore
+from flows.experiment.run.checkpoint_writer import CheckpointWriter
+from flows.experiment.run.run_folder import RetainedRefs, RunFolder
+from models.state import ServerState
+from silos.client_store import ClientStore
 from tasks.tracking.checkpoint import load_state
 
-NOTHING = Kept({})
+NOTHING = RetainedRefs({})
 SHORT, LONG = 1e-9, 1e9  # seconds of a round, beside which a commit is long, and short
 
 
-def state(number: int, refs: dict[str, str] | None = None) -> State:
-    return State({"weights": {"w": torch.full((3,), float(number))}}, private={"weights": refs} if refs else {})
+def state(number: int, refs: dict[str, str] | None = None) -> ServerState:
+    return ServerState({"weights": {"w": torch.full((3,), float(number))}}, private={"weights": refs} if refs else {})
 
 
 def record(number: int, seconds: float = SHORT) -> dict:
@@ -43,7 +43,7 @@ def gate(monkeypatch) -> threading.Event:
 
 def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_before_it_is_there(tmp_path, gate):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder, NOTHING) as commits:
+    with CheckpointWriter(folder, NOTHING) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
         assert told == [1]  # how long it takes is not known before
         gate.clear()
@@ -58,7 +58,7 @@ def test_beside_a_short_round_a_commit_is_not_waited_for_and_nobody_is_told_befo
 
 def test_beside_a_long_round_it_is_waited_for(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder, NOTHING) as commits:
+    with CheckpointWriter(folder, NOTHING) as commits:
         for number in (1, 2, 3):
             commits.put(record(number, LONG), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[-1] == number == load_state(folder.checkpoint).round
@@ -66,7 +66,7 @@ def test_beside_a_long_round_it_is_waited_for(tmp_path):
 
 def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_path):
     folder, told = RunFolder(tmp_path / "run"), []
-    with Commits(folder, NOTHING) as commits:
+    with CheckpointWriter(folder, NOTHING) as commits:
         for number in range(1, 20):
             commits.put(record(number), state(number), {}, 0, lambda number=number: told.append(number))
             assert told[:-1] == list(range(1, number))[: len(told) - 1]
@@ -79,10 +79,10 @@ def test_a_round_is_not_begun_to_be_written_before_the_one_before_counts(tmp_pat
 
 def test_what_changes_after_it_was_put_is_written_as_it_was(tmp_path, gate):
     folder, weights, memory = RunFolder(tmp_path / "run"), torch.ones(3), {"seen": ["lyon"]}
-    with Commits(folder, NOTHING) as commits:
+    with CheckpointWriter(folder, NOTHING) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: None)
         gate.clear()
-        commits.put(record(2), State({"weights": {"w": weights}}), memory, 0, lambda: None)
+        commits.put(record(2), ServerState({"weights": {"w": weights}}), memory, 0, lambda: None)
         weights.zero_()
         memory["seen"].append("oslo")
         gate.set()
@@ -100,7 +100,7 @@ def test_an_error_of_the_disk_is_raised_by_who_waits_and_the_round_before_stays(
         return rename(old, new)
 
     monkeypatch.setattr(Path, "replace", full)
-    with Commits(folder, NOTHING) as commits:
+    with CheckpointWriter(folder, NOTHING) as commits:
         commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
         commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
         with pytest.raises(OSError, match="the disk is full"):
@@ -113,7 +113,7 @@ def test_a_run_that_fails_leaves_what_was_begun_whole_and_tells_nobody(tmp_path,
     folder, told = RunFolder(tmp_path / "run"), []
 
     def fail() -> None:
-        with Commits(folder, NOTHING) as commits:
+        with CheckpointWriter(folder, NOTHING) as commits:
             commits.put(record(1), state(1), {}, 0, lambda: told.append(1))
             gate.clear()
             commits.put(record(2), state(2), {}, 0, lambda: told.append(2))
@@ -139,7 +139,7 @@ def test_a_run_that_fails_while_the_disk_does_too_says_both(tmp_path, gate, monk
     monkeypatch.setattr(Path, "replace", full)
 
     def fail() -> None:
-        with Commits(folder, NOTHING) as commits:
+        with CheckpointWriter(folder, NOTHING) as commits:
             commits.put(record(1), state(1), {}, 0, lambda: None)
             gate.clear()
             commits.put(record(2), state(2), {}, 0, lambda: None)
@@ -156,7 +156,7 @@ def test_a_second_interrupt_does_not_leave_a_round_that_is_still_being_written(t
     folder = RunFolder(tmp_path / "run")
 
     def interrupted() -> None:
-        with Commits(folder, NOTHING) as commits:
+        with CheckpointWriter(folder, NOTHING) as commits:
             commits.put(record(1), state(1), {}, 0, lambda: None)
             gate.clear()
             commits.put(record(2), state(2), {}, 0, lambda: None)
@@ -174,7 +174,7 @@ def test_a_second_interrupt_does_not_leave_a_round_that_is_still_being_written(t
 
 
 def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tmp_path, gate):
-    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+    folder, store = RunFolder(tmp_path / "run"), ClientStore(str(tmp_path / "private"))
 
     def keeps(number: int) -> dict[str, str]:
         return store.save("weights", ["lyon"], {"w": torch.full((1, 3), float(number)).numpy()})
@@ -184,7 +184,7 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
             path.name for path in folder.path.glob("best-*")
         )
 
-    with Commits(folder, NOTHING) as commits:
+    with CheckpointWriter(folder, NOTHING) as commits:
         for number in (1, 2):
             held = state(number, keeps(number))
             folder.save_best(held, number)
@@ -205,19 +205,19 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
 
 
 def test_private_state_of_the_best_round_stays_with_it(tmp_path):
-    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+    folder, store = RunFolder(tmp_path / "run"), ClientStore(str(tmp_path / "private"))
     best = store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()})
     folder.save_best(state(1, best), 1)
     last = store.save("weights", ["lyon"], {"w": torch.zeros(1, 3).numpy()})
-    folder.forget(store, [Kept({"weights": last.values()}, 1)])
+    folder.forget(store, [RetainedRefs({"weights": last.values()}, 1)])
     assert store.load("weights", best, "lyon")["w"].tolist() == [1, 1, 1]
     assert store.load("weights", last, "lyon")["w"].tolist() == [0, 0, 0]
 
 
 def test_what_a_counted_round_names_stays_where_a_method_changes_its_references_in_place(tmp_path, gate):
-    folder, store, refs = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private")), {}
-    held = State({}, private={"weights": refs})
-    with Commits(folder, NOTHING) as commits:
+    folder, store, refs = RunFolder(tmp_path / "run"), ClientStore(str(tmp_path / "private")), {}
+    held = ServerState({}, private={"weights": refs})
+    with CheckpointWriter(folder, NOTHING) as commits:
         for number in (1, 2):
             held.private["weights"].update(store.save("weights", ["lyon"], {"w": torch.full((1, 3), number).numpy()}))
             if number == 2:
@@ -231,10 +231,10 @@ def test_what_a_counted_round_names_stays_where_a_method_changes_its_references_
 
 
 def test_a_run_that_is_resumed_with_no_round_left_keeps_what_its_last_round_needs(tmp_path):
-    folder, store = RunFolder(tmp_path / "run"), PrivateStore(str(tmp_path / "private"))
+    folder, store = RunFolder(tmp_path / "run"), ClientStore(str(tmp_path / "private"))
     held = state(3, store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()}))
     folder.save_best(held, 2)
-    with Commits(folder, Kept.of(held, 2)) as commits:
+    with CheckpointWriter(folder, RetainedRefs.of(held, 2)) as commits:
         commits.settle()
         folder.forget(store, commits.kept)
     assert [path.name for path in folder.path.glob("best-*")] == ["best-000002.safetensors"]

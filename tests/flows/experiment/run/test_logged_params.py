@@ -7,7 +7,7 @@ import pytest
 
 from flows.config.method_settings import method_of
 from flows.experiment.project import Project, new_experiment
-from flows.experiment.run.mlflow_run import ticket
+from flows.experiment.run.mlflow_run import run_spec
 from flows.experiment.run.run_folder import RunFolder
 
 
@@ -21,7 +21,7 @@ def params_of(project: Path) -> Any:
         page = method_of(opened.params, method, project)
         identity = {"method": method, "seed": 0, "tag": "t", "data_version": "v"}
         identity["params"] = {"training": {"rounds": 3}, "method": page.model_dump(mode="json")}
-        return dict(ticket(opened, page, identity, folder).params)
+        return dict(run_spec(opened, page, identity, folder).params)
 
     return ticket_of
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from flows.methods.base import names
+from flows.methods.base import method_names
 from flows.run import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -77,7 +77,7 @@ def test_no_row_is_in_anything_that_a_run_of_any_method_leaves(prefect, project,
     monkeypatch.chdir(project)
     # a store that other tests used would put the models into the first one's folder
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for method in names():
+    for method in method_names():
         run(method, 0, [*SETTINGS, *ASKS.get(method, ())], derived=True)
     run("uefl", 0, [*SETTINGS, *PRIVATE_WORDS], derived=True)
     services = prefect.log.parents[1]  # where this test's MLflow and Prefect have their databases

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from flows.experiment.run.round_record import round_record, seconds_of
-from flows.methods.base import Report, find
-from models.metrics.task_metrics import QUANTITIES
+from flows.methods.base import RoundReport, find_method
+from models.metrics.task_metrics import TASK_METRICS
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsgd", "fediir"])
@@ -17,7 +17,7 @@ def test_seconds_inside_any_step_of_clients_are_theirs_and_the_rest_is_orchestra
     """By a clock that goes forward by a second whenever it is read, a step takes one."""
     clock = map(float, count())
     monkeypatch.setattr("tasks.execution.task_types.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    played = play(find(name)(), make_problem({"a": 12, "b": 12}), [1, 2])
+    played = play(find_method(name)(), make_problem({"a": 12, "b": 12}), [1, 2])
     steps = {"fedavg": 1, "fedsgd": 1, "fediir": 2}[name]
     seconds = seconds_of([{"seconds": {"round": 9.0, **round.tally.seconds}} for round in played.rounds])
     assert seconds == {"per_round": 9.0, "clients": 2.0 * steps, "orchestration": 18.0 - 2.0 * steps}
@@ -32,7 +32,7 @@ def test_groups_are_compared_with_the_laws_of_their_clients(column, groups, inde
     clients = "abcd"
     laws = dict(zip(clients, ["here", "here", "there", "there"], strict=True))
     problem = make_problem(dict.fromkeys(clients, 3), silos={"domains": laws})
-    (round,) = play(find("fedavg")(), problem, [1]).rounds
-    report = Report({}, {column: dict(zip(clients, map(float, groups), strict=True))})
-    metrics = round_record(round, report, [], problem.silos, QUANTITIES["classification"])["metrics"]
+    (round,) = play(find_method("fedavg")(), problem, [1]).rounds
+    report = RoundReport({}, {column: dict(zip(clients, map(float, groups), strict=True))})
+    metrics = round_record(round, report, [], problem.silos, TASK_METRICS["classification"])["metrics"]
     assert metrics["groups/adjusted_rand"] == pytest.approx(index)

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from flows.experiment.run.run_folder import RunFolder
-from models.metrics.task_metrics import QUANTITIES
-from models.state import State
+from models.metrics.task_metrics import TASK_METRICS
+from models.state import ServerState
 from silos.io.atomic_io import write_bytes, writing
 from tasks.tracking.checkpoint import load_state
 
-ACCURACY = QUANTITIES["classification"]
+ACCURACY = TASK_METRICS["classification"]
 
 
-def state(number: int) -> State:
-    return State({"weights": {"w": torch.full((3,), float(number))}})
+def state(number: int) -> ServerState:
+    return ServerState({"weights": {"w": torch.full((3,), float(number))}})
 
 
 def record(number: int, validation: float | None = None, test: float = 0.5, loss: float | None = None) -> dict:

@@ -12,11 +12,11 @@ from flows.cli.describe_statistics import client_statistics
 from flows.cli.export_model import export
 from flows.experiment.project import Project
 from flows.experiment.run.load_run import finished_run
-from flows.experiment.standardization.fit_standardizer import as_agreed
+from flows.experiment.standardization.fit_standardizer import load_standardizer
 from silos import cohort
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
-from silos.standardizer import Scale
+from silos.standardizer import Standardizer
 from tasks.client_stats import STATISTICS
 from tasks.tracking.json_io import write_json
 
@@ -85,7 +85,10 @@ def test_every_weight_is_that_of_rows_scaled_beforehand_to_the_bit(task, method,
     asked = BOTH if task == "regression" else BOTH[:1]
     run = play_run(method, "threads", 1, *settings(f"raw_{task}", task), *asked, *STATS)
     held = agreed_of(folder, run)
-    scaled = Scale(**held["inputs"]).of(x), Scale(**held["targets"]).of(y.astype(np.float32)) if held["targets"] else y
+    scaled = (
+        Standardizer(**held["inputs"]).of(x),
+        Standardizer(**held["targets"]).of(y.astype(np.float32)) if held["targets"] else y,
+    )
     save(folder / f"scaled_{task}.npz", *scaled)
     beforehand = play_run(method, "threads", 1, *settings(f"scaled_{task}", task), *STATS)
     assert run["weights_sha256"] == beforehand["weights_sha256"]
@@ -144,7 +147,7 @@ def test_what_the_newest_run_has_agreed_on_is_taken(folder, ran, raw):
     for newest in (0, 1, 0):
         for number, place in enumerate(places):
             os.utime(place, (1e9 + (number == newest),) * 2)
-        assert as_agreed(project).bytes_up == newest
+        assert load_standardizer(project).bytes_up == newest
 
 
 def test_who_comes_later_or_is_held_out_does_not_tell(folder, play_run, raw):

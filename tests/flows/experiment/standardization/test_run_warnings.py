@@ -14,8 +14,8 @@ from flows.experiment.standardization.run_warnings import (
     notes_of_rows,
     notes_of_training,
 )
-from models.metrics.task_metrics import QUANTITIES
-from silos.client_store import PrivateStore
+from models.metrics.task_metrics import TASK_METRICS
+from silos.client_store import ClientStore
 from silos.io.atomic_io import write_bytes
 from tasks.execution.runner import PlainRunner
 
@@ -34,7 +34,7 @@ def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, t
     opened = Project.open([], project, derived=True)
     silos = {"validation": 0, "test": 0, "rows_of": lambda _, rows: (FAR[:rows], np.arange(rows) % 3)}
     problem = make_problem(dict.fromkeys(map(str, range(1001)), 10), silos=silos)
-    (note,) = notes_of_rows(opened, problem, PlainRunner(1), PrivateStore(str(tmp_path / "private")))
+    (note,) = notes_of_rows(opened, problem, PlainRunner(1), ClientStore(str(tmp_path / "private")))
     assert note["sentence"].startswith("inputs of 1000 of 1000 clients are far from unit scale (a feature's mean or ")
 
 
@@ -55,13 +55,13 @@ def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, t
 def test_a_loss_fell_if_it_was_lower_than_the_first_rounds_by_a_thousandth_in_any_round(losses, fell, tmp_path):
     folder = journal(tmp_path, losses)
     metrics = {"accuracy/mean": 0.5}
-    notes = notes_of_training(folder, len(losses), metrics, QUANTITIES["classification"])
+    notes = notes_of_training(folder, len(losses), metrics, TASK_METRICS["classification"])
     assert [note["about"] for note in notes] == ([] if fell else ["training"])
     assert all("did not fall after the first round" in note["sentence"] for note in notes)
 
 
 def test_a_loss_that_is_no_number_at_the_end_is_said_once_and_one_on_the_way_is_not(tmp_path):
-    quantity = QUANTITIES["classification"]
+    quantity = TASK_METRICS["classification"]
     for name, lost, said in (("end", 3, ["no finite number"]), ("way", 2, [])):
         folder = journal(tmp_path / name, [2.0, 1.0, 0.5], lost)
         notes = notes_of_training(folder, 3, {"accuracy/mean": 0.5}, quantity)
@@ -95,7 +95,7 @@ BEST = "on validation rows was worse at the end than in the best round, which is
     ],
 )
 def test_it_is_said_where_validation_became_worse_after_the_round_that_is_reported(task, curve, said, tmp_path):
-    quantity, folder = QUANTITIES[task], RunFolder(tmp_path / "run")
+    quantity, folder = TASK_METRICS[task], RunFolder(tmp_path / "run")
     for number, value in enumerate(curve, 1):
         metrics = {f"validation/{quantity.headline}": value}
         write_bytes(*folder.journal.file({"round": number, "metrics": metrics}))

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from flows.methods.common.conditioning import Conditions, Known
+from flows.methods.common.conditioning import Conditioning, StatisticsMatrix
 from flows.methods.fedavg import FedAvg
-from models.state import Private
+from models.state import ClientStateRefs
 from models.statistics.feature_vector import compute, make
 from silos.cohort import Stack
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
-from tasks.execution.materialize import open_weights
+from tasks.execution.materialize import load_weights
 
 DOMAINS = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west", "f": "west", "g": "north"}
 SIZES = {"a": 13, "b": 9, "c": 8, "d": 11, "e": 10, "f": 12, "g": 7}
@@ -35,14 +35,14 @@ def read(make_round):
     """What these clients read, client to numbers; by default all of them, asked at once."""
 
     def run(problem, source, clients=None, known=None, statistics=ASKED, **options):
-        conditions, round = Conditions(statistics, source), make_round(problem, **options)
+        conditions, round = Conditioning(statistics, source), make_round(problem, **options)
         clients = problem.silos.clients if clients is None else clients
         page = FedAvg()
         model = page.model(page.init(problem), problem)
-        known = conditions.ask(round, model, clients, known or Known())
+        known = conditions.ask(round, model, clients, known or StatisticsMatrix())
         context = conditions.context(problem.silos, clients, known, problem.seed)
         model = replace(model, context=context, clients=tuple(clients))
-        _, opened = open_weights(model, Stack(tuple(clients), len(clients)), round.private, "cpu")
+        _, opened = load_weights(model, Stack(tuple(clients), len(clients)), round.private, "cpu")
         zeros = torch.zeros(len(clients), conditions.count(problem.silos))
         return dict(zip(clients, opened.get("statistics", zeros), strict=True)), known, context
 
@@ -65,7 +65,7 @@ def own(problem, clients, statistics=ASKED):
 
 def test_local_is_each_clients_own_and_the_server_holds_references_only(everybody, read):
     found, _, context = read(everybody, "local")
-    assert isinstance(context, Private)
+    assert isinstance(context, ClientStateRefs)
     assert not context.start
     for client in SIZES:
         assert torch.equal(found[client], own(everybody, [client]))
@@ -74,7 +74,7 @@ def test_local_is_each_clients_own_and_the_server_holds_references_only(everybod
 def test_zeros_are_zeros_and_nobody_is_asked(everybody, read):
     found, known, context = read(everybody, "zeros")
     assert context == {}
-    assert known == Known()
+    assert known == StatisticsMatrix()
     assert all(torch.equal(v, torch.zeros(LENGTH)) for v in found.values())
 
 
@@ -87,7 +87,7 @@ def test_pooled_is_the_same_for_all_and_of_the_rows_of_those_who_train(everybody
 
 def test_random_has_the_clients_norm_and_does_not_depend_on_its_rows(everybody, read, make_problem):
     found, _, context = read(everybody, "random")
-    assert not isinstance(context, Private)
+    assert not isinstance(context, ClientStateRefs)
 
     def other_rows(client, total):
         rng = np.random.default_rng([7, *client.encode()])
@@ -154,15 +154,15 @@ def test_what_a_client_reads_does_not_depend_on_who_is_there(source, everybody, 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_client_is_asked_once(source, everybody, read, make_round, monkeypatch):
     _, known, _ = read(everybody, source)
-    monkeypatch.setattr(Conditions, "_ask", lambda *_: pytest.fail("asked again"))
-    again = Conditions(ASKED, source).ask(make_round(everybody), None, everybody.silos.clients, known)
+    monkeypatch.setattr(Conditioning, "_ask", lambda *_: pytest.fail("asked again"))
+    again = Conditioning(ASKED, source).ask(make_round(everybody), None, everybody.silos.clients, known)
     assert again == known
 
 
 def test_pooled_is_computed_once_for_those_who_come_later_too(everybody, read, make_round, monkeypatch):
     _, known, _ = read(everybody, "pooled", ["a"])
-    monkeypatch.setattr(Conditions, "_ask", lambda *_: pytest.fail("asked again"))
-    later = Conditions(ASKED, "pooled").ask(make_round(everybody), None, ["b", "c"], known)
+    monkeypatch.setattr(Conditioning, "_ask", lambda *_: pytest.fail("asked again"))
+    later = Conditioning(ASKED, "pooled").ask(make_round(everybody), None, ["b", "c"], known)
     assert set(later.refs) == {"a", "b", "c"}
 
 
@@ -172,17 +172,17 @@ def test_whose_rows_are_too_few_is_known_or_refused(make_problem, read, make_rou
     assert known.undetermined == ("one",)
     assert not found["one"][:15].any()
     page = FedAvg()
-    strict = Conditions(ASKED, "local", "refuse")
+    strict = Conditioning(ASKED, "local", "refuse")
     with pytest.raises(
         UserError, match=r"client one of .* has 1 training row, and the statistic covariance_xy needs 2"
     ):
-        strict.ask(make_round(problem), page.model(page.init(problem), problem), ["a", "one"], Known())
+        strict.ask(make_round(problem), page.model(page.init(problem), problem), ["a", "one"], StatisticsMatrix())
 
 
 @pytest.mark.parametrize(("unsteady", "clients", "many"), [(0, 0, False), (0, 4, False), (1, 5, False), (1, 4, True)])
 def test_a_quarter_of_the_clients_is_many(unsteady, clients, many):
     names = [f"c{number}" for number in range(clients)]
-    assert Known(dict.fromkeys(names, "hash"), {}, (), tuple(names[:unsteady])).mostly_noise == many
+    assert StatisticsMatrix(dict.fromkeys(names, "hash"), {}, (), tuple(names[:unsteady])).mostly_noise == many
 
 
 def test_a_statistic_of_classes_in_a_regression_names_the_key(make_problem):
@@ -191,4 +191,4 @@ def test_a_statistic_of_classes_in_a_regression_names_the_key(make_problem):
     with pytest.raises(
         UserError, match=r"params\.yaml: method\.conditional\.statistics: .*class_means is made of classes"
     ):
-        Conditions((make({"kind": "class_means"}),), "local").count(problem.silos)
+        Conditioning((make({"kind": "class_means"}),), "local").count(problem.silos)

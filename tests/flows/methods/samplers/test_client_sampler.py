@@ -9,9 +9,16 @@ import pytest
 from scipy import stats
 
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.samplers.client_sampler import BySize, Called, Drawing, Sampler, Uniform, called
-from flows.methods.samplers.loss_based_sampler import Improving
-from models.state import State
+from flows.methods.samplers.client_sampler import (
+    BySize,
+    FractionSampler,
+    SampledClients,
+    Sampler,
+    Uniform,
+    sample_clients,
+)
+from flows.methods.samplers.loss_based_sampler import LossBasedSampler
+from models.state import ServerState
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state, save_state
 
@@ -121,7 +128,7 @@ def test_a_client_leaves_with_the_same_luck_whoever_else_is_listed(problem):
         assert lost == of_all & set(NAMES[::-1][:7])
 
 
-@pytest.mark.parametrize("kind", [Uniform, BySize, Improving])
+@pytest.mark.parametrize("kind", [Uniform, BySize, LossBasedSampler])
 def test_who_left_is_never_drawn_and_of_the_others_as_many_as_the_fraction_says(kind, problem):
     """Also where memory has them as improved; they leave once, whoever drops out."""
     half = NAMES[::2]
@@ -207,14 +214,14 @@ def test_a_resumed_run_calls_whom_the_samplers_memory_says(play_turns, folder, t
 def test_a_memory_that_json_would_change_is_refused_with_what_became_of_it(tmp_path):
     for memory in ({"calls": (1, 2)}, {1: 2}):
         with pytest.raises(TypeError, match="comes back from JSON as"):
-            save_state(tmp_path / "c", State(), 1, memory)
+            save_state(tmp_path / "c", ServerState(), 1, memory)
     with pytest.raises(ValueError, match="JSON compliant"):
-        save_state(tmp_path / "c", State(), 1, {"loss": float("nan")})
+        save_state(tmp_path / "c", ServerState(), 1, {"loss": float("nan")})
 
 
 def test_a_changed_memory_is_noticed(tmp_path):
     path = tmp_path / "c"
-    save_state(path, State(), 1, {"calls": 7})
+    save_state(path, ServerState(), 1, {"calls": 7})
     path.write_bytes(path.read_bytes().replace(b'\\"calls\\": 7', b'\\"calls\\": 8'))
     with pytest.raises(UserError, match="its hash differs"):
         load_state(path)
@@ -224,11 +231,11 @@ def test_a_changed_memory_is_noticed(tmp_path):
     ("answer", "match"),
     [
         (["c00", "c01"], "calls with a list"),
-        (Called(("c00", "c00")), "calls 'c00' twice"),
-        (Called(("c00",), ("c00",)), "calls 'c00' twice"),
-        (Called(("nobody",)), "calls 'nobody', and there is no such client"),
-        (Called(("c00",), leaving=("nobody",)), "calls 'nobody', and there is no such client"),
-        (Called(("c00",), leaving=("c00",)), "calls 'c00' twice"),
+        (SampledClients(("c00", "c00")), "calls 'c00' twice"),
+        (SampledClients(("c00",), ("c00",)), "calls 'c00' twice"),
+        (SampledClients(("nobody",)), "calls 'nobody', and there is no such client"),
+        (SampledClients(("c00",), leaving=("nobody",)), "calls 'nobody', and there is no such client"),
+        (SampledClients(("c00",), leaving=("c00",)), "calls 'c00' twice"),
     ],
 )
 def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, match, problem):
@@ -237,10 +244,10 @@ def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, matc
             return answer
 
     with pytest.raises((TypeError, ValueError), match=match):
-        called(Wrong(), problem, 1, {})
+        sample_clients(Wrong(), problem, 1, {})
 
 
-class Again(Drawing):
+class Again(FractionSampler):
     """A rule of a user's own, which calls whom it remembers."""
 
     def draw(self, problem, clients, wanted, number, memory):

@@ -9,10 +9,10 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from flows.experiment.run.run_folder import RunFolder
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods.fedavg import FedAvg
 from flows.methods.samplers.client_sampler import Uniform
-from flows.methods.samplers.loss_based_sampler import Improving
+from flows.methods.samplers.loss_based_sampler import LossBasedSampler
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state
 
@@ -44,7 +44,7 @@ def drawn(sampler, problem, number, improved):
 def test_always_k_clients_each_once_and_of_those_that_improved_as_many_as_focus_allows(
     fraction, focus, improved, number, problem
 ):
-    clients = drawn(Improving(fraction, focus=focus), problem, number, improved)
+    clients = drawn(LossBasedSampler(fraction, focus=focus), problem, number, improved)
     wanted = max(1, round(fraction * 20))
     assert len(clients) == len(set(clients)) == wanted
     assert list(clients) == [c for c in problem.silos.clients if c in clients]
@@ -53,31 +53,33 @@ def test_always_k_clients_each_once_and_of_those_that_improved_as_many_as_focus_
 
 def test_focus_0_draws_those_that_uniform_draws_whoever_improved(problem):
     for number in range(1, 40):
-        ours = Improving(0.4, 0.2, {"c03": 9}, focus=0.0).call(problem, number, after(number - 1, HALF))
+        ours = LossBasedSampler(0.4, 0.2, {"c03": 9}, focus=0.0).call(problem, number, after(number - 1, HALF))
         assert ours == Uniform(0.4, 0.2, {"c03": 9}).call(problem, number, {})
 
 
 def test_in_the_first_round_and_after_a_round_that_nobody_answered_the_draw_is_uniform(problem):
     for memory in ({}, after(3, HALF)):
         for number in (1, 2, 5, 6):
-            assert Improving(0.4, focus=1.0).call(problem, number, memory) == Uniform(0.4).call(problem, number, {})
+            assert LossBasedSampler(0.4, focus=1.0).call(problem, number, memory) == Uniform(0.4).call(
+                problem, number, {}
+            )
 
 
 def test_focus_1_calls_all_again_where_all_improved(problem):
     clients = Uniform(0.25).call(problem, 1, {}).clients
     for number in range(2, 30):
-        assert drawn(Improving(0.25, focus=1.0), problem, number, clients) == clients
+        assert drawn(LossBasedSampler(0.25, focus=1.0), problem, number, clients) == clients
 
 
 def test_focus_1_is_still_filled_up_where_few_improved(problem):
     for number in range(1, 20):
-        clients = drawn(Improving(0.25, focus=1.0), problem, number, ["c07", "c11"])
+        clients = drawn(LossBasedSampler(0.25, focus=1.0), problem, number, ["c07", "c11"])
         assert len(clients) == 5
         assert {"c07", "c11"} <= set(clients)
 
 
 def test_where_all_are_wanted_all_are_called(problem):
-    assert drawn(Improving(1.0, focus=0.8), problem, 2, HALF) == problem.silos.clients
+    assert drawn(LossBasedSampler(1.0, focus=0.8), problem, 2, HALF) == problem.silos.clients
 
 
 def test_29_of_50_are_29_though_the_product_rounds_down(make_problem):
@@ -85,7 +87,7 @@ def test_29_of_50_are_29_though_the_product_rounds_down(make_problem):
     clients = [f"c{i:02d}" for i in range(60)]
     problem, improved = make_problem(dict.fromkeys(clients, 1)), clients[10:39]
     for number in range(1, 30):
-        assert set(improved) <= set(drawn(Improving(50 / 60, focus=0.58), problem, number, improved))
+        assert set(improved) <= set(drawn(LossBasedSampler(50 / 60, focus=0.58), problem, number, improved))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_29_of_50_are_29_though_the_product_rounds_down(make_problem):
 def test_how_often_each_client_is_called_is_as_the_equations_say(focus, improved, problem):
     """Chi-square over clients: those that improved with one chance, all others with another."""
     wanted, rounds = 10, 1500
-    sampler, counts = Improving(0.5, focus=focus), dict.fromkeys(NAMES, 0)
+    sampler, counts = LossBasedSampler(0.5, focus=focus), dict.fromkeys(NAMES, 0)
     for number in range(1, rounds + 1):
         for client in drawn(sampler, problem, number, improved):
             counts[client] += 1
@@ -121,7 +123,7 @@ def test_improved_is_below_what_was_told_last_or_below_the_start_of_the_same_rou
     improvement, second, problem, make_round
 ):
     """At a first visit both are the model that the client was given; a tie is no improvement, nor is no number."""
-    sampler, nan, inf = Improving(0.5, improvement=improvement), math.nan, math.inf
+    sampler, nan, inf = LossBasedSampler(0.5, improvement=improvement), math.nan, math.inf
     first = {
         "c00": (1.0, 1.0),
         "c01": (2.0, 1.0),
@@ -130,31 +132,31 @@ def test_improved_is_below_what_was_told_last_or_below_the_start_of_the_same_rou
         "c05": (nan, 1.0),
         "c06": (1.0, inf),
     }
-    memory = sampler.remember({}, heard(make_round, problem, 1, first), Report())
+    memory = sampler.remember({}, heard(make_round, problem, 1, first), RoundReport())
     assert (memory["round"], memory["improved"]) == (1, ["c01"])
     told = {"c00": (1.0, 1.0), "c01": (0.8, 0.9), "c02": (3.0, 2.0), "c03": (2.0, 1.0), "c04": (nan, nan)}
-    memory = sampler.remember(memory, heard(make_round, problem, 2, told), Report())
+    memory = sampler.remember(memory, heard(make_round, problem, 2, told), RoundReport())
     assert (memory["round"], memory["improved"]) == (2, second)
     assert json.loads(json.dumps(memory, allow_nan=False)) == memory
 
 
 def test_what_a_client_told_last_may_be_many_rounds_old(problem, make_round):
-    sampler = Improving(0.5)
-    memory = sampler.remember({}, heard(make_round, problem, 1, {"c00": (2.0, 1.0), "c01": (2.0, 1.0)}), Report())
+    sampler = LossBasedSampler(0.5)
+    memory = sampler.remember({}, heard(make_round, problem, 1, {"c00": (2.0, 1.0), "c01": (2.0, 1.0)}), RoundReport())
     for number in (2, 3, 4):
-        memory = sampler.remember(memory, heard(make_round, problem, number, {"c02": (2.0, 1.0)}), Report())
+        memory = sampler.remember(memory, heard(make_round, problem, number, {"c02": (2.0, 1.0)}), RoundReport())
     told = {"c00": (9.0, 1.1), "c01": (9.0, 0.9)}
-    assert sampler.remember(memory, heard(make_round, problem, 5, told), Report())["improved"] == ["c01"]
+    assert sampler.remember(memory, heard(make_round, problem, 5, told), RoundReport())["improved"] == ["c01"]
 
 
 def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(problem, make_round):
     """Whoever else is called again is held against what it told last: of each one number is kept, however often it told."""
-    sampler, memory = Improving(0.5, leave={"c00": 3, "c01": 4}), {}
+    sampler, memory = LossBasedSampler(0.5, leave={"c00": 3, "c01": 4}), {}
     kept = []
     for number in (1, 2, 3):
         there = [c for c in NAMES if sampler.leave.get(c, 9) > number]
         pairs = dict.fromkeys(there[:4], (2.0, 1.0 / number))
-        memory = sampler.remember(memory, heard(make_round, problem, number, pairs, there), Report())
+        memory = sampler.remember(memory, heard(make_round, problem, number, pairs, there), RoundReport())
         kept.append(memory["last"])
     assert [[*last] for last in kept] == [
         ["c00", "c01", "c02", "c03"],
@@ -167,7 +169,7 @@ def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(
 def test_a_client_that_did_not_take_part_never_counts_as_improved(problem, make_round):
     """Some pages also train others in a round, who join or are tried."""
     pairs = dict.fromkeys(NAMES, (2.0, 1.0))
-    memory = Improving(0.5).remember({}, heard(make_round, problem, 1, pairs, NAMES[3:6]), Report())
+    memory = LossBasedSampler(0.5).remember({}, heard(make_round, problem, 1, pairs, NAMES[3:6]), RoundReport())
     assert memory["improved"] == NAMES[3:6]
     assert set(memory["last"]) == set(NAMES[3:6])
 
@@ -175,23 +177,26 @@ def test_a_client_that_did_not_take_part_never_counts_as_improved(problem, make_
 def test_a_method_whose_clients_tell_nothing_is_refused_and_a_silent_round_later_is_not(problem, make_round):
     silent = make_round(problem, 1, validate=True)
     with pytest.raises(UserError, match=r"clients\.sampling\.kind is improving, .* use uniform or by_size\.$"):
-        Improving().remember({}, silent, Report())
-    assert Improving().remember(after(1, HALF), make_round(problem, 2, validate=True), Report())["improved"] == []
+        LossBasedSampler().remember({}, silent, RoundReport())
+    assert (
+        LossBasedSampler().remember(after(1, HALF), make_round(problem, 2, validate=True), RoundReport())["improved"]
+        == []
+    )
 
 
 def test_who_has_too_few_rows_to_tell_is_named_in_one_sentence(make_problem):
     few = make_problem(dict.fromkeys(NAMES[:5], 2), silos={"validation": 9})
-    (said,) = Improving().warnings(few)
+    (said,) = LossBasedSampler().warnings(few)
     assert said.startswith("c00, c01, c02 and 2 more: fewer than 10 validation rows, so never counted as improved")
-    assert Improving().warnings(make_problem({"a": 2}, silos={"validation": 10, "name": "ten"})) == ()
+    assert LossBasedSampler().warnings(make_problem({"a": 2}, silos={"validation": 10, "name": "ten"})) == ()
     common = make_problem({"a": 2, "b": 3}, silos={"validation": 5, "common": ["validation"], "name": "common"})
-    assert Improving().warnings(common) == ()
+    assert LossBasedSampler().warnings(common) == ()
     assert Uniform().warnings(few) == ()
 
 
 def test_clients_are_called_again_where_training_helped_them(problem, play, make_round):
     """Everybody learns from the start, so in round 2 all that are focused on come from round 1."""
-    sampler = Improving(0.25, focus=1.0)
+    sampler = LossBasedSampler(0.25, focus=1.0)
     there = sampler.call(problem, 1, {}).clients
     absent = {1: [c for c in NAMES if c not in there]}
     played = play(FedAvg(), problem, [1], absent=absent, validate=True)

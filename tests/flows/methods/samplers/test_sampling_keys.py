@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from flows.methods.context import tickets
+from flows.methods.context import uniform_by_client
 from flows.methods.samplers import sampling_keys as module
 from flows.methods.samplers.client_sampler import BySize, Uniform
-from flows.methods.samplers.loss_based_sampler import Improving
-from flows.methods.samplers.sampling_keys import least, luck
+from flows.methods.samplers.loss_based_sampler import LossBasedSampler
+from flows.methods.samplers.sampling_keys import min_rows, sampling_keys
 
-KINDS = [Uniform, BySize, Improving]
+KINDS = [Uniform, BySize, LossBasedSampler]
 
 
 @pytest.fixture
@@ -37,23 +37,23 @@ def test_the_least_are_the_first_of_a_sorted_list_where_equals_are_sorted_by_nam
     clients = data.draw(st.permutations([f"c{i:02d}" for i in range(len(numbers))]))
     count = data.draw(st.integers(-1, len(numbers) + 1))
     by_name = sorted(zip(numbers, clients, strict=True))
-    assert set(least(np.array(numbers), clients, count)) == {client for _, client in by_name[: max(count, 0)]}
+    assert set(min_rows(np.array(numbers), clients, count)) == {client for _, client in by_name[: max(count, 0)]}
 
 
 def test_up_to_two_thousand_clients_are_drawn_by_a_hash_of_their_names(problem):
     drawn = [Uniform(0.25).call(problem, number, {}).clients for number in range(1, 20)]
     for number, clients in enumerate(drawn, 1):
-        ticket = tickets(problem, problem.silos.clients, number, "draw")
+        ticket = uniform_by_client(problem, problem.silos.clients, number, "draw")
         assert {*clients} == {*sorted(ticket, key=lambda client: (ticket[client], client))[:30]}
 
 
 @pytest.mark.usefixtures("many")
 def test_numbers_of_very_many_are_uniform_and_have_nothing_to_do_with_each_other(problem):
-    rounds = [luck(problem, problem.silos.clients, number, "draw") for number in range(1, 200)]
+    rounds = [sampling_keys(problem, problem.silos.clients, number, "draw") for number in range(1, 200)]
     assert stats.kstest(np.concatenate(rounds), "uniform").pvalue > 0.001
     others = (
-        luck(replace(problem, seed=1), problem.silos.clients, 1, "draw"),
-        luck(problem, problem.silos.clients, 1, "x"),
+        sampling_keys(replace(problem, seed=1), problem.silos.clients, 1, "draw"),
+        sampling_keys(problem, problem.silos.clients, 1, "x"),
     )
     for first, second in [*pairwise(rounds[:9]), *((rounds[0], other) for other in others)]:
         assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(len(first))
@@ -77,15 +77,15 @@ def test_of_very_many_each_is_drawn_about_as_often_as_its_chance_says(kind, prob
 def test_who_is_not_there_changes_nobody_elses_number(problem):
     everybody = problem.silos.clients
     there = tuple(client for client in everybody if not client.endswith("7"))
-    of_all = dict(zip(everybody, luck(problem, everybody, 3, "draw"), strict=True))
-    assert luck(problem, there, 3, "draw").tolist() == [of_all[client] for client in there]
+    of_all = dict(zip(everybody, sampling_keys(problem, everybody, 3, "draw"), strict=True))
+    assert sampling_keys(problem, there, 3, "draw").tolist() == [of_all[client] for client in there]
 
 
 def test_a_number_is_the_same_whether_those_that_are_there_are_very_many_or_not(problem, monkeypatch):
     monkeypatch.setattr(module, "NAMED", 100)
     everybody = problem.silos.clients
-    of_all = dict(zip(everybody, luck(problem, everybody, 3, "draw"), strict=True))
-    assert luck(problem, everybody[:90], 3, "draw").tolist() == [of_all[client] for client in everybody[:90]]
+    of_all = dict(zip(everybody, sampling_keys(problem, everybody, 3, "draw"), strict=True))
+    assert sampling_keys(problem, everybody[:90], 3, "draw").tolist() == [of_all[client] for client in everybody[:90]]
 
 
 @pytest.mark.usefixtures("many")

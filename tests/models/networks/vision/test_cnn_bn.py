@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks.registry import build, from_json, size, to_json, to_learn
-from models.networks.vision.cnn_bn import NormalisedCNN
-from models.prng import client_streams, fold, server_stream, shuffle
-from models.training.engine import Rows, Training, full_gradient, outcomes, stacked, train
+from models.networks.registry import build, from_json, num_trainable, size, to_json
+from models.networks.vision.cnn_bn import BatchNormCNN
+from models.prng import client_streams, fold_in, server_stream, shuffle
+from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
 
-NETWORK = NormalisedCNN((9, 8, 2), 3, (3, 4, 5), (False, True, True), (7, 6), 0.0)
+NETWORK = BatchNormCNN((9, 8, 2), 3, (3, 4, 5), (False, True, True), (7, 6), 0.0)
 COUNTS = (9, 0, 4, 2)
 KINDS = pytest.mark.parametrize("kind", ["sequential", "vmap", "batched"])
 THEIRS = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
@@ -58,7 +58,7 @@ def turned(name, w):
 def work():
     """Weights that differ from client to client, rows, and streams; in float64."""
     draw = torch.Generator().manual_seed(0)
-    start = stacked(NETWORK.init(server_stream(0, 0, "init")), len(COUNTS))
+    start = broadcast_weights(NETWORK.init(server_stream(0, 0, "init")), len(COUNTS))
     weights = {
         n: w.double() * (1 + 0.2 * torch.randn(w.shape, generator=draw).tanh()) + ("mean" in n) * 0.1
         for n, w in start.items()
@@ -75,7 +75,7 @@ def images(x):
 @KINDS
 def test_in_evaluation_it_is_torchs_with_the_same_weights(kind, work):
     weights, rows, _ = work
-    found = outcomes(NETWORK, weights, {}, rows, CrossEntropy(), kind)["loss"]
+    found = per_example_metrics(NETWORK, weights, {}, rows, CrossEntropy(), kind)["loss"]
     for at, count in enumerate(COUNTS):
         layers, _ = as_torch(NETWORK, {n: w[at] for n, w in weights.items()})
         x, y = rows.x[at, :count], rows.y[at, :count]
@@ -118,7 +118,7 @@ def test_it_is_trained_as_torch_trains_the_same_layers(kind, work):
         layers, names = as_torch(NETWORK, {n: w[at] for n, w in weights.items()})
         optimiser = torch.optim.SGD(layers.parameters(), 0.05, 0.9)
         for epoch in range(3):
-            order = shuffle(fold(streams[at], epoch), max(COUNTS), torch.tensor(count))[:count]
+            order = shuffle(fold_in(streams[at], epoch), max(COUNTS), torch.tensor(count))[:count]
             for index in order.split(5) if count else ():
                 optimiser.zero_grad()
                 logits = layers(images(rows.x[at, index]))
@@ -145,7 +145,7 @@ def test_a_batch_of_one_row_moves_no_statistics_of_dense_layers(kind, work):
 
 def test_dropout_acts_on_what_each_dense_layer_reads():
     """Through dense layers that change nothing but are normalised by mean 0 and variance 1, what is left is three masks."""
-    network = NormalisedCNN((4, 4), 40, (40,), (False,), (40, 40), 0.5)
+    network = BatchNormCNN((4, 4), 40, (40,), (False,), (40, 40), 0.5)
     weights = network.init(server_stream(0, 0, "init"))
     weights |= {n: torch.zeros_like(w) for n, w in weights.items() if n.startswith(("conv", "dense"))}
     weights |= {"norm0.bias": torch.ones(40), "dense0.weight": torch.eye(40).repeat_interleave(16, 0) / 16}
@@ -163,10 +163,10 @@ def test_dropout_acts_on_what_each_dense_layer_reads():
 
 def test_the_network_of_selective_averaging_has_its_papers_size():
     network = build("cnn_bn", (28, 28), 10, {})
-    assert to_learn(network) == 905_354
-    assert size(network) - to_learn(network) == 2 * (32 + 64 + 128 + 128 + 64)
+    assert num_trainable(network) == 905_354
+    assert size(network) - num_trainable(network) == 2 * (32 + 64 + 128 + 128 + 64)
     assert network.init(server_stream(0, 0, "init"))["dense0.weight"].shape == (6272, 128)
-    assert network.widest == 64 * 28 * 28
+    assert network.max_width == 64 * 28 * 28
 
 
 def test_it_comes_back_from_its_json_and_refuses_what_cannot_be():

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from models.networks.registry import from_json, size, to_json, to_learn
+from models.networks.registry import from_json, num_trainable, size, to_json
 from models.networks.vision.pretrained import ours
 from models.networks.vision.resnet import Residual, ResNet18
 from models.networks.vision.vgg import VGG16
 from models.prng import client_streams, server_stream
-from models.training.engine import Rows, Training, stacked, train
+from models.training.engine import Rows, Training, broadcast_weights, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 from silos.sources.torchvision_datasets import torchvision
@@ -100,7 +100,7 @@ def test_evaluation_and_a_training_step_are_torchvisions_with_the_same_weights(k
     optimiser.step()
     rows = Rows(x[None], y[None], torch.tensor([6]))
     plan = Training(CrossEntropy(), SGD(0.1), 1, 6, "batched")
-    trained, *_ = train(network, stacked(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
+    trained, *_ = train(network, broadcast_weights(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
     found = reference.named({n: w[0] for n, w in trained.items()})
     for name, w in reference.state_dict().items():
         if not name.endswith("tracked"):
@@ -115,7 +115,7 @@ def test_a_stack_of_unequal_clients_learns_what_each_learns_alone(network, optim
     """A bias that is normalised away has the gradient 0, of which Adam magnifies the rounding: so to 1e-7."""
     counts = [9, 5, 1, 4]
     rows = Rows(draw(4, 9, *network.shape).double(), torch.arange(36).view(4, 9) % 3, torch.tensor(counts))
-    start = {n: w.double() for n, w in stacked(fresh(network), 4).items()}
+    start = {n: w.double() for n, w in broadcast_weights(fresh(network), 4).items()}
     streams = client_streams(0, list("abcd"), 1, "t")
     plans = [Training(CrossEntropy(), optimiser, 2, 4, engine) for engine in ("batched", "sequential")]
     found, reference = (train(network, start, {}, rows, plan, streams) for plan in plans)
@@ -132,8 +132,8 @@ def test_vgg16_has_the_papers_size():
     head = sum(w.numel() for n, w in fresh(network).items() if n.startswith("dense"))
     assert network.encoded == (512, 1)
     assert head == 267_786
-    assert to_learn(network) - head == 14_723_136
-    assert size(network) - to_learn(network) == 2 * sum(width for stage in VGG16.stages for width in stage)
+    assert num_trainable(network) - head == 14_723_136
+    assert size(network) - num_trainable(network) == 2 * sum(width for stage in VGG16.stages for width in stage)
 
 
 @pytest.mark.parametrize("network", [Thin((32, 32), 3), Slim((9, 9), 3), Residual((8, 8), 3)])

@@ -10,7 +10,7 @@ from models.networks.registry import from_json, to_json
 from models.networks.vision.resnet import Residual
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch
-from models.training.engine import Rows, Training, stacked, train
+from models.training.engine import Rows, Training, broadcast_weights, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 
@@ -73,7 +73,7 @@ def test_evaluation_is_torch_nns_with_the_same_weights(weights):
 def test_every_hidden_layer_has_a_gelu():
     network = Residual((8, 8), 3, (12, 5, 7), 0.0, True, (4,))
     weights, x = network.init(server_stream(0, 0, "init")), draw(5, 8, 8)
-    expected = network.encode_stack(stacked(weights, 1), {}, x[None])[0][0].flatten(1)
+    expected = network.encode_stack(broadcast_weights(weights, 1), {}, x[None])[0][0].flatten(1)
     for layer in range(4):
         expected = expected @ weights[f"dense{layer}.weight"] + weights[f"dense{layer}.bias"]
         expected = nn.functional.gelu(expected) if layer < 3 else expected
@@ -90,7 +90,7 @@ def test_a_training_step_moves_weights_and_running_statistics_as_torch_does(weig
         optimiser.step()
     rows = Rows(x[None], y[None], torch.tensor([6]))
     plan = Training(CrossEntropy(), SGD(0.1), 3, 6, "batched")
-    trained, *_ = train(NETWORK, stacked(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
+    trained, *_ = train(NETWORK, broadcast_weights(weights, 1), {}, rows, plan, client_streams(0, ["a"], 1, "t"))
     expected = Reference({n: w[0] for n, w in trained.items()})
     for name, w in reference.state_dict().items():
         if not name.endswith("tracked"):
@@ -102,7 +102,7 @@ def test_a_stack_of_unequal_clients_learns_what_each_learns_alone(weights, optim
     """Padding enters neither the batch's statistics nor the running ones; who has no rows left is frozen."""
     counts = [9, 5, 1, 4]
     rows = Rows(draw(4, 9, 8, 8).double(), torch.arange(36).view(4, 9) % 3, torch.tensor(counts))
-    start = {n: w.double() for n, w in stacked(weights, 4).items()}
+    start = {n: w.double() for n, w in broadcast_weights(weights, 4).items()}
     streams = client_streams(0, list("abcd"), 1, "t")
     plans = [Training(CrossEntropy(), optimiser, 2, 4, kind) for kind in ("batched", "sequential")]
     found, reference = (train(NETWORK, start, {}, rows, plan, streams) for plan in plans)
@@ -115,7 +115,7 @@ def test_a_single_row_leaves_the_running_statistics_of_a_place_of_one_alone():
     """torch refuses such a batch, since its variance is not known."""
     network = Residual((2, 2), 3, (), 0.0, False, (4,))
     norm = [n for n in network.buffers if "norm2" in n]
-    weights = stacked(network.init(server_stream(0, 0, "init")), 1)
+    weights = broadcast_weights(network.init(server_stream(0, 0, "init")), 1)
     batch = Batch(
         draw(1, 1, 2, 2),
         torch.zeros(1, 1, dtype=torch.int64),
@@ -133,10 +133,10 @@ def test_a_single_row_leaves_the_running_statistics_of_a_place_of_one_alone():
 def test_dropout_acts_on_the_logits_too(weights):
     network = Residual((8, 8), 3, (12,), 0.5, True, (4, 6))
     streams = client_streams(0, ["a"], 1, "t")
-    logits = network.apply_stack(stacked(weights, 1), {}, draw(1, 200, 8, 8), streams)
+    logits = network.apply_stack(broadcast_weights(weights, 1), {}, draw(1, 200, 8, 8), streams)
     assert 0.3 < float((logits == 0).float().mean()) < 0.7
     kept = Residual((8, 8), 3, (12,), 0.5, False, (4, 6)).apply_stack(
-        stacked(weights, 1), {}, draw(1, 200, 8, 8), streams
+        broadcast_weights(weights, 1), {}, draw(1, 200, 8, 8), streams
     )
     assert not (kept == 0).any()
 

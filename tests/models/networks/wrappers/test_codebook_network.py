@@ -17,16 +17,16 @@ from models.networks.wrappers.codebook_network import (
     COUNT,
     OWN,
     SHARED,
-    Quantised,
+    QuantizedNetwork,
     centres,
     centres_of_many,
-    habits,
+    code_usage,
     nearest,
     perplexity,
 )
 from models.prng import client_streams, server_stream
 from models.training.batch import Batch
-from models.training.engine import Rows, Training, stacked, train
+from models.training.engine import Rows, Training, broadcast_weights, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 
@@ -43,7 +43,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def stack(network, clients: int = 3, rows: int = 7, dtype=torch.float32):
-    weights = {n: w.to(dtype) for n, w in stacked(network.init(server_stream(0, 0, "init")), clients).items()}
+    weights = {n: w.to(dtype) for n, w in broadcast_weights(network.init(server_stream(0, 0, "init")), clients).items()}
     weights[OWN] = draw(clients, network.room, network.length, seed=3).to(dtype)
     given = Rows(
         draw(clients, rows, 8, 8).to(dtype),
@@ -83,7 +83,7 @@ def test_of_equally_near_words_the_first_is_taken():
 
 @pytest.mark.parametrize("segments", [1, 2, 4])
 def test_cutting_and_joining_is_the_identity_and_slices_are_of_one_place(segments):
-    network = Quantised(INNER["residual"], 5, segments=segments)
+    network = QuantizedNetwork(INNER["residual"], 5, segments=segments)
     z = draw(2, 3, 8, 4)
     tokens = network.cut(z)
     assert tokens.shape == (2, 3 * 4 * segments, 8 // segments)
@@ -93,7 +93,7 @@ def test_cutting_and_joining_is_the_identity_and_slices_are_of_one_place(segment
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_without_words_it_is_the_inner_network_bit_for_bit(inner):
-    network = Quantised(inner, words=0)
+    network = QuantizedNetwork(inner, words=0)
     weights, _, rows, streams = stack(network)
     del weights[OWN]
     plain = {n: w for n, w in weights.items() if n != SHARED}
@@ -106,7 +106,7 @@ def test_without_words_it_is_the_inner_network_bit_for_bit(inner):
 def test_a_book_that_holds_every_token_changes_nothing():
     """c = z: no distance to pay, and the step is the inner network's."""
     inner = replace(INNER["residual"], dropout=0.0)
-    network = Quantised(inner, words=28)
+    network = QuantizedNetwork(inner, words=28)
     weights, _, rows, streams = stack(network, 1)
     batch = whole_batch(rows, streams)
     del weights[OWN]
@@ -119,7 +119,7 @@ def test_a_book_that_holds_every_token_changes_nothing():
 
 
 def test_gradients_go_straight_through_to_the_encoder_and_to_words_only_from_their_distance():
-    network = Quantised(replace(INNER["residual"], dropout=0.0), words=6, code_weight=0.0)
+    network = QuantizedNetwork(replace(INNER["residual"], dropout=0.0), words=6, code_weight=0.0)
     weights, _, rows, streams = stack(network, 1, dtype=torch.float64)
     del weights[OWN]
     leaves = {n: w.clone().requires_grad_(w.is_floating_point()) for n, w in weights.items()}
@@ -141,7 +141,7 @@ def test_the_distance_has_the_gradients_of_equation_5():
         def finish(self, weights, settled, streams):
             return settled[..., :1] * 0 + weights["dense0.bias"][:, None]
 
-    network = Quantised(Bare(64, (), 3), words=5, commitment=0.25, segments=4)
+    network = QuantizedNetwork(Bare(64, (), 3), words=5, commitment=0.25, segments=4)
     weights, _, rows, streams = stack(network, 1, dtype=torch.float64)
     del weights[OWN]
     x = rows.x.clone().requires_grad_()
@@ -162,7 +162,7 @@ def test_the_distance_has_the_gradients_of_equation_5():
 
 def test_no_client_reads_another_clients_codewords():
     """With NaN in every other client's own words and in the room beyond its own, nothing of a client changes."""
-    network = Quantised(INNER["residual"], words=4, room=3)
+    network = QuantizedNetwork(INNER["residual"], words=4, room=3)
     weights, context, rows, streams = stack(network)
     plan = Training(CrossEntropy(), Adam(0.01), 2, 4, "batched")
     expected, loss, _ = train(network, weights, context, rows, plan, streams)
@@ -179,18 +179,18 @@ def test_no_client_reads_another_clients_codewords():
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 def test_clients_with_books_of_different_sizes_learn_what_each_learns_alone(inner, learns_alone):
-    network = Quantised(inner, words=4, room=3, segments=2)
+    network = QuantizedNetwork(inner, words=4, room=3, segments=2)
     weights, context, rows, streams = stack(network, dtype=torch.float64)
     learns_alone(network, weights, context, rows, streams, batch=4)
 
 
 def test_a_word_that_nobody_chose_stays_bit_for_bit():
-    network = Quantised(INNER["cnn"], words=40)
+    network = QuantizedNetwork(INNER["cnn"], words=40)
     weights, _, rows, streams = stack(network)
     del weights[OWN]
     trained, *_ = train(network, weights, {}, rows, Training(CrossEntropy(), Adam(0.01), 1, 4, "batched"), streams)
     moved = (trained[SHARED] != weights[SHARED]).any(2)
-    used = habits(network, weights, {}, rows.x, rows.counts, "batched")["words_used"]
+    used = code_usage(network, weights, {}, rows.x, rows.counts, "batched")["words_used"]
     assert moved.any(1).all()
     assert (moved.sum(1) < 40).all()
     assert (used <= 40).all()
@@ -205,11 +205,11 @@ def test_perplexity_is_one_for_one_word_and_their_number_if_all_are_used_equally
 
 
 def test_habits_count_the_words_of_a_clients_own_rows():
-    network = Quantised(MLP(64, (), 3), words=4, segments=4)
+    network = QuantizedNetwork(MLP(64, (), 3), words=4, segments=4)
     weights, _, _, _ = stack(network, 1)
     del weights[OWN]
     x = weights[SHARED][0, [0, 1, 1, 3]].reshape(1, 1, 64).repeat(1, 250, 1)
-    found = habits(network, weights, {}, x, torch.tensor([201]), "batched")
+    found = code_usage(network, weights, {}, x, torch.tensor([201]), "batched")
     assert found["words_used"].tolist() == [3]
     expected = float(perplexity(torch.tensor([[1.0, 2.0, 0.0, 1.0]]))[0])
     assert found["perplexity"].tolist() == pytest.approx([expected])
@@ -262,16 +262,16 @@ def test_segments_that_do_not_divide_the_channels_are_refused_with_those_that_do
     with pytest.raises(
         ValueError, match=r"segments is 3, and must divide the 8 channels of the features; try 1 or 2 or 4 or 8"
     ):
-        Quantised(INNER["residual"], 4, segments=3)
+        QuantizedNetwork(INNER["residual"], 4, segments=3)
 
 
 def test_it_comes_back_from_its_json():
-    network = Quantised(INNER["residual"], 4, 2, 2)
+    network = QuantizedNetwork(INNER["residual"], 4, 2, 2)
     assert from_json(json.loads(json.dumps(to_json(network)))) == network
 
 
 def test_plain_descent_moves_the_words_too():
-    network = Quantised(INNER["mlp"], words=4)
+    network = QuantizedNetwork(INNER["mlp"], words=4)
     weights, _, rows, streams = stack(network)
     del weights[OWN]
     trained, *_ = train(network, weights, {}, rows, Training(CrossEntropy(), SGD(0.1), 1, 4, "batched"), streams)
@@ -289,13 +289,13 @@ def test_tokens_that_hardly_differ_get_as_many_centres_as_can_be_told_apart():
 
 
 def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
-    network = Quantised(INNER["residual"], words=4, room=3, segments=2)
+    network = QuantizedNetwork(INNER["residual"], words=4, room=3, segments=2)
     weights, context, rows, _ = stack(network)
     counts = torch.tensor([rows.y.shape[1], 2, 1])
-    found = habits(network, weights, context, rows.x, counts, "batched")
+    found = code_usage(network, weights, context, rows.x, counts, "batched")
     for at, count in enumerate(counts.tolist()):
         own = ({n: t[at : at + 1] for n, t in of.items()} for of in (weights, context))
-        alone = habits(network, *own, rows.x[at : at + 1, :count], counts[at : at + 1], "batched")
+        alone = code_usage(network, *own, rows.x[at : at + 1, :count], counts[at : at + 1], "batched")
         for name, value in alone.items():
             torch.testing.assert_close(found[name][at : at + 1], value, rtol=1e-5, atol=1e-7, msg=name)
     z, _ = network.encode_stack(weights, context, rows.x)
@@ -305,11 +305,11 @@ def test_habits_of_clients_in_a_stack_are_those_of_each_alone():
 
 
 def test_a_batch_of_a_hundred_in_which_a_client_has_no_rows_says_nothing_of_its_words():
-    network = Quantised(MLP(64, (), 3), words=4, segments=4)
+    network = QuantizedNetwork(MLP(64, (), 3), words=4, segments=4)
     weights, *_ = stack(network, 2)
     del weights[OWN]
     x = weights[SHARED][0, [0, 1, 1, 3]].reshape(1, 1, 64).repeat(2, 250, 1)
-    found = habits(
+    found = code_usage(
         network,
         {n: w[:1].expand(2, *w.shape[1:]) for n, w in weights.items()},
         {},

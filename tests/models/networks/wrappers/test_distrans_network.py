@@ -9,8 +9,8 @@ import torch
 from models.metrics.uncertainty import predictive
 from models.networks.mlp import MLP
 from models.networks.registry import from_json, to_json
-from models.networks.wrappers.distrans_network import OFFSET, Transformed
-from models.training.engine import Training, outcomes, train
+from models.networks.wrappers.distrans_network import OFFSET, OffsetNetwork
+from models.training.engine import Training, per_example_metrics, train
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD, Adam
 
@@ -35,7 +35,7 @@ def with_rates(network, rates):
 
 
 def test_at_mix_0_the_logits_are_the_plain_networks_whatever_the_offset(inner, images):
-    network = Transformed(inner, SHAPE, mix=0)
+    network = OffsetNetwork(inner, SHAPE, mix=0)
     weights, rows, _ = images(network)
     weights[OFFSET] = weights[OFFSET] * 100
     expected = inner.apply_stack(halves_added(network, weights), {}, rows.x, None)
@@ -45,7 +45,7 @@ def test_at_mix_0_the_logits_are_the_plain_networks_whatever_the_offset(inner, i
 @pytest.mark.parametrize("optimiser", [SGD(0.1), SGD(0.05, 0.9)])
 def test_at_mix_0_it_learns_as_the_plain_network_whose_last_layer_learns_twice_as_fast(optimiser, inner, images):
     """Each half gets the full gradient, and their sum moves by both."""
-    network = Transformed(inner, SHAPE, mix=0)
+    network = OffsetNetwork(inner, SHAPE, mix=0)
     weights, rows, streams = images(network)
     trained, loss, _ = train(network, weights, {}, rows, plan(optimiser), streams)
     plain = with_rates(inner, {f"{network.head}.weight": 2.0})
@@ -57,7 +57,7 @@ def test_at_mix_0_it_learns_as_the_plain_network_whose_last_layer_learns_twice_a
 
 
 def test_the_two_mixes_of_a_row_are_the_papers_and_their_mean_is_the_row(images):
-    network = Transformed(MLP(64, (), 3), SHAPE, mix=0.3)
+    network = OffsetNetwork(MLP(64, (), 3), SHAPE, mix=0.3)
     weights, rows, _ = images(network)
     first, second = network.encode_stack(weights, {}, rows.x)[0].unflatten(2, SHAPE).squeeze(-1).chunk(2, 1)
     torch.testing.assert_close(first, 0.7 * rows.x + 0.3 * weights[OFFSET][:, None])
@@ -73,7 +73,7 @@ def test_the_two_mixes_of_a_row_are_the_papers_and_their_mean_is_the_row(images)
     ],
 )
 def test_steps_are_those_of_plain_pytorch_with_two_optimisers(ours, theirs, images):
-    network = Transformed(MLP(64, (5,), 3), SHAPE, mix=0.2, offset_rate=0.3)
+    network = OffsetNetwork(MLP(64, (5,), 3), SHAPE, mix=0.2, offset_rate=0.3)
     weights, rows, streams = images(network, counts=(6,))
     body, head = torch.nn.Linear(64, 5).double(), torch.nn.Linear(10, 3).double()
     for at, layer in enumerate((body, head)):
@@ -97,7 +97,7 @@ def test_steps_are_those_of_plain_pytorch_with_two_optimisers(ours, theirs, imag
 
 
 def test_with_offset_rate_0_the_offset_stays_to_the_bit_and_the_rest_learns(inner, images):
-    network = Transformed(inner, SHAPE, offset_rate=0)
+    network = OffsetNetwork(inner, SHAPE, offset_rate=0)
     weights, rows, streams = images(network)
     trained, *_ = train(network, weights, {}, rows, plan(Adam(0.01)), streams)
     assert torch.equal(trained[OFFSET], weights[OFFSET])
@@ -105,7 +105,7 @@ def test_with_offset_rate_0_the_offset_stays_to_the_bit_and_the_rest_learns(inne
 
 
 def test_no_client_reads_another_clients_offset(inner, images):
-    network = Transformed(inner, SHAPE)
+    network = OffsetNetwork(inner, SHAPE)
     weights, rows, streams = images(network)
     expected, *_ = train(network, weights, {}, rows, plan(SGD(0.1)), streams)
     for client in range(3):
@@ -116,17 +116,17 @@ def test_no_client_reads_another_clients_offset(inner, images):
 
 
 def test_a_stack_learns_what_each_client_learns_alone(inner, images):
-    network = Transformed(replace(inner, dropout=0.3), SHAPE)
+    network = OffsetNetwork(replace(inner, dropout=0.3), SHAPE)
     weights, rows, streams = images(network)
     found, reference = (train(network, weights, {}, rows, plan(Adam(0.01), kind), streams)[0] for kind in KINDS)
     for name, w in reference.items():
         torch.testing.assert_close(found[name], w, rtol=0, atol=1e-8, msg=name)
-    scored = [outcomes(network, reference, {}, rows, CrossEntropy(), kind)["loss"] for kind in KINDS]
+    scored = [per_example_metrics(network, reference, {}, rows, CrossEntropy(), kind)["loss"] for kind in KINDS]
     torch.testing.assert_close(scored[0], scored[1], rtol=0, atol=1e-8)
 
 
 def test_the_passes_of_dropout_share_what_is_before_it(inner, images):
-    network = Transformed(replace(inner, dropout=0.3), SHAPE)
+    network = OffsetNetwork(replace(inner, dropout=0.3), SHAPE)
     weights, rows, streams = images(network)
     found = [predictive(network, weights, {}, rows.x, streams, 3, kind).p for kind in KINDS]
     assert found[0].shape == (3, 7, 3)
@@ -134,7 +134,7 @@ def test_the_passes_of_dropout_share_what_is_before_it(inner, images):
 
 
 def test_it_comes_back_from_its_json(inner):
-    network = Transformed(inner, SHAPE, 0.3)
+    network = OffsetNetwork(inner, SHAPE, 0.3)
     assert from_json(json.loads(json.dumps(to_json(network)))) == network
 
 

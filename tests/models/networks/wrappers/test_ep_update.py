@@ -8,12 +8,12 @@ import torch
 
 from models.gaussians import DEVIATION, PRECISION, PULL, Natural, minus, natural, plus, raw_of
 from models.networks.mlp import MLP
-from models.networks.wrappers.client_columns import Columns
-from models.networks.wrappers.ep_update import Visiting, visited
+from models.networks.wrappers.client_columns import ClientColumns
+from models.networks.wrappers.ep_update import SiteTraining, train_site
 from models.networks.wrappers.tilted_posterior import RAW, Tilted
 from models.networks.wrappers.variational import is_gaussian, without
 from models.prng import client_streams, server_stream
-from models.training.engine import Rows, Training, stacked
+from models.training.engine import Rows, Training, broadcast_weights
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimizers import SGD, Adam
 
@@ -41,10 +41,10 @@ def says_nothing(known):
 def visit(network, known, sites, rows, how, learning, start=None, shares=None, names=NAMES):
     """Of clients who all know the same; sites: (clients, ...)."""
     count = len(rows.counts)
-    begin = None if start is None else stacked(start, count)
+    begin = None if start is None else broadcast_weights(start, count)
     share = torch.ones(count) if shares is None else torch.tensor(shares)
     streams = client_streams(0, names[:count], 1, "t")
-    return visited(network, stacked(known, count), sites, {}, begin, rows, learning, streams, share, how)
+    return train_site(network, broadcast_weights(known, count), sites, {}, begin, rows, learning, streams, share, how)
 
 
 # the conjugate case: orthogonal columns, noise of variance 1/2, so that the squared error is -log p but for a constant
@@ -70,7 +70,7 @@ def posterior_of(rows, clients):
 
 
 # fresh weights are surer than any cavity here: a nonnegative site of little precision has next to no slope in it
-BAYES = Visiting(kl_weight=1.0, deviation=0.1)
+BAYES = SiteTraining(kl_weight=1.0, deviation=0.1)
 SOLVED = Training(SquaredError(), SGD(0.1), 350, 8, "sequential")
 
 
@@ -123,7 +123,7 @@ def test_clients_visited_at_once_whose_whole_steps_are_added_give_the_exact_post
     rows = regressions()
     network = solved(MLP(3, (), 1), bias="none")
     known = federation(network)
-    found = visit(network, known, stacked(says_nothing(known), 3), rows, BAYES, SOLVED)
+    found = visit(network, known, broadcast_weights(says_nothing(known), 3), rows, BAYES, SOLVED)
     equals({name: t + found.step[name].sum(0) for name, t in known.items()}, posterior_of(rows, [0, 1, 2]))
 
 
@@ -133,7 +133,7 @@ def test_the_authors_kappa_counts_every_row_so_often_as_it_is_less_than_1(solved
     network = solved(MLP(3, (), 1), bias="none")
     known = federation(network)
     cold = replace(BAYES, kl_weight=0.5)
-    found = visit(network, known, stacked(says_nothing(known), 3), rows, cold, SOLVED)
+    found = visit(network, known, broadcast_weights(says_nothing(known), 3), rows, cold, SOLVED)
     of_rows = posterior_of(rows, [0, 1, 2])
     expected = Natural(2 * of_rows.pull, PRIOR + 2 * (of_rows.precision - PRIOR))
     equals({name: t + found.step[name].sum(0) for name, t in known.items()}, expected)
@@ -144,7 +144,7 @@ def test_the_authors_kappa_counts_every_row_so_often_as_it_is_less_than_1(solved
 
 NETWORK = Tilted(MLP(5, (7,), 3), "local", "point", "nonneg")
 LEARNING = Training(CrossEntropy(), Adam(0.01), 3, 4, "batched")
-USUAL = Visiting(kl_weight=1e-2, deviation=0.05)
+USUAL = SiteTraining(kl_weight=1e-2, deviation=0.05)
 
 
 def start_of(network):
@@ -153,7 +153,7 @@ def start_of(network):
 
 def first_visit(network=NETWORK, rows=None, how=USUAL, learning=LEARNING, shares=None):
     known = federation(network, 1.0)
-    sites = stacked(says_nothing(known), len(rows.counts))
+    sites = broadcast_weights(says_nothing(known), len(rows.counts))
     return known, visit(network, known, sites, rows, how, learning, start_of(network), shares)
 
 
@@ -242,7 +242,9 @@ def test_a_clipped_site_has_no_negative_precision_and_leaves_the_trained_mean(ma
     learning = replace(LEARNING, optimiser=Adam(0.05), epochs=40)
     start = start_of(network)
     free, clipped = (
-        visit(replace(network, site=site), known, stacked(says_nothing(known), 1), rows, USUAL, learning, start)
+        visit(
+            replace(network, site=site), known, broadcast_weights(says_nothing(known), 1), rows, USUAL, learning, start
+        )
         for site in ("free", "clipped")
     )
     cut = 0
@@ -265,7 +267,7 @@ def test_a_clipped_site_has_no_negative_precision_and_leaves_the_trained_mean(ma
 def test_sites_of_a_nonnegative_visit_are_positive_however_small(make_rows):
     """As a difference of float32 precisions they would come out negative now and then."""
     known = federation(NETWORK, 2e4)
-    found = visit(NETWORK, known, stacked(says_nothing(known), 2), make_rows([9, 6]), USUAL, LEARNING)
+    found = visit(NETWORK, known, broadcast_weights(says_nothing(known), 2), make_rows([9, 6]), USUAL, LEARNING)
     for name in (W, "dense1.weight"):
         assert (found.step[name + PRECISION] > 0).all()
         assert found.step[name + PRECISION].min() < 1
@@ -279,7 +281,7 @@ def test_the_divergence_counts_by_each_clients_own_rows_whoever_else_is_in_the_s
         alone = visit(
             NETWORK,
             known,
-            stacked(says_nothing(known), 1),
+            broadcast_weights(says_nothing(known), 1),
             make_rows([count], numbers=[at], width=12),
             heavy,
             LEARNING,
@@ -297,7 +299,7 @@ def test_steps_are_ranked_in_units_of_the_servers_deviation(make_rows):
     draw = torch.Generator().manual_seed(1)
     for name in [n for n in known if n.endswith(PRECISION)]:
         known[name] = 10 ** (3 * torch.rand(known[name].shape, generator=draw, dtype=torch.float64))
-    ask = partial(visit, NETWORK, known, stacked(says_nothing(known), 2), make_rows([9, 6]))
+    ask = partial(visit, NETWORK, known, broadcast_weights(says_nothing(known), 2), make_rows([9, 6]))
     whole, some = (ask(replace(USUAL, upload=upload), LEARNING) for upload in (1.0, 0.25))
     names = [n.removesuffix(PULL) for n in known if n.endswith(PULL)]
     for at in range(2):
@@ -309,7 +311,7 @@ def test_steps_are_ranked_in_units_of_the_servers_deviation(make_rows):
 
 
 def test_where_divergence_is_all_that_counts_a_column_comes_to_its_prior(make_rows):
-    network = Tilted(Columns(MLP(5, (7,), 3), "within"), "local", "none", "nonneg")
+    network = Tilted(ClientColumns(MLP(5, (7,), 3), "within"), "local", "none", "nonneg")
     drawn = without(network.inner.own(INIT), "none")
     column = {
         **drawn,
@@ -319,12 +321,12 @@ def test_where_divergence_is_all_that_counts_a_column_comes_to_its_prior(make_ro
     heavy = replace(USUAL, kl_weight=1e6, prior_precision=16.0)
     learning = replace(LEARNING, optimiser=Adam(0.05, beta2=0.9), epochs=100)
     start = start_of(replace(network, inner=network.inner.inner))
-    found = visited(
+    found = train_site(
         network,
-        stacked(known, 2),
-        stacked(says_nothing(known), 2),
-        stacked(column, 2),
-        stacked(start, 2),
+        broadcast_weights(known, 2),
+        broadcast_weights(says_nothing(known), 2),
+        broadcast_weights(column, 2),
+        broadcast_weights(start, 2),
         make_rows([9, 6]),
         learning,
         client_streams(0, NAMES[:2], 1, "t"),

@@ -9,7 +9,7 @@ from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.vision.resnet import Residual
 from models.networks.wrappers import fediir_network
-from models.networks.wrappers.fediir_network import Matched, gradients
+from models.networks.wrappers.fediir_network import GradientMatching, gradients
 from models.training.engine import Rows, Training, train
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimizers import SGD, Adam
@@ -42,7 +42,7 @@ def mean_losses(network, weights, batch, objective):
 def test_the_penalty_and_its_gradient_are_those_of_autograd_through_autograd(make, objective, images, batch_of):
     regression = objective.task == "regression"
     inner = make(1 if regression else 3)
-    network = Matched(inner, penalty=0.7)
+    network = GradientMatching(inner, penalty=0.7)
     weights, rows, streams = images(network)
     rows = Rows(rows.x, rows.y.double() if regression else rows.y, rows.counts)
     batch, target = batch_of(rows, streams), target_of(network, weights)
@@ -60,7 +60,7 @@ def test_the_penalty_and_its_gradient_are_those_of_autograd_through_autograd(mak
 
 
 def test_where_the_target_is_the_batchs_own_gradient_the_penalty_and_its_gradient_are_0(inner, images, batch_of):
-    network = Matched(inner, penalty=100.0)
+    network = GradientMatching(inner, penalty=100.0)
     weights, rows, streams = images(network)
     batch = batch_of(rows, streams)
     leaves = {n: w.requires_grad_(n not in network.buffers) for n, w in weights.items()}
@@ -78,7 +78,7 @@ def test_where_the_target_is_the_batchs_own_gradient_the_penalty_and_its_gradien
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(objective, engine, images, monkeypatch):
     regression = objective.task == "regression"
-    network = Matched(NETWORKS["residual"](1 if regression else 3))
+    network = GradientMatching(NETWORKS["residual"](1 if regression else 3))
     weights, rows, _ = images(network, counts=(150, 0, 70))
     rows = Rows(rows.x, rows.y.double() if regression else rows.y, rows.counts)
     monkeypatch.setattr(fediir_network, "_NUMBERS_AT_ONCE", 1)
@@ -95,7 +95,7 @@ def test_gradients_are_sums_over_a_clients_rows_by_autograd_and_in_pieces(object
 
 
 def test_with_penalty_0_it_learns_as_the_inner_network_bit_for_bit(inner, images):
-    network = Matched(inner, penalty=0)
+    network = GradientMatching(inner, penalty=0)
     weights, rows, streams = images(network, dtype=torch.float32)
     for optimiser in (SGD(0.1, 0.9), Adam(0.01)):
         ours, *_ = train(network, weights, target_of(network, weights), rows, plan(optimiser), streams)
@@ -104,7 +104,7 @@ def test_with_penalty_0_it_learns_as_the_inner_network_bit_for_bit(inner, images
 
 
 def test_a_stack_learns_what_each_client_learns_alone(inner, images):
-    network = Matched(replace(inner, dropout=0.3), penalty=0.5)
+    network = GradientMatching(replace(inner, dropout=0.3), penalty=0.5)
     weights, rows, streams = images(network)
     target = target_of(network, weights)
     kinds = ("batched", "sequential")

@@ -13,8 +13,8 @@ from torch.nn.functional import softplus
 from models.metrics.uncertainty import doubts, predictive
 from models.networks.mlp import MLP
 from models.networks.registry import from_json, to_json
-from models.networks.wrappers.fedsr_network import DEVIATION, MEAN, SCALE, Represented, divergence
-from models.training.engine import Rows, Training, outcomes, train
+from models.networks.wrappers.fedsr_network import DEVIATION, MEAN, SCALE, StochasticRepresentation, divergence
+from models.training.engine import Rows, Training, per_example_metrics, train
 from models.training.objectives import CrossEntropy, SquaredError
 from models.training.optimizers import SGD, Adam
 
@@ -50,7 +50,7 @@ def test_the_divergence_is_the_mean_log_ratio_of_draws():
 
 @pytest.mark.parametrize("optimiser", [SGD(0.1, 0.9), Adam(0.01)])
 def test_without_weights_and_draws_it_learns_as_the_inner_network_bit_for_bit(optimiser, inner, images):
-    network = Represented(inner, 0, 0, sampled=False)
+    network = StochasticRepresentation(inner, 0, 0, sampled=False)
     weights, rows, streams = images(network, dtype=torch.float32)
     plain = {n: w for n, w in weights.items() if n in inner.init(torch.tensor(0))}
     ours, *_ = train(network, weights, {}, rows, plan(optimiser), streams)
@@ -63,7 +63,7 @@ def test_without_weights_and_draws_it_learns_as_the_inner_network_bit_for_bit(op
 @pytest.mark.parametrize("width", [None, 3])
 def test_the_cost_is_the_papers_with_the_z_that_was_drawn(width, images, batch_of):
     """The last layer is the identity, so that the logits are z."""
-    network = Represented(MLP(64, (3,), 3), 0.3, 0.2, width=width)
+    network = StochasticRepresentation(MLP(64, (3,), 3), 0.3, 0.2, width=width)
     weights, rows, streams = images(network)
     weights["dense1.weight"] = torch.eye(3, dtype=torch.float64).repeat(3, 1, 1)
     weights["dense1.bias"] = torch.zeros(3, 3, dtype=torch.float64)
@@ -87,7 +87,7 @@ def test_the_cost_is_the_papers_with_the_z_that_was_drawn(width, images, batch_o
 
 
 def test_draws_have_the_rows_mean_and_deviation_and_are_rows_and_streams_own(images):
-    network = Represented(MLP(64, (3,), 3))
+    network = StochasticRepresentation(MLP(64, (3,), 3))
     weights, _, streams = images(network)
     weights["dense1.weight"] = torch.eye(3, dtype=torch.float64).repeat(3, 1, 1)
     weights["dense1.bias"] = torch.zeros(3, 3, dtype=torch.float64)
@@ -102,14 +102,14 @@ def test_draws_have_the_rows_mean_and_deviation_and_are_rows_and_streams_own(ima
 
 
 def test_without_a_stream_it_is_the_inner_network(inner, images):
-    network = Represented(inner)
+    network = StochasticRepresentation(inner)
     weights, rows, _ = images(network)
     assert torch.equal(network.apply_stack(weights, {}, rows.x, None), inner.apply_stack(weights, {}, rows.x, None))
 
 
 def test_passes_draw_the_representation_also_without_dropout(inner, images):
     for sampled in (True, False):
-        network = Represented(inner, sampled=sampled)
+        network = StochasticRepresentation(inner, sampled=sampled)
         weights, rows, streams = images(network)
         found = [predictive(network, weights, {}, rows.x, streams, 5, kind) for kind in KINDS]
         torch.testing.assert_close(found[0].p, found[1].p)
@@ -119,14 +119,14 @@ def test_passes_draw_the_representation_also_without_dropout(inner, images):
 
 def test_references_move_with_a_conditional_weight_only(inner, images):
     for weight in (0.0, 0.1):
-        network = Represented(inner, 0.1, weight)
+        network = StochasticRepresentation(inner, 0.1, weight)
         weights, rows, streams = images(network)
         trained, *_ = train(network, weights, {}, rows, plan(SGD(0.05)), streams)
         assert all(torch.equal(trained[n], weights[n]) == (not weight) for n in network.personal)
 
 
 def test_no_client_reads_another_clients_references(inner, images):
-    network = Represented(inner)
+    network = StochasticRepresentation(inner)
     weights, rows, streams = images(network)
     expected, *_ = train(network, weights, {}, rows, plan(SGD(0.05)), streams)
     for client in range(3):
@@ -140,17 +140,17 @@ def test_no_client_reads_another_clients_references(inner, images):
 
 @pytest.mark.parametrize("width", [None, 4])
 def test_a_stack_learns_what_each_client_learns_alone(width, inner, images):
-    network = Represented(replace(inner, dropout=0.3), width=width)
+    network = StochasticRepresentation(replace(inner, dropout=0.3), width=width)
     weights, rows, streams = images(network)
     found, reference = (train(network, weights, {}, rows, plan(Adam(0.01), kind), streams)[0] for kind in KINDS)
     for name, w in reference.items():
         torch.testing.assert_close(found[name], w, rtol=0, atol=1e-7, msg=name)
-    scored = [outcomes(network, reference, {}, rows, CrossEntropy(), kind)["loss"] for kind in KINDS]
+    scored = [per_example_metrics(network, reference, {}, rows, CrossEntropy(), kind)["loss"] for kind in KINDS]
     torch.testing.assert_close(scored[0], scored[1], rtol=0, atol=1e-8)
 
 
 def test_rows_of_a_regression_have_one_reference(images):
-    network = Represented(MLP(64, (4,), 1))
+    network = StochasticRepresentation(MLP(64, (4,), 1))
     weights, rows, streams = images(network)
     assert weights[MEAN].shape == (3, 1, 4)
     rows = Rows(rows.x, rows.y.double(), rows.counts)
@@ -159,5 +159,5 @@ def test_rows_of_a_regression_have_one_reference(images):
 
 
 def test_it_comes_back_from_its_json(inner):
-    network = Represented(inner, width=5)
+    network = StochasticRepresentation(inner, width=5)
     assert from_json(json.loads(json.dumps(to_json(network)))) == network

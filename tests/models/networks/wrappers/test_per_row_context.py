@@ -6,7 +6,7 @@ import torch
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.networks.wrappers.per_row_context import STATISTICS, RowWise
+from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
 from models.prng import server_stream
 
 ROWS = (4, 1, 3)
@@ -38,7 +38,7 @@ def together(clients):
 def test_each_row_is_answered_as_its_clients_own(shape, network):
     weights, clients = drawn(shape, network)
     expected = torch.cat([network.apply(weights, {STATISTICS: own}, x, None) for x, own in clients])
-    found = RowWise(network, shape, network.statistics).apply(weights, {}, together(clients), None)
+    found = PerRowContext(network, shape, network.statistics).apply(weights, {}, together(clients), None)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     others = [(x, clients[at - 1][1]) for at, (x, _) in enumerate(clients)]
     assert not torch.allclose(network.apply(weights, {STATISTICS: others[0][1]}, others[0][0], None), expected[:4])
@@ -47,7 +47,7 @@ def test_each_row_is_answered_as_its_clients_own(shape, network):
 @each_network
 def test_the_form_for_stacks_is_the_networks_own(shape, network):
     weights, clients = drawn(shape, network)
-    rowwise, x = RowWise(network, shape, network.statistics), together(clients)
+    rowwise, x = PerRowContext(network, shape, network.statistics), together(clients)
     assert rowwise.stacked is rowwise
     stack = {name: torch.stack([w, -w]) for name, w in weights.items()}
     found = rowwise.apply_stack(stack, {}, torch.stack([x, x.flip(0)]), None)

@@ -11,9 +11,9 @@ from models.metrics.uncertainty import predictive
 from models.networks.gaussian_weights import Noisy
 from models.networks.mlp import MLP
 from models.networks.vision.cnn import CNN
-from models.networks.wrappers.variational import Variational, apart
-from models.prng import fold, server_stream
-from models.training.engine import outcomes, stacked
+from models.networks.wrappers.variational import Variational, differing
+from models.prng import fold_in, server_stream
+from models.training.engine import broadcast_weights, per_example_metrics
 from models.training.execution_plan import forms
 from models.training.objectives import CrossEntropy, SquaredError
 
@@ -32,8 +32,8 @@ def network(request):
 
 def drawn(weights, number):
     """Draw number `number` of the weights, the same at every call."""
-    means, variances = apart(weights)
-    return dict(Noisy(means, variances, fold(server_stream(0, 0, "prediction"), number), "naive"))
+    means, variances = differing(weights)
+    return dict(Noisy(means, variances, fold_in(server_stream(0, 0, "prediction"), number), "naive"))
 
 
 def mean_of_softmax(network, weights, x):
@@ -84,7 +84,7 @@ def test_a_regression_answers_the_mean_over_its_draws(images):
     own = {n: w[0] for n, w in weights.items()}
     expected = torch.stack([network.inner.apply(drawn(own, n), {}, rows.x[0], None) for n in range(4)]).mean(0)
     torch.testing.assert_close(network.apply(own, {}, rows.x[0], None), expected, rtol=0, atol=1e-12)
-    scored = outcomes(network, weights, {}, rows._replace(y=rows.y.double()), SquaredError(), "sequential")
+    scored = per_example_metrics(network, weights, {}, rows._replace(y=rows.y.double()), SquaredError(), "sequential")
     torch.testing.assert_close(scored["loss"][0], (expected[:, 0] - rows.y[0]) ** 2, rtol=0, atol=1e-10)
 
 
@@ -97,7 +97,7 @@ def test_evaluation_uncertainty_and_the_exported_model_say_what_it_answers(netwo
     truth = expected.gather(-1, rows.y[..., None])[..., 0]
     used = torch.arange(rows.y.shape[1]) < rows.counts[:, None]
     for kind in forms(network):
-        scored = outcomes(network, weights, {}, rows, CrossEntropy(), kind)
+        scored = per_example_metrics(network, weights, {}, rows, CrossEntropy(), kind)
         torch.testing.assert_close(scored["loss"], -truth.log() * used, rtol=0, atol=1e-5)
         p = predictive(network, weights, {}, rows.x, None, 0, kind).p
         torch.testing.assert_close(p.float(), expected, rtol=0, atol=1e-5)
@@ -140,7 +140,7 @@ def test_it_starts_with_the_inner_networks_weights_as_means_and_one_deviation(bi
 
 def test_very_sure_draws_give_no_infinite_numbers():
     network = Variational(MLP(2, (), 2), draws=3, deviation=0.1)
-    weights = stacked({**network.init(INIT), "dense0.weight": torch.eye(2) * 1e4}, 1)
+    weights = broadcast_weights({**network.init(INIT), "dense0.weight": torch.eye(2) * 1e4}, 1)
     said = network.apply_stack(weights, {}, torch.eye(2)[None], None)
     assert torch.isfinite(said).all()
     torch.testing.assert_close(said.exp()[0], torch.eye(2))

@@ -13,11 +13,11 @@ from models.shift.client_summaries.model_predictions import (
     Design,
     apportioned,
     fitted_halves,
-    foreseen,
-    foreseen_counts,
     in_both_halves,
+    predicted_counts,
+    predictions_on,
 )
-from models.shift.client_summaries.query import Question
+from models.shift.client_summaries.query import Query
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def a_layout(classes=3, missing=(False, False, True)):
 
 
 def a_design(layout):
-    return Design(Question("", layout), np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
+    return Design(Query("", layout), np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
 
 
 def some_rows(seed, count=120, classes=3):
@@ -71,8 +71,8 @@ def test_of_a_client_s_own_rows_the_model_speaks_that_has_not_seen_them_and_of_o
     seen, second = a_design(a_layout()).seen(x), same % 3 == 0
     weights = fitted_halves(seen, y, second, np.ones(3, bool))
     first, other = (softmax(seen @ half.T, axis=-1) for half in weights)
-    np.testing.assert_allclose(foreseen(seen, y, ALL, weights, second), np.where(second[:, None], first, other))
-    np.testing.assert_allclose(foreseen(seen, y, ALL, weights, None), (first + other) / 2)
+    np.testing.assert_allclose(predictions_on(seen, y, ALL, weights, second), np.where(second[:, None], first, other))
+    np.testing.assert_allclose(predictions_on(seen, y, ALL, weights, None), (first + other) / 2)
 
 
 def test_only_classes_that_both_know_are_possible_and_rows_of_others_have_no_part():
@@ -80,11 +80,11 @@ def test_only_classes_that_both_know_are_possible_and_rows_of_others_have_no_par
     seen = a_design(a_layout()).seen(x)
     weights = fitted_halves(seen, y, same % 2 == 1, np.array([True, False, True]))
     assert np.isnan(weights[:, 1]).all()
-    chances = foreseen(seen, y, ALL, weights, None)
+    chances = predictions_on(seen, y, ALL, weights, None)
     assert not chances[y == 1].any()
     assert not chances[:, 1].any()
     np.testing.assert_allclose(chances[y != 1].sum(-1), 1.0)
-    alone = foreseen(seen, y, np.array([True, True, False]), weights, None)
+    alone = predictions_on(seen, y, np.array([True, True, False]), weights, None)
     assert (alone == np.where(y[:, None] == 0, [1.0, 0.0, 0.0], 0.0)).all()
 
 
@@ -177,7 +177,7 @@ def test_a_number_and_a_difference_of_two_models_numbers_stand_for_ten_different
     x, y, same, layout, chances, ends = counted(seed, missing, models, count)
     column = columns(y, same, layout)
     chances *= in_both_halves(column, same, halves(same), models)[y][:, None]
-    told, cells = foreseen_counts(x, column, same, halves(same), layout, chances, ends), layout.cells_of(x)
+    told, cells = predicted_counts(x, column, same, halves(same), layout, chances, ends), layout.cells_of(x)
     least = max(LEAST_ROWS, models)
     for feature, run in runs_of(told):
         inside = np.isin(cells[:, feature], run) & used_rows(y, same, layout, x, feature) & column.kept
@@ -194,7 +194,7 @@ def test_runs_are_no_longer_than_they_must_be(missing):
     """Where every model knows every class: but for a feature's last none has enough rows of both halves a cell earlier."""
     x, y, same, layout, chances, ends = counted(6, missing, count=1000)
     chances[-1] = chances[0]
-    told = foreseen_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
+    told = predicted_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
     cells, runs = layout.cells_of(x), list(runs_of(told))
     assert len(runs) > 10
     for (feature, run), after in zip(runs, [*runs[1:], (3, None)], strict=True):
@@ -205,9 +205,9 @@ def test_runs_are_no_longer_than_they_must_be(missing):
 def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_mean_are_these():
     x, y, same, layout, chances, ends = counted(4)
     rng, column = np.random.default_rng(0), columns(y, same, layout)
-    sums = foreseen_counts(x, column, same, halves(same), layout, chances, np.zeros(ends.shape))
+    sums = predicted_counts(x, column, same, halves(same), layout, chances, np.zeros(ends.shape))
     heard = [
-        foreseen_counts(x, column, same, halves(same), layout, chances, rng.random(ends.shape)) for _ in range(400)
+        predicted_counts(x, column, same, halves(same), layout, chances, rng.random(ends.shape)) for _ in range(400)
     ]
     assert {told.dtype for told in heard} == {np.dtype(np.int32)}
     mean = np.mean(heard, 0)
@@ -220,7 +220,7 @@ def test_expected_rows_are_whole_numbers_next_to_the_sums_of_chances_and_in_the_
 def test_all_models_are_rounded_by_one_draw():
     """The same chances told by any number of models are the same numbers: their mean tells nothing more."""
     x, y, same, layout, chances, ends = counted(8, missing=0.0)
-    told = foreseen_counts(x, columns(y, same, layout), same, halves(same), layout, np.repeat(chances[:1], 9, 0), ends)
+    told = predicted_counts(x, columns(y, same, layout), same, halves(same), layout, np.repeat(chances[:1], 9, 0), ends)
     assert (told == told[:1]).all()
 
 
@@ -229,7 +229,7 @@ def test_dealt_to_cells_expected_rows_sum_up_to_the_runs_and_of_all_classes_to_t
     missing,
 ):
     x, y, same, layout, chances, ends = counted(6, missing)
-    told = foreseen_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
+    told = predicted_counts(x, columns(y, same, layout), same, halves(same), layout, chances, ends)
     counts = summary(x, y, same, layout).counts[0]
     dealt = apportioned(told, counts)
     for feature, run in runs_of(told):

@@ -93,7 +93,7 @@ def test_chances_are_right_under_noise_whatever_the_sizes(rows, epsilon):
 
 
 def test_moments_of_noisy_counts_are_no_more_often_taken_for_shift_between_two_sizes_either():
-    found = each_pair(Normals(), (1500, 20_000), 1, seed=3, look=moment_tests.evidence)
+    found = each_pair(Normals(), (1500, 20_000), 1, seed=3, look=moment_tests.moment_evidence)
     alarms = sum(bool(pair.verdicts.types.any()) for pair in found)
     assert stats.binomtest(alarms, PAIRS, 0.03, alternative="greater").pvalue > 1e-3
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from silos.dataset import Rows
 from silos.schema import Feature
 from silos.sources.source_params import Table
-from silos.sources.source_registry import load
+from silos.sources.source_registry import load_source
 
 
 @pytest.fixture
@@ -27,6 +27,6 @@ def read(tmp_path: Path) -> Callable[..., Rows]:
         else:
             (tmp_path / name).write_bytes(held if isinstance(held, bytes) else held.encode())
         source = Table.model_validate({"kind": "table", "path": name, "label": "y", **options})
-        return load(source, tmp_path, 0, tuple(Feature.model_validate(entry) for entry in declared))
+        return load_source(source, tmp_path, 0, tuple(Feature.model_validate(entry) for entry in declared))
 
     return build

@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder
 from silos.errors import UserError
 from silos.schema import LONGEST
 from silos.sources.source_params import Table
-from silos.sources.source_registry import contents, load
+from silos.sources.source_registry import contents, load_source
 from silos.sources.tabular.column_selection import MOST
 
 PATIENTS = "site,age,smokes,ward,ill\n007,34,True,b,no\nnorth,51.5,False,a,yes\n007,70,true,b,yes\n"
@@ -175,7 +175,7 @@ def test_the_same_file_gives_the_same_rows_and_its_hash_is_that_of_its_bytes(rea
     before = contents(source, tmp_path)
     (tmp_path / "own.csv").write_text(PATIENTS + "7,1,true,a,no\n")
     assert contents(source, tmp_path) != before
-    assert len(load(source, tmp_path, 0).y) == 4
+    assert len(load_source(source, tmp_path, 0).y) == 4
 
 
 @pytest.mark.parametrize(

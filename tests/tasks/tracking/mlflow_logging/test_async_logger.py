@@ -19,9 +19,9 @@ from silos.io.atomic_io import write_bytes
 from tasks.tracking.checkpoint import Journal
 from tasks.tracking.json_io import read_json
 from tasks.tracking.mlflow_logging import async_logger as module
-from tasks.tracking.mlflow_logging.async_logger import Delivery
+from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
 from tasks.tracking.mlflow_logging.connection import connect
-from tasks.tracking.mlflow_logging.run_spec import Finish, Ticket
+from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 
 HANDED_OVER = threading.Event()
 HANDED_OVER.set()
@@ -36,30 +36,30 @@ def held_back(uri: str) -> Any:
 
 
 @pytest.fixture
-def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path) -> Callable[..., Delivery]:
+def deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: Path) -> Callable[..., MLflowLogger]:
     """A delivery from this test's run folder; tests of one run call it again, as `--resume` does."""
     shutil.copy(databases / "mlflow.db", tmp_path)
     monkeypatch.setattr(module, "RETRY", 0.3)
     monkeypatch.setattr(module, "connect", held_back)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
-    def build(uri: str, name: str, **more: Any) -> Delivery:
-        ticket = Ticket(
+    def build(uri: str, name: str, **more: Any) -> MLflowLogger:
+        ticket = RunSpec(
             uri, (tmp_path / "artifacts").as_uri(), name, "fedavg-seed0", name, {"method": "fedavg"}, PARAMS, **more
         )
-        return Delivery(tmp_path, ticket)
+        return MLflowLogger(tmp_path, ticket)
 
     return build
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[[Delivery, range], None]:
+def play(tmp_path: Path) -> Callable[[MLflowLogger, range], None]:
     """Rounds as the loop plays them: journal, then the delivery is told.
 
     MLflow answers only when all rounds are handed over: training would never end here if it waited for MLflow.
     """
 
-    def rounds(delivery: Delivery, numbers: range) -> None:
+    def rounds(delivery: MLflowLogger, numbers: range) -> None:
         HANDED_OVER.clear()
         for number in numbers:
             metrics = {"accuracy/mean": number / 100, "loss/train": None if number == 2 else 1 / number}
@@ -81,12 +81,12 @@ def test_a_server_that_is_away_from_start_to_end_hears_of_every_round_later(mlfl
     mlflow_server.stop()
     away = deliver(mlflow_server.url, "away")
     play(away, range(1, 6))
-    assert away.finish(Finish(), patience=60) is None
+    assert away.finish(FinalArtifacts(), patience=60) is None
     assert away.problem == f"MLflow at {mlflow_server.url} does not answer"
     mlflow_server.start()
     resumed = deliver(mlflow_server.url, "away")
     resumed.round_done(5)
-    assert resumed.finish(Finish()) is not None
+    assert resumed.finish(FinalArtifacts()) is not None
     assert_whole(mlflow_server.url, "away", resumed.run_id, 5, without={("loss/train", 2)})
 
 
@@ -103,7 +103,7 @@ def test_a_server_that_stops_for_ten_rounds_hears_of_them_when_it_is_back(mlflow
     mlflow_server.start()
     wait_for(lambda: read_json(tmp_path / "delivered.json")["round"] == 15)  # without another round
     play(delivery, range(16, 21))
-    assert delivery.finish(Finish()) is not None
+    assert delivery.finish(FinalArtifacts()) is not None
     assert_whole(mlflow_server.url, "stopped", delivery.run_id, 20, without={("loss/train", 2)})
 
 
@@ -119,13 +119,13 @@ def test_a_run_whose_experiment_was_deleted_is_logged_in_one_of_a_free_name(
     wait_for(lambda: (read_json(tmp_path / "delivered.json") or {}).get("round") == 3)
     if before_the_rounds_end:
         client.delete_experiment(number)
-        assert first.finish(Finish()) is not None
+        assert first.finish(FinalArtifacts()) is not None
     else:
-        assert first.finish(Finish()) is not None
+        assert first.finish(FinalArtifacts()) is not None
         client.delete_experiment(number)
     second = deliver(uri, "gone")
     second.round_done(3)
-    assert second.finish(Finish()) is not None
+    assert second.finish(FinalArtifacts()) is not None
     assert (second.run_id == first.run_id) == before_the_rounds_end
     told = first if before_the_rounds_end else second
     assert told.notice == "MLflow's experiment gone is deleted; the run is in the experiment gone-2"
@@ -141,7 +141,7 @@ def test_a_run_that_was_deleted_while_it_trained_is_logged_whole_in_a_new_one(de
     deleted = delivery.run_id
     connect(uri).delete_run(deleted)
     play(delivery, range(4, 6))
-    assert delivery.finish(Finish()) not in (None, deleted)
+    assert delivery.finish(FinalArtifacts()) not in (None, deleted)
     assert delivery.notice is None
     assert_whole(uri, "deleted", delivery.run_id, 5, without={("loss/train", 2)})
 
@@ -151,11 +151,11 @@ def test_a_run_whose_experiment_was_renamed_goes_on_there(deliver, play, tmp_pat
     client = connect(uri)
     first = deliver(uri, "renamed")
     play(first, range(1, 4))
-    assert first.finish(Finish()) is not None
+    assert first.finish(FinalArtifacts()) is not None
     client.rename_experiment(client.get_experiment_by_name("renamed").experiment_id, "other")
     second = deliver(uri, "renamed")
     play(second, range(4, 6))
-    assert second.finish(Finish()) == first.run_id
+    assert second.finish(FinalArtifacts()) == first.run_id
     assert_whole(uri, "other", second.run_id, 5, without={("loss/train", 2)})
 
 
@@ -163,13 +163,13 @@ def test_a_store_that_was_made_anew_hears_of_the_rounds_that_the_old_one_knew(de
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     first = deliver(uri, "anew")
     play(first, range(1, 4))
-    assert first.finish(Finish()) is not None
+    assert first.finish(FinalArtifacts()) is not None
     connect(uri).delete_run(first.run_id)
     mark = tmp_path / "delivered.json"
     mark.write_text(mark.read_text()[:9])  # and half of what was written down is no obstacle
     second = deliver(uri, "anew")
     second.round_done(3)
-    assert second.finish(Finish()) not in (None, first.run_id)
+    assert second.finish(FinalArtifacts()) not in (None, first.run_id)
     assert_whole(uri, "anew", second.run_id, 3, without={("loss/train", 2)})
 
 
@@ -179,7 +179,7 @@ def test_a_mark_of_another_run_or_store_is_not_taken_for_this_ones(spoilt, deliv
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     first = deliver(uri, "first")
     play(first, range(1, 4))
-    assert first.finish(Finish()) is not None
+    assert first.finish(FinalArtifacts()) is not None
     mark = tmp_path / "delivered.json"
     whole = read_json(mark)
     assert (whole["round"], whole["run"]) == (3, first.run_id)
@@ -189,7 +189,7 @@ def test_a_mark_of_another_run_or_store_is_not_taken_for_this_ones(spoilt, deliv
             drop(tmp_path / "mlflow.db", first.run_id, metric)
     second = deliver(uri, "first" if spoilt == "store" else "second")
     second.round_done(3)
-    assert second.finish(Finish()) is not None
+    assert second.finish(FinalArtifacts()) is not None
     assert (second.run_id == first.run_id) == (spoilt == "store")
     assert_whole(uri, second.ticket.experiment, second.run_id, 3, without={("loss/train", 2)})
     assert read_json(mark)["run"] == second.run_id
@@ -209,7 +209,7 @@ def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, p
     lock.execute("begin exclusive")
     locked = deliver(uri, "locked")
     play(locked, range(1, 11))
-    assert locked.finish(Finish(), patience=1) is None
+    assert locked.finish(FinalArtifacts(), patience=1) is None
     assert locked.problem == f"MLflow at {uri} did not answer for 1 s"
     lock.execute("rollback")
     lock.close()
@@ -217,7 +217,7 @@ def test_a_locked_database_stops_nobody_and_hears_of_every_round_once(deliver, p
     (tmp_path / "delivered.json").unlink(missing_ok=True)  # as if it had been killed before it wrote that down
     resumed = deliver(uri, "locked")
     resumed.round_done(10)
-    assert resumed.finish(Finish()) is not None
+    assert resumed.finish(FinalArtifacts()) is not None
     assert_whole(uri, "locked", resumed.run_id, 10, without={("loss/train", 2)})
 
 
@@ -226,7 +226,7 @@ def test_a_store_that_never_answers_stops_nobody(deliver, play):
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         delivery = deliver(uri, "silent")
         play(delivery, range(1, 11))
-        assert delivery.finish(Finish(), patience=1) is None
+        assert delivery.finish(FinalArtifacts(), patience=1) is None
         assert delivery.problem == f"MLflow at {uri} did not answer for 1 s"
         wait_for(lambda: silent.accept() is not None)  # it was asked
 
@@ -272,10 +272,10 @@ def test_a_description_that_somebody_has_changed_stays_and_links_are_said_anew(d
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     first = deliver(uri, "described", note="as it began", links={"prefect.flow_run_id": "1"})
     play(first, range(1, 2))
-    first.abandon()
+    first.mark_failed()
     connect(uri).set_tag(first.run_id, "mlflow.note.content", "mine")
     second = deliver(uri, "described", note="as it began", links={"prefect.flow_run_id": "2"})
-    assert second.finish(Finish()) == first.run_id
+    assert second.finish(FinalArtifacts()) == first.run_id
     tags = connect(uri).get_run(first.run_id).data.tags
     assert (tags["mlflow.note.content"], tags["prefect.flow_run_id"]) == ("mine", "2")
 
@@ -300,10 +300,10 @@ def test_an_upload_that_outlasts_patience_is_not_taken_for_a_done_one(deliver, p
     assert_whole(uri, "slow", slow.run_id, 3, without={("loss/train", 2)}, also={"uncertainty/entropy"})
 
 
-class Waiting(Finish):
+class Waiting(FinalArtifacts):
     """What is logged once, whose model is not there before the gate opens."""
 
-    def __init__(self, whole: Finish, gate: threading.Event) -> None:
+    def __init__(self, whole: FinalArtifacts, gate: threading.Event) -> None:
         self.__dict__.update(whole.__dict__)
         self.__dict__["gate"] = gate
 
@@ -313,7 +313,7 @@ class Waiting(Finish):
         return super().__getattribute__(name)
 
 
-def everything(folder: Path) -> Finish:
+def everything(folder: Path) -> FinalArtifacts:
     """A table, a model, a dataset and a last metric."""
     (folder / "clients.csv").write_text("round,client,dropped\n")
     network = MLP(5, (), 3)
@@ -325,7 +325,7 @@ def everything(folder: Path) -> Finish:
     model |= {"personal": {}, "tags": {"weights_sha256": "ab"}}
     last = {"round": 3, "time_ms": 2_000_000, "metrics": {"uncertainty/entropy": 0.5}}
     own = {"round": 3, "time_ms": 1_000_003, "metrics": {"accuracy/mean": 0.03}}  # as it was delivered
-    return Finish(
+    return FinalArtifacts(
         (folder / "clients.csv",),
         model,
         {"name": "small", "version": "0" * 32, "source": "{}", "profile": "{}"},

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tasks.tracking.mlflow_logging.run_spec import origin
+from tasks.tracking.mlflow_logging.run_spec import run_source
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from tasks.tracking.mlflow_logging.run_spec import origin
 )
 def test_the_source_is_what_was_typed(argv: list[str], source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", argv)
-    assert origin("none") == {
+    assert run_source("none") == {
         "mlflow.user": getpass.getuser(),
         "mlflow.source.name": source,
         "mlflow.source.type": "LOCAL",
@@ -44,4 +44,4 @@ def test_the_source_is_what_was_typed(argv: list[str], source: str, monkeypatch:
 
 @pytest.mark.parametrize("commit", ["0123456789ab", "0123456789ab+changes"])
 def test_the_commit_is_the_projects(commit: str) -> None:
-    assert origin(commit)["mlflow.source.git.commit"] == "0123456789ab"
+    assert run_source(commit)["mlflow.source.git.commit"] == "0123456789ab"

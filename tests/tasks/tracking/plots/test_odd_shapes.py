@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from models.shift.pair_details import CloseUp
+from models.shift.pair_details import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.comparison_figure import draw_comparison
 from tasks.tracking.plots.run_figures import draw_codebook, draw_groups
@@ -146,7 +146,7 @@ def test_the_legend_of_a_ranking_of_one_feature_hides_nothing(draw):
 @pytest.mark.parametrize("count", [2, 30, 200])
 def test_values_and_names_below_and_above_a_close_up_do_not_overlap(draw, count):
     counts = np.random.default_rng(0).integers(0, 40, (2, count, 3)).astype(float)
-    one = CloseUp(0, 1, 0, None, tuple(map(str, range(count))), False, counts, np.array([True, True, False]))
+    one = PairDetails(0, 1, 0, None, tuple(map(str, range(count))), False, counts, np.array([True, True, False]))
     first, second, _ = draw(draw_close_ups, [one], LONG, LONG, LONG[:2]).axes
     below = [label.get_window_extent() for label in first.get_xticklabels()]
     assert all(left.x1 < right.x0 for left, right in pairwise(below))

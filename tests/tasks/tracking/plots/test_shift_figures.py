@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.shift.pair_details import CloseUp
+from models.shift.pair_details import PairDetails
 from tasks.tracking.plots import style
 from tasks.tracking.plots.shift_figures import draw_close_ups, draw_pairs, draw_ranking
 
@@ -24,11 +24,11 @@ def matrices(names: list[str], known: bool = True) -> dict:
     return {"names": names, "order": list(range(size))[::-1], "verdict": verdict, **distances}
 
 
-def close_up(number: bool, joined: bool = False) -> CloseUp:
+def close_up(number: bool, joined: bool = False) -> PairDetails:
     counts = np.random.default_rng(1).integers(0, 40, (2, 4, 4)).astype(float)
     ends = np.array([0.0, 1.0, 3.0, 4.0, 9.0]) if number else None
     shown = np.array([True, True, True, False])
-    return CloseUp(0, 1, 0, ends, () if number else ("0", "$a$", "other", "missing"), joined, counts, shown)
+    return PairDetails(0, 1, 0, ends, () if number else ("0", "$a$", "other", "missing"), joined, counts, shown)
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, draw, *asked) -> list[str]:
@@ -119,7 +119,7 @@ def test_bins_that_are_joined_for_all_are_said_to_be(tmp_path, monkeypatch):
 
 def test_where_no_label_is_told_by_both_no_share_of_one_is_drawn(tmp_path, monkeypatch):
     one = close_up(True)
-    silent = CloseUp(0, 1, 0, one.ends, (), False, one.counts, np.zeros(4, bool))
+    silent = PairDetails(0, 1, 0, one.ends, (), False, one.counts, np.zeros(4, bool))
     assert "No label is told by both" in texts(
         monkeypatch, draw_close_ups, tmp_path / "c.png", [silent], ["a", "b"], ["f"], ["0", "1", "2"]
     )
