@@ -49,9 +49,9 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _calls(problem: TrainingSetup, page: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
+def _calls(problem: TrainingSetup, method: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
     """Of one batch of one client, forward and back."""
-    model = page.model(start_method(page, problem), problem)
+    model = method.model(start_method(method, problem), problem)
     weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **of_one(model.personal)}.items()}
     manifest, batch = problem.silos.manifest, problem.training.batch
     x = torch.rand(batch, *manifest.shape)

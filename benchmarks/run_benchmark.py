@@ -232,8 +232,8 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     """
     project = Project.open([], root)
     problem = project.problem(0)
-    page = method_of(project.params, workload.method, root)
-    model = page.model(start_method(page, problem), problem)
+    method = method_of(project.params, workload.method, root)
+    model = method.model(start_method(method, problem), problem)
     weights = {**model.shared, **of_one(model.personal)}
     manifest = problem.silos.manifest
     x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)

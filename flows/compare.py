@@ -225,13 +225,13 @@ def _baseline(project: Project, results: Results, tuned: bool) -> dict[str, Any]
         return None if found is None else against_baseline(project, found, runs, tuned)
 
 
-def _ensemble(project: Project, method: str, wanted: Plan, results: Results) -> dict[str, Any] | None:
+def _ensemble(project: Project, method_name: str, wanted: Plan, results: Results) -> dict[str, Any] | None:
     """The mean prediction of a method's runs, in accuracy and in how unsure it is; None of one seed."""
-    seeds = [seed for seed in wanted.seeds if (method, seed) in results]
-    members = [(project, s, RunFolder(project.root / results[method, s]["folder"])) for s in seeds]
-    page = method_of(project.params, method, project.root)
-    numbers = ensemble(page, members, f"ensemble of {method}") if members else None
-    return None if numbers is None else {"method": method, "seeds": seeds, **numbers}
+    seeds = [seed for seed in wanted.seeds if (method_name, seed) in results]
+    members = [(project, s, RunFolder(project.root / results[method_name, s]["folder"])) for s in seeds]
+    method = method_of(project.params, method_name, project.root)
+    numbers = ensemble(method, members, f"ensemble of {method_name}") if members else None
+    return None if numbers is None else {"method": method_name, "seeds": seeds, **numbers}
 
 
 def _curves(project: Project, results: Results) -> dict[str, list[list[tuple[int, float]]]]:

@@ -60,14 +60,16 @@ def probe(project: Project, method: str, seed: int) -> dict[str, Any]:
     return _within(project, method_of(project.params, method, project.root), method, seed, folder, resume=False)
 
 
-def _within(project: Project, page: Method, method: str, seed: int, folder: RunFolder, resume: bool) -> dict[str, Any]:
+def _within(
+    project: Project, method: Method, method_name: str, seed: int, folder: RunFolder, resume: bool
+) -> dict[str, Any]:
     """Play the run in its folder; the result on disk is returned if it is complete and delivered."""
     lock = project.working(f"{folder.path.parent.name}/{folder.name}")
     with lock, exclusive_lock(folder.path), project.workers() as workers:
         began, problem = time.perf_counter(), project.problem(seed)
-        identity = folder.identify(fingerprint_of(project, problem, page, method), resume, project.same_rows)
+        identity = folder.identify(fingerprint_of(project, problem, method, method_name), resume, project.same_rows)
         done = folder.finished()
         if done is not None and done["mlflow_run_id"] is not None:
             return done
-        run = open_run(project, page, method, problem, identity, folder, PrefectRunner(workers), began)
+        run = open_run(project, method, method_name, problem, identity, folder, PrefectRunner(workers), began)
         return Trainer(run, default_callbacks(project.params.evaluation, own_callbacks(project.params.callbacks))).fit()

@@ -77,11 +77,11 @@ def _plain(problem: TrainingSetup) -> _Client:
     return _Client(problem.network, problem.network.init(server_stream(problem.seed, 0, "init")), {})
 
 
-def _of_method(project: Project, method: str, problem: TrainingSetup) -> _Client:
+def _of_method(project: Project, method_name: str, problem: TrainingSetup) -> _Client:
     """What a client of the method has in the first round, before it has stored anything."""
-    page = method_of(project.params, method, project.root)
-    model: Model = page.model(start_method(page, problem), problem)
-    reads = page.reads()
+    method = method_of(project.params, method_name, project.root)
+    model: Model = method.model(start_method(method, problem), problem)
+    reads = method.reads()
     given = {STATISTICS: torch.zeros(reads.count(problem.silos))} if reads else {}
     return _Client(model.network, {**model.shared, **of_one(model.personal)}, of_one(model.context) or given)
 

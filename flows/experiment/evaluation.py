@@ -22,32 +22,32 @@ from tasks.uncertainty_check import uncertainty_check
 SPLITS = ("validation", "test")
 
 
-def scored_model(page: Method, silos: Silos, state: ServerState, round: RoundContext) -> Model:
+def scored_model(method: Method, silos: Silos, state: ServerState, round: RoundContext) -> Model:
     """The model of every client, of all roles, that has one; also of those that did not take part, or are not scored.
 
     The tasks that this may take cost seconds like those of the round; what they send is no traffic of training.
     """
-    return page.scored_model(state, _of_everybody(page, silos, round))
+    return method.scored_model(state, _of_everybody(method, silos, round))
 
 
-def for_scored(project: Project, page: Method, model: Model) -> Model:
+def for_scored(project: Project, method: Method, model: Model) -> Model:
     """The part of it that is scored: all of it, unless `evaluation.clients` is a number."""
     if project.scored is project.silos:
         return model
-    return model.select(page.silos_with_a_model(project.scored).clients)
+    return model.select(method.silos_with_a_model(project.scored).clients)
 
 
-def scores_of_others(project: Project, page: Method, state: ServerState, round: RoundContext) -> dict[str, float]:
+def scores_of_others(project: Project, method: Method, state: ServerState, round: RoundContext) -> dict[str, float]:
     """Metrics of what else a page answers with, each under its name: `own/accuracy/mean`."""
     metrics: dict[str, float] = {}
-    for name, model in page.other_models(state, _of_everybody(page, project.silos, round)).items():
-        scored = by_client(scores_of(project, for_scored(project, page, model), round), project.quantity)
+    for name, model in method.other_models(state, _of_everybody(method, project.silos, round)).items():
+        scored = by_client(scores_of(project, for_scored(project, method, model), round), project.quantity)
         metrics |= {f"{name}/{k}": v for k, v in metrics_of(scored, project.silos, project.quantity).items()}
     return metrics
 
 
-def _of_everybody(page: Method, silos: Silos, round: RoundContext) -> RoundContext:
-    silos = page.silos_with_a_model(silos)
+def _of_everybody(method: Method, silos: Silos, round: RoundContext) -> RoundContext:
+    silos = method.silos_with_a_model(silos)
     problem, tally = replace(round.problem, silos=silos), RoundCost(round.tally.seconds)
     return replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally, validation=None)
 

@@ -142,16 +142,16 @@ def _first_line(module: str) -> str:
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
-def start_method(page: Method, problem: "TrainingSetup") -> "ServerState":
+def start_method(method: Method, problem: "TrainingSetup") -> "ServerState":
     """What the server knows before the first round; an error in a user's own page is told with its line.
 
     UserError for a deep ensemble where the method makes a network of its own.
     """
-    if len(problem.network.single_networks) > 1 and not page.takes_members:
+    if len(problem.network.single_networks) > 1 and not method.takes_members:
         others = ", ".join(name for name in method_names() if find_method(name).takes_members)
         raise UserError(
-            f"params.yaml: model.members is {len(problem.network.single_networks)}, and this method makes a network of
-            its own " f"around a single one; set model.members to 1, or use one of {others}."
+            f"params.yaml: model.members is {len(problem.network.single_networks)}, and this method makes a network of "
+            f"its own around a single one; set model.members to 1, or use one of {others}."
         )
-    with plugin_loader.user_code_errors(type(page).__module__):
-        return page.init(problem)
+    with plugin_loader.user_code_errors(type(method).__module__):
+        return method.init(problem)

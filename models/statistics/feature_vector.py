@@ -40,7 +40,7 @@ KINDS: Mapping[str, type[Statistic]] = {
 
 @dataclass(frozen=True)
 class Statistics:
-    """One client's: vector (length,) float64; and for each statistic asked for `ok`, `gap`, `agreement` as in `FoundRuns`."""
+    """One client's: vector (length,) float64; and for each statistic asked for `ok`, `gap`, `agreement` as in `Found`."""
 
     vector: Tensor
     ok: tuple[bool, ...]

@@ -17,7 +17,7 @@ from tasks.tracking.checkpoint import load_state
 
 
 def ensemble(
-    page: Method, members: Sequence[tuple[Project, int, RunFolder]], called: str = ""
+    method: Method, members: Sequence[tuple[Project, int, RunFolder]], called: str = ""
 ) -> dict[str, float] | None:
     """Means over the federated clients of what ensemble_check says of their test rows; page: the method of all members.
 
@@ -29,13 +29,13 @@ def ensemble(
     if len(members) < 2 or project.quantity.outcome != "correct":
         return None
     with project.workers() as workers:
-        return _together(page, members, PrefectRunner(workers, called))
+        return _together(method, members, PrefectRunner(workers, called))
 
 
 def _together(
-    page: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
+    method: Method, members: Sequence[tuple[Project, int, RunFolder]], runner: Runner
 ) -> dict[str, float] | None:
-    pairs = [_model(page, runner, *member) for member in members]
+    pairs = [_model(method, runner, *member) for member in members]
     if None in pairs:
         return None
     models = [(model, round.private) for model, round in pairs if model is not None]  # type: ignore[misc]
@@ -52,7 +52,7 @@ def _together(
 
 
 def _model(
-    page: Method, runner: Runner, project: Project, seed: int, folder: RunFolder
+    method: Method, runner: Runner, project: Project, seed: int, folder: RunFolder
 ) -> tuple[Model, RoundContext] | None:
     """What a finished run's clients would use, and a round in which they can be asked."""
     result = folder.finished()
@@ -65,7 +65,7 @@ def _model(
         return None
     project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner, result["reported_round"])
-    return scored_model(page, project.silos, loaded[0], round), round
+    return scored_model(method, project.silos, loaded[0], round), round
 
 
 def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> RoundContext:

@@ -156,11 +156,11 @@ def _seconds_of_run(results: Sequence[dict[str, Any] | str]) -> float:
     return math.fsum(rounds) / max(len(rounds), 1) + min(around, default=0.0)
 
 
-def _grid(project: Project, method: str) -> Grid:
+def _grid(project: Project, method_name: str) -> Grid:
     params = project.params
-    page = find_method(method, project.plugins)
-    rate, options = params.training.optimiser.learning_rate, params.method.get(method, {})
-    return grid_of(method, page, rate, params.comparison.tune, options)
+    method = find_method(method_name, project.plugins)
+    rate, options = params.training.optimiser.learning_rate, params.method.get(method_name, {})
+    return grid_of(method_name, method, rate, params.comparison.tune, options)
 
 
 def _check_options(project: Project, method: str, options: dict[str, Any], problem: TrainingSetup) -> None:

@@ -41,34 +41,34 @@ class TunerResult:
 
 
 def grid_of(
-    method: str, page: type[Method], rate: float, settings: int, options: Mapping[str, Any] | None = None
+    method_name: str, method: type[Method], rate: float, settings: int, options: Mapping[str, Any] | None = None
 ) -> Grid:
     """So many settings around this learning rate, over these options; UserError if the page's own do not divide them."""
-    if not isinstance(page.tuned, Mapping) or not all(isinstance(axis, Axis) for axis in page.tuned.values()):
+    if not isinstance(method.tuned, Mapping) or not all(isinstance(axis, Axis) for axis in method.tuned.values()):
         raise UserError(
-            f"the page of method {method!r}: `tuned` is no axes; write tuned = axes(option=(0.1, 1.0)), with axes from "
+            f"the page of method {method_name!r}: `tuned` is no axes; write tuned = axes(option=(0.1, 1.0)), with axes from "
             "flows.experiment.comparison.search_space."
         )
-    own = {f"method.{method}.{option}": axis for option, axis in page.tuned.items()}
+    own = {f"method.{method_name}.{option}": axis for option, axis in method.tuned.items()}
     combinations = math.prod(len(axis.values) for axis in own.values())
     if settings % combinations:
         raise UserError(
-            f"comparison.tune is {settings}, and {method} has {combinations} settings of its own to try with each learning "
-            f"rate; give a number that {combinations} divides."
+            f"comparison.tune is {settings}, and {method_name} has {combinations} settings of its own to try with each "
+            f"learning rate; give a number that {combinations} divides."
         )
     count = settings // combinations
     powers = range(-(2 * count // 3), count - 2 * count // 3)
     rates = tuple(float(f"{rate * _FACTOR**power:.2g}") for power in powers)
     if rates[0] < _LEAST_RATE or rates[-1] > limits.MAX_REAL:
         raise UserError(
-            f"comparison.tune is {settings}: {method} would be tried with learning rates from {rates[0]:.2g} to "
+            f"comparison.tune is {settings}: {method_name} would be tried with learning rates from {rates[0]:.2g} to "
             f"{rates[-1]:.2g}, and they may be from {_LEAST_RATE:g} to {limits.MAX_REAL:g}; give fewer settings."
         )
 
     def takes(point: Point) -> bool:
         """Whether the page has these options."""
         try:
-            page.model_validate({**(options or {}), **dict(zip(page.tuned, point[1:], strict=True))})
+            method.model_validate({**(options or {}), **dict(zip(method.tuned, point[1:], strict=True))})
         except ValidationError:
             return False
         return True

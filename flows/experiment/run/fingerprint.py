@@ -10,7 +10,7 @@ from flows.methods.context import TrainingSetup
 from models.training.autotune import even_stack_size
 
 
-def fingerprint_of(project: Project, problem: TrainingSetup, page: Method, method: str) -> dict[str, Any]:
+def fingerprint_of(project: Project, problem: TrainingSetup, method: Method, method_name: str) -> dict[str, Any]:
     """Plain JSON. Where a run is computed is not in it, but the engine's form is, which rounds in its own way."""
     elsewhere = {"runner", "tracking", "comparison", "diagnose", "method", "engine"}
     params = project.params.model_dump(mode="json", exclude=elsewhere)
@@ -20,10 +20,10 @@ def fingerprint_of(project: Project, problem: TrainingSetup, page: Method, metho
     stack = even_stack_size(len(problem.silos.clients), problem.stack)
     engine = {"kind": problem.training.engine, "stack": stack, "device": project.device}
     return {
-        "method": method,
+        "method": method_name,
         "seed": problem.seed,
         "data_version": project.silos.version,
-        "params": {**params, "method": page.model_dump(mode="json"), "engine": engine},
+        "params": {**params, "method": method.model_dump(mode="json"), "engine": engine},
     }
 
 

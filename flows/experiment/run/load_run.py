@@ -58,9 +58,9 @@ def finished_run(project: Project, run: str) -> FinishedRun:
         checkpoint = folder.load_best(done["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing; {ANEW}.")
-    page = method_of(project.params, known["method"], project.root)
+    method = method_of(project.params, known["method"], project.root)
     round = RoundContext(checkpoint.round, problem, problem.silos.clients, (), PlainRunner(), private)
-    model = scored_model(page, project.silos, checkpoint.state, round)
+    model = scored_model(method, project.silos, checkpoint.state, round)
     return FinishedRun(folder, project, known["method"], known["seed"], checkpoint.round, model, private)
 
 

@@ -28,11 +28,11 @@ from tasks.tracking.mlflow_logging.run_spec import FinalArtifacts, RunSpec
 from tasks.tracking.result_tables import write_client_table
 
 
-def run_spec(project: Project, page: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
+def run_spec(project: Project, method: Method, identity: dict[str, Any], folder: RunFolder) -> RunSpec:
     """The MLflow run's names, tags and parameters."""
     about = experiment(project, folder.path.parent.name)
     name = "single-runs" if about["kind"] == "run" else about["name"]
-    method, seed = identity["method"], identity["seed"]
+    method_name, seed = identity["method"], identity["seed"]
     return RunSpec(
         uri=project.tracking,
         artifacts=(project.runs / "artifacts" / name).as_uri(),
@@ -40,9 +40,9 @@ def run_spec(project: Project, page: Method, identity: dict[str, Any], folder: R
         name=folder.name,
         tag=identity["tag"],
         tags={
-            "method": method,
+            "method": method_name,
             "seed": str(seed),
-            "model tested": page.tested_model,
+            "model tested": method.tested_model,
             "data_version": identity["data_version"],
             "git_commit": git_commit(project.root),
         },
@@ -71,7 +71,7 @@ def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
 
 def final_artifacts(
     project: Project,
-    page: Method,
+    method: Method,
     problem: TrainingSetup,
     private: ClientStore,
     model: Model,
@@ -85,7 +85,7 @@ def final_artifacts(
     The model's own are those of its round that are in `result`, as they were delivered then, and the last.
     """
     clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
-    served = _model(project, page, problem, private, model)
+    served = _model(project, method, problem, private, model)
     record = folder.journal.read(final["round"])
     own = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
     return FinalArtifacts(
@@ -133,11 +133,11 @@ def git_commit(root: Path) -> str:
 
 
 def _model(
-    project: Project, page: Method, problem: TrainingSetup, private: ClientStore, model: Model
+    project: Project, method: Method, problem: TrainingSetup, private: ClientStore, model: Model
 ) -> dict[str, Any] | None:
     """What is logged as the model; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
-    network, reads = model.network.served, page.reads()
+    network, reads = model.network.served, method.reads()
     if not network.portable and not _is_of_page(network):
         try:
             one = {**model.shared, **of_one(model.personal)}
@@ -163,7 +163,7 @@ def _model(
             {} if isinstance(context, ClientStateRefs) else context
         )  # what a client's model reads beside its weights
     card = {
-        "method": page.__class__.__name__,
+        "method": method.__class__.__name__,
         "network": to_json(network),
         "task": manifest.task,
         "classes": list(manifest.classes),

@@ -28,9 +28,9 @@ _LEAST_WORSE = 0.01  # of the best score on validation rows
 _LEAST_FALL = 1e-3  # of the first round's loss; order and rounding of batches are less
 
 
-def notes_of_scores(project: Project, page: Method) -> list[Note]:
+def notes_of_scores(project: Project, method: Method) -> list[Note]:
     """Of how many clients with a model speak for all in what is scored, and where no best round can be told."""
-    some = _some_of(*map(page.silos_with_a_model, (project.scored, project.silos)))
+    some = _some_of(*map(method.silos_with_a_model, (project.scored, project.silos)))
     said = [f"scored on {some} (evaluation.clients)."] if some else []
     if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
         said.append(
