@@ -28,39 +28,39 @@ def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
 
     Of stacks that are within 5 % of the fastest the smallest is proposed: it leaves work for more workers.
     """
-    problem = project.problem(0)
+    setup = project.training_setup(0)
     torch.set_num_threads(1)
     measured: list[dict[str, Any]] = []
-    for kind in forms(problem.network):
-        say(f"{kind}: stacks of 1 to {len(problem.silos.clients)} clients")
-        measured += _sizes(problem, kind, project.device)
+    for kind in forms(setup.network):
+        say(f"{kind}: stacks of 1 to {len(setup.silos.clients)} clients")
+        measured += _sizes(setup, kind, project.device)
     best = min(m["milliseconds"] for m in measured)
     good = [m for m in measured if m["milliseconds"] <= _AS_GOOD * best]
     chosen = min(good, key=lambda m: m["stack"])
-    now = {"kind": problem.training.engine, "stack": even_stack_size(len(problem.silos.clients), problem.stack)}
+    now = {"kind": setup.training.engine, "stack": even_stack_size(len(setup.silos.clients), setup.stack)}
     return {"measured": measured, "now": now, "engine": {"kind": chosen["kind"], "stack": chosen["stack"]}}
 
 
-def _sizes(problem: TrainingSetup, kind: Kind, device: str) -> list[dict[str, Any]]:
-    clients = len(problem.silos.clients)
+def _sizes(setup: TrainingSetup, kind: Kind, device: str) -> list[dict[str, Any]]:
+    clients = len(setup.silos.clients)
     timings: list[dict[str, Any]] = []
     for size in dict.fromkeys(even_stack_size(clients, most) for most in _SIZES):
-        seconds = median(_seconds(problem, kind, size, device) for _ in range(_TURNS))
+        seconds = median(_seconds(setup, kind, size, device) for _ in range(_TURNS))
         timings.append({"kind": kind, "stack": size, "milliseconds": 1000 * seconds})
         if seconds * 1000 > _HOPELESS * min(m["milliseconds"] for m in timings) or kind == "sequential":
             break
     return timings
 
 
-def _seconds(problem: TrainingSetup, kind: Kind, size: int, device: str) -> float:
+def _seconds(setup: TrainingSetup, kind: Kind, size: int, device: str) -> float:
     """One local epoch of the stack of the largest clients, for each client in it."""
-    stack = make_stacks(problem.silos, size)[0]
-    rows = load_rows(problem.silos, stack, "train", device)
-    weights = broadcast_weights(problem.network.init(server_stream(0, 0, "init")), size)
+    stack = make_stacks(setup.silos, size)[0]
+    rows = load_rows(setup.silos, stack, "train", device)
+    weights = broadcast_weights(setup.network.init(server_stream(0, 0, "init")), size)
     weights = {name: w.to(device) for name, w in weights.items()}
     streams = client_streams(0, [str(i) for i in range(size)], 1, "local_train").to(device)
-    training = replace(problem.training, engine=kind, epochs=1)
+    training = replace(setup.training, engine=kind, epochs=1)
     start = time.perf_counter()
-    trained = train(problem.network, weights, {}, rows, training, streams)
+    trained = train(setup.network, weights, {}, rows, training, streams)
     float(next(iter(trained.weights.values())).sum())  # a GPU answers before it has finished
     return (time.perf_counter() - start) / len(stack.clients)

@@ -32,8 +32,8 @@ def main() -> None:
     """Prints {"kernel_seconds_of_a_row": ...} with so many threads, of the project in the current folder."""
     threads = int(sys.argv[2])
     project = Project.open([], Path.cwd())
-    problem, page = project.problem(0), method_of(project.params, sys.argv[1], project.root)
-    calls, batch = _calls(problem, page), problem.training.batch
+    setup, page = project.training_setup(0), method_of(project.params, sys.argv[1], project.root)
+    calls, batch = _calls(setup, page), setup.training.batch
     seconds = min(_turn(calls, threads) for _ in range(_TURNS))
     print(json.dumps({"kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))
 
@@ -49,16 +49,16 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _calls(problem: TrainingSetup, method: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
+def _calls(setup: TrainingSetup, method: Method) -> list[tuple[Callable, tuple, dict[str, Any]]]:
     """Of one batch of one client, forward and back."""
-    model = method.model(start_method(method, problem), problem)
+    model = method.model(start_method(method, setup), setup)
     weights = {n: w.clone().requires_grad_() for n, w in {**model.shared, **of_one(model.personal)}.items()}
-    manifest, batch = problem.silos.manifest, problem.training.batch
+    manifest, batch = setup.silos.manifest, setup.training.batch
     x = torch.rand(batch, *manifest.shape)
     y = torch.zeros(batch, dtype=torch.int64 if manifest.classes else torch.float32)
     stream = client_streams(0, ["a"], 1, "kernels")[0]
     with _Recorder() as recorder:
-        loss = problem.training.objective(model.network.apply(weights, of_one(model.context), x, stream), y).mean()
+        loss = setup.training.objective(model.network.apply(weights, of_one(model.context), x, stream), y).mean()
         torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     return recorder.calls
 

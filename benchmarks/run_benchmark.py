@@ -231,13 +231,13 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     each as one client's batch calls it.
     """
     project = Project.open([], root)
-    problem = project.problem(0)
+    setup = project.training_setup(0)
     method = method_of(project.params, workload.method, root)
-    model = method.model(start_method(method, problem), problem)
+    model = method.model(start_method(method, setup), setup)
     weights = {**model.shared, **of_one(model.personal)}
-    manifest = problem.silos.manifest
+    manifest = setup.silos.manifest
     x, y = torch.rand(1, *manifest.shape), torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
-    counted = network_cost(model.network, weights, of_one(model.context), x, y, problem.training.objective)
+    counted = network_cost(model.network, weights, of_one(model.context), x, y, setup.training.objective)
     rows = workload.clients * workload.rows
     flop = 2 * counted.both * rows
     found, _ = child([sys.executable, "-m", "benchmarks.baselines.hardware_limits", str(THREADS)], root)

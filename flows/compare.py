@@ -97,10 +97,10 @@ def _plan(project: Project, methods: Sequence[str], seeds: Sequence[int], refere
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
     for method, seed in product(methods, seeds):
         run_name(method, seed)  # a name is told before anything starts, too
-    problem = project.problem(seeds[0])
+    setup = project.training_setup(seeds[0])
     for method in methods:
-        start_method(method_of(project.params, method, project.root), problem)
-    check_tuning(project, methods, problem)
+        start_method(method_of(project.params, method, project.root), setup)
+    check_tuning(project, methods, setup)
     return Plan(methods, seeds, reference, defaults.tune, project.silos.version)
 
 

@@ -66,10 +66,10 @@ def _within(
     """Play the run in its folder; the result on disk is returned if it is complete and delivered."""
     lock = project.working(f"{folder.path.parent.name}/{folder.name}")
     with lock, exclusive_lock(folder.path), project.workers() as workers:
-        began, problem = time.perf_counter(), project.problem(seed)
-        identity = folder.identify(fingerprint_of(project, problem, method, method_name), resume, project.same_rows)
+        began, setup = time.perf_counter(), project.training_setup(seed)
+        identity = folder.identify(fingerprint_of(project, setup, method, method_name), resume, project.same_rows)
         done = folder.finished()
         if done is not None and done["mlflow_run_id"] is not None:
             return done
-        run = open_run(project, method, method_name, problem, identity, folder, PrefectRunner(workers), began)
+        run = open_run(project, method, method_name, setup, identity, folder, PrefectRunner(workers), began)
         return Trainer(run, default_callbacks(project.params.evaluation, own_callbacks(project.params.callbacks))).fit()

@@ -87,7 +87,7 @@ class Played:
     """A method that has played some rounds: where it is, and what happened on the way."""
 
     page: Method
-    problem: TrainingSetup
+    setup: TrainingSetup
     state: ServerState
     private: ClientStore
     rounds: list[RoundContext]
@@ -184,7 +184,7 @@ def make_round(tmp_path: Path) -> Callable[..., RoundContext]:
     """A round of a problem without Prefect; every client takes part unless `clients` says otherwise; `validate` asks."""
 
     def build(
-        problem: TrainingSetup,
+        setup: TrainingSetup,
         number: int = 1,
         clients: Sequence[str] | None = None,
         workers: int = 1,
@@ -193,13 +193,13 @@ def make_round(tmp_path: Path) -> Callable[..., RoundContext]:
         validate: bool = False,
         leaving: Sequence[str] = (),
     ) -> RoundContext:
-        clients = problem.silos.clients if clients is None else tuple(clients)
-        dropped = tuple(c for c in problem.silos.clients if c not in clients)
+        clients = setup.silos.clients if clients is None else tuple(clients)
+        dropped = tuple(c for c in setup.silos.clients if c not in clients)
         private = private or ClientStore(str(tmp_path / "private"))
-        problem = replace(problem, stack=stack)
+        setup = replace(setup, stack=stack)
         asked: dict[str, tuple[float, float]] | None = {} if validate else None
         here = PlainRunner(workers)
-        return RoundContext(number, problem, clients, dropped, here, private, validation=asked, leaving=tuple(leaving))
+        return RoundContext(number, setup, clients, dropped, here, private, validation=asked, leaving=tuple(leaving))
 
     return build
 
@@ -213,23 +213,23 @@ def play(make_round: Callable[..., RoundContext]) -> Callable[..., Played]:
 
     def run(
         page: Method,
-        problem: TrainingSetup,
+        setup: TrainingSetup,
         numbers: Sequence[int],
         state: ServerState | None = None,
         absent: Mapping[int, Sequence[str]] | None = None,
         leave: Mapping[int, Sequence[str]] | None = None,
         **options: Any,
     ) -> Played:
-        state = page.init(problem) if state is None else state
+        state = page.init(setup) if state is None else state
         rounds, reports = [], []
         for number in numbers:
             gone = {*(absent or {}).get(number, ()), *(c for at in leave or {} if at <= number for c in leave[at])}
-            there = [c for c in problem.silos.clients if c not in gone]
+            there = [c for c in setup.silos.clients if c not in gone]
             leaving = (leave or {}).get(number, ())
-            rounds.append(make_round(problem, number, there, leaving=leaving, **options))
+            rounds.append(make_round(setup, number, there, leaving=leaving, **options))
             state, report = play_round(page, state, rounds[-1])
             reports.append(report)
-        return Played(page, problem, state, rounds[-1].private, rounds, reports)
+        return Played(page, setup, state, rounds[-1].private, rounds, reports)
 
     return run
 
@@ -237,7 +237,7 @@ def play(make_round: Callable[..., RoundContext]) -> Callable[..., Played]:
 @pytest.fixture
 def sequential() -> Callable[[TrainingSetup], TrainingSetup]:
     """The same problem on the reference engine."""
-    return lambda problem: replace(problem, training=replace(problem.training, engine="sequential"))
+    return lambda setup: replace(setup, training=replace(setup.training, engine="sequential"))
 
 
 @pytest.fixture

@@ -155,12 +155,12 @@ def test_params_yaml_or_the_page_of_sources_and_schemes_shows_every_key_that_the
 
 def test_the_method_of_the_docs_is_fedavg_with_a_velocity(folder, make_problem, play):
     params = load_params(folder, ["plugins=[fedavgm.py]", "method.fedavgm.momentum=0.5"])
-    problem = make_problem({"a": 8, "b": 5})
-    start = FedAvg().init(problem).tensors["weights"]
-    first = play(method_of(params, "fedavgm", folder), problem, [1]).state
-    second = play(method_of(params, "fedavgm", folder), problem, [2], state=first).state
+    setup = make_problem({"a": 8, "b": 5})
+    start = FedAvg().init(setup).tensors["weights"]
+    first = play(method_of(params, "fedavgm", folder), setup, [1]).state
+    second = play(method_of(params, "fedavgm", folder), setup, [2], state=first).state
     w = first.tensors["weights"]
-    average = play(FedAvg(), problem, [2], state=ServerState({"weights": w})).state.tensors["weights"]
+    average = play(FedAvg(), setup, [2], state=ServerState({"weights": w})).state.tensors["weights"]
     for name in w:
         expected = w[name] - (0.5 * (start[name] - w[name]) + w[name] - average[name])
         torch.testing.assert_close(second.tensors["weights"][name], expected)
@@ -175,12 +175,12 @@ def test_the_method_of_the_docs_gives_running_statistics_no_velocity(folder, mak
 
     page = method_of(load_params(folder, ["plugins=[fedavgm.py]"]), "fedavgm", folder)
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
-    problem = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
-    state = play(page, problem, range(1, 9)).state
-    average = play(FedAvg(), problem, [9], state=ServerState({"weights": state.tensors["weights"]})).state.tensors[
+    setup = make_problem({"a": 12, "b": 9}, network=network, silos={"rows_of": rows_of})
+    state = play(page, setup, range(1, 9)).state
+    average = play(FedAvg(), setup, [9], state=ServerState({"weights": state.tensors["weights"]})).state.tensors[
         "weights"
     ]
-    state = play(page, problem, [9], state=state).state
+    state = play(page, setup, [9], state=state).state
     for name in network.buffers:
         assert torch.equal(state.tensors["weights"][name], average[name])
         assert not name.endswith("variance") or bool((average[name] > 0).all()), name

@@ -50,8 +50,8 @@ class ClassWeighted(fedavg.FedAvg):
     strength: float = 1.0
 
     def run_round(self, state, round):
-        model = self.model(state, round.problem).select(round.clients)
-        told = round.each(class_gradients, model, training=round.problem.training)
+        model = self.model(state, round.setup).select(round.clients)
+        told = round.each(class_gradients, model, training=round.setup.training)
         size = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told).clamp_min(1)
         weight = torch.where(size > 0, size / size[size > 0].mean(), 1.0).float() ** self.strength
         weighted = {"weight": weight.expand(len(model.clients), -1)}

@@ -23,14 +23,14 @@ class FedAvgM(fedavg.FedAvg):
     momentum: float = Field(0.9, ge=0, lt=1)
     learning_rate: float = Field(1.0, gt=0)
 
-    def init(self, problem: TrainingSetup) -> ServerState:
-        state = super().init(problem)
-        learns = learned(problem.network, state.tensors["weights"])
+    def init(self, setup: TrainingSetup) -> ServerState:
+        state = super().init(setup)
+        learns = learned(setup.network, state.tensors["weights"])
         return state.with_tensors(velocity={name: w * 0 for name, w in learns.items()})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         w, v = state.tensors["weights"], state.tensors["velocity"]
-        updates = round.train(local_train, self.model(state, round.problem))
+        updates = round.train(local_train, self.model(state, round.setup))
         average = round.once(aggregate, updates, w)
         v = {name: self.momentum * v[name] + w[name] - average[name] for name in v}
         stepped = {name: w[name] - self.learning_rate * v[name] for name in v}

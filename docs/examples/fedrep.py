@@ -39,22 +39,22 @@ class FedRep(Method):
     tested_model, takes_members = "personal", False
     head_epochs: int = Field(10, ge=1)
 
-    def init(self, problem: TrainingSetup) -> ServerState:
-        return ServerState(apart(*self._drawn(problem))[0]).with_private("heads", {})
+    def init(self, setup: TrainingSetup) -> ServerState:
+        return ServerState(apart(*self._drawn(setup))[0]).with_private("heads", {})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        epochs = {"head_epochs": self.head_epochs, "epochs": self.head_epochs + round.problem.training.epochs}
-        updates = round.train(head_then_body, self.model(state, round.problem), **epochs)
+        epochs = {"head_epochs": self.head_epochs, "epochs": self.head_epochs + round.setup.training.epochs}
+        updates = round.train(head_then_body, self.model(state, round.setup), **epochs)
         for update in updates:
             state = state.with_private("heads", update.private["heads"])
         return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), RoundReport.of(
             updates
         )
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
-        heads = ClientStateRefs("heads", state.private["heads"], apart(*self._drawn(problem))[1])
-        return Model(problem.network, state.tensors["weights"], heads, clients=problem.silos.clients)
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
+        heads = ClientStateRefs("heads", state.private["heads"], apart(*self._drawn(setup))[1])
+        return Model(setup.network, state.tensors["weights"], heads, clients=setup.silos.clients)
 
-    def _drawn(self, problem: TrainingSetup) -> tuple[dict, list[str]]:
-        names = [f"dense{ending_in_a_layer(problem).last}.{part}" for part in ("weight", "bias")]
-        return problem.network.init(server_stream(problem.seed, 0, "init")), names
+    def _drawn(self, setup: TrainingSetup) -> tuple[dict, list[str]]:
+        names = [f"dense{ending_in_a_layer(setup).last}.{part}" for part in ("weight", "bias")]
+        return setup.network.init(server_stream(setup.seed, 0, "init")), names

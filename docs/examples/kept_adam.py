@@ -18,14 +18,14 @@ from tasks.local_train import local_train
 class KeptAdam(fedavg.FedAvg):
     """With SGD without momentum, which has no state, it is FedAvg."""
 
-    def init(self, problem: TrainingSetup) -> ServerState:
-        return super().init(problem).with_private("optimiser", {})
+    def init(self, setup: TrainingSetup) -> ServerState:
+        return super().init(setup).with_private("optimiser", {})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
-        w, problem = state.tensors["weights"], round.problem
-        fresh = problem.training.optimiser.init(learned(problem.network, broadcast_weights(w, 1)), 1)
+        w, setup = state.tensors["weights"], round.setup
+        fresh = setup.training.optimiser.init(learned(setup.network, broadcast_weights(w, 1)), 1)
         kept = ClientStateRefs("optimiser", state.private["optimiser"], {name: t[0] for name, t in fresh.items()})
-        updates = round.train(local_train, self.model(state, problem), optimiser=kept)
+        updates = round.train(local_train, self.model(state, setup), optimiser=kept)
         for update in updates:
             state = state.with_private("optimiser", update.private["optimiser"])
         return state.with_tensors(weights=round.once(aggregate, updates, w)), RoundReport.of(updates)

@@ -46,43 +46,43 @@ def cost(project: Project, method: str | None, memory: bool, say: Callable[[str]
     """
     if memory and not told():
         raise UserError("memory is measured as Linux tells it, and this is another system; give --without-memory.")
-    problem = project.problem(0)
-    client = _of_method(project, method, problem) if method else _plain(problem)
-    manifest, rows = problem.silos.manifest, problem.silos.rows("train")
+    setup = project.training_setup(0)
+    client = _of_method(project, method, setup) if method else _plain(setup)
+    manifest, rows = setup.silos.manifest, setup.silos.rows("train")
     largest = max(rows, key=lambda name: rows[name])
     x = torch.rand(1, *manifest.shape)
     y = torch.zeros(1, dtype=torch.int64 if manifest.classes else torch.float32)
-    counted = network_cost(*client, x, y, problem.training.objective)
+    counted = network_cost(*client, x, y, setup.training.objective)
     return {
         "method": method,
         "network": kind_of(client.network),
         "shape": list(manifest.shape),
         "outputs": len(manifest.classes) or 1,
-        "data_version": problem.silos.version,
+        "data_version": setup.silos.version,
         "parameters": counted.parameters,
         "buffers": counted.buffers,
         "macs": {
             "forward": counted.forward,
             "forward_and_backward": counted.both,
-            "round": counted.both * rows[largest] * problem.training.epochs,
+            "round": counted.both * rows[largest] * setup.training.epochs,
         },
-        "largest_client": {"client": largest, "rows": rows[largest], "epochs": problem.training.epochs},
+        "largest_client": {"client": largest, "rows": rows[largest], "epochs": setup.training.epochs},
         "bytes": _bytes(client.weights),
         "latency": _latency(client, x),
-        "memory": _memory(client, project, problem, rows[largest], memory, say),
+        "memory": _memory(client, project, setup, rows[largest], memory, say),
     }
 
 
-def _plain(problem: TrainingSetup) -> _Client:
-    return _Client(problem.network, problem.network.init(server_stream(problem.seed, 0, "init")), {})
+def _plain(setup: TrainingSetup) -> _Client:
+    return _Client(setup.network, setup.network.init(server_stream(setup.seed, 0, "init")), {})
 
 
-def _of_method(project: Project, method_name: str, problem: TrainingSetup) -> _Client:
+def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Client:
     """What a client of the method has in the first round, before it has stored anything."""
     method = method_of(project.params, method_name, project.root)
-    model: Model = method.model(start_method(method, problem), problem)
+    model: Model = method.model(start_method(method, setup), setup)
     reads = method.reads()
-    given = {STATISTICS: torch.zeros(reads.count(problem.silos))} if reads else {}
+    given = {STATISTICS: torch.zeros(reads.count(setup.silos))} if reads else {}
     return _Client(model.network, {**model.shared, **of_one(model.personal)}, of_one(model.context) or given)
 
 
@@ -114,7 +114,7 @@ def _latency(client: _Client, x: Tensor) -> dict[str, Any]:
 
 
 def _memory(
-    client: _Client, project: Project, problem: TrainingSetup, rows: int, measure: bool, say: Callable[[str], None]
+    client: _Client, project: Project, setup: TrainingSetup, rows: int, measure: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Bytes for each number of rows at once: of the largest layer, what a training step needs at least, what was measured.
 
@@ -126,14 +126,14 @@ def _memory(
             "rows": count,
             "what": what,
             "largest_activation": largest_activation(network, count),
-            "training_floor": training_floor(network, weights, problem.training.optimiser, count) if trains else None,
+            "training_floor": training_floor(network, weights, setup.training.optimiser, count) if trains else None,
             "evaluation": None,
             "training": None,
         }
-        for count, what, trains in _batches(project, problem.training.batch, rows)
+        for count, what, trains in _batches(project, setup.training.batch, rows)
     ]
     note = _unmeasured(network) if measure else "not measured, as asked"
-    within = None if note else _measure(client, problem, lines, say)
+    within = None if note else _measure(client, setup, lines, say)
     return {"rows": lines, "repeats_within": within, "note": note}
 
 
@@ -151,16 +151,16 @@ def _unmeasured(network: Network) -> str | None:
     return f"not measured: {kind_of(network)} is a network of your own page, and another process would not know it"
 
 
-def _measure(client: _Client, problem: TrainingSetup, lines: list[dict[str, Any]], say: Callable[[str], None]) -> int:
+def _measure(client: _Client, setup: TrainingSetup, lines: list[dict[str, Any]], say: Callable[[str], None]) -> int:
     """Fills in bytes beside those of holding the network, the larger of two times; answers by how much two times differ."""
     weights, context = ({name: tuple(t.shape) for name, t in part.items()} for part in client[1:])
-    shape, within = tuple(problem.silos.manifest.shape), 0
+    shape, within = tuple(setup.silos.manifest.shape), 0
     say(f"measuring memory: four processes, each {_PATIENCE:.0f} s at most")
     kinds: tuple[Does, ...] = ("evaluation", "training")
     for does in kinds:
         done = [line for line in lines if does == "evaluation" or line["training_floor"] is not None]
         rows = tuple(line["rows"] for line in done)
-        asked = Measured(does, client.network, weights, context, problem.training, shape, rows)
+        asked = Measured(does, client.network, weights, context, setup.training, shape, rows)
         with ThreadPoolExecutor(_TIMES) as pool:
             limit = free_bytes() // (_TIMES + 1)  # each; others on this machine keep a part
             times = list(pool.map(peak_bytes, [asked] * _TIMES, [_PATIENCE] * _TIMES, [limit] * _TIMES))

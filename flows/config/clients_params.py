@@ -48,7 +48,7 @@ _OF_CLIENTS = ("fraction", "dropout", "join", "leave")
 
 def options_given(entry: Entry) -> tuple[str, ...]:
     """The parameters of a plugin's sampler that are no options of its own."""
-    return _OF_CLIENTS if isinstance(entry.target, type) else ("problem", "clients", "wanted", "number", "memory")
+    return _OF_CLIENTS if isinstance(entry.target, type) else ("setup", "clients", "wanted", "number", "memory")
 
 
 Sampling = UniformParams | BySizeParams | ImprovingParams

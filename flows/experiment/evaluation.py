@@ -48,15 +48,15 @@ def scores_of_others(project: Project, method: Method, state: ServerState, round
 
 def _of_everybody(method: Method, silos: Silos, round: RoundContext) -> RoundContext:
     silos = method.silos_with_a_model(silos)
-    problem, tally = replace(round.problem, silos=silos), RoundCost(round.tally.seconds)
-    return replace(round, problem=problem, clients=silos.clients, dropped=(), tally=tally, validation=None)
+    setup, tally = replace(round.setup, silos=silos), RoundCost(round.tally.seconds)
+    return replace(round, setup=setup, clients=silos.clients, dropped=(), tally=tally, validation=None)
 
 
 def scores_of(project: Project, model: Model, round: RoundContext, keep_outcomes: bool = False) -> list[Scores]:
     """Every client of the model is scored; one model on common rows is scored once and counts for every client."""
     silos = project.silos.select(model.clients)
     once = tuple(s for s in SPLITS if silos.common(s) and not model.is_personal)
-    options: dict[str, Any] = {"training": round.problem.training, "keep_outcomes": keep_outcomes}
+    options: dict[str, Any] = {"training": round.setup.training, "keep_outcomes": keep_outcomes}
     if project.metrics:
         options["metrics"] = project.metrics
     scores: list[Scores] = []
@@ -75,8 +75,8 @@ def doubts_of(project: Project, model: Model, round: RoundContext) -> dict[str, 
         return {}
     silos = project.silos.select(model.clients)
     asked = silos.select(silos.clients[:1]) if silos.common("test") and not model.is_personal else silos
-    problem = round.problem
-    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+    setup = round.setup
+    options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
     options |= {"passes": project.params.evaluation.passes, "refuse": False}
     doubts: dict[str, dict[str, float]] = {}
     for message in round.each(uncertainty_check, model, silos=asked, split="test", **options):

@@ -284,7 +284,7 @@ class Project:
         where = self.params.runner
         return open_workers(where.kind, where.workers, where.address, _say)
 
-    def problem(self, seed: int) -> "TrainingSetup":
+    def training_setup(self, seed: int) -> "TrainingSetup":
         """What every method of a seed is given."""
         from flows.experiment.training_setup import training_setup
 
@@ -299,7 +299,7 @@ class Project:
 
     @property
     def quantity(self) -> TaskMetrics:
-        """What runs are judged by; `problem` has checked that objective and data are of one task."""
+        """What runs are judged by; `setup` has checked that objective and data are of one task."""
         regression = self.params.training.objective.kind == "squared_error"
         quantity = TASK_METRICS["regression" if regression else "classification"]
         return quantity.with_metrics([metric.kind for metric in self.params.evaluation.metrics])

@@ -58,7 +58,7 @@ class Trainer:
         """Play the next round with sampled clients, and move the run's state, number and sampler memory on."""
         began, run, sampler = time.perf_counter(), self.run, self.run.sampler
         number = run.number + 1
-        sampled = sample_clients(sampler, run.problem, number, run.memory)
+        sampled = sample_clients(sampler, run.setup, number, run.memory)
         round = run.round(number, sampled, f"round {number}")
         round = replace(round, validation={} if sampler.asks_validation else None)
         run.state, report = play_method_round(run.method, run.state, round)

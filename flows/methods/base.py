@@ -46,7 +46,7 @@ class Method(BaseModel, ABC):
     """Options that a comparison with `tune` tries, beside the learning rate: 1, 2, 4 or 8 combinations of their values."""
 
     @abstractmethod
-    def init(self, problem: "TrainingSetup") -> "ServerState":
+    def init(self, setup: "TrainingSetup") -> "ServerState":
         """The state before the first round."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Method(BaseModel, ABC):
         """One round, composed of tasks."""
 
     @abstractmethod
-    def model(self, state: "ServerState", problem: "TrainingSetup") -> "Model":
+    def model(self, state: "ServerState", setup: "TrainingSetup") -> "Model":
         """What every client would use today, as far as the server knows it."""
 
     def leave(self, state: "ServerState", round: "RoundContext") -> "tuple[ServerState, RoundReport]":
@@ -73,7 +73,7 @@ class Method(BaseModel, ABC):
 
         `model`, unless clients have a say in it: here a page may run tasks, which open their training rows only.
         """
-        return self.model(state, round.problem)
+        return self.model(state, round.setup)
 
     def other_models(self, state: "ServerState", round: "RoundContext") -> "Mapping[str, Model]":
         """What is scored beside `scored_model`, asked in the same way, by the name that its metrics are told under."""
@@ -142,16 +142,16 @@ def _first_line(module: str) -> str:
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
-def start_method(method: Method, problem: "TrainingSetup") -> "ServerState":
+def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
     """What the server knows before the first round; an error in a user's own page is told with its line.
 
     UserError for a deep ensemble where the method makes a network of its own.
     """
-    if len(problem.network.single_networks) > 1 and not method.takes_members:
+    if len(setup.network.single_networks) > 1 and not method.takes_members:
         others = ", ".join(name for name in method_names() if find_method(name).takes_members)
         raise UserError(
-            f"params.yaml: model.members is {len(problem.network.single_networks)}, and this method makes a network of "
+            f"params.yaml: model.members is {len(setup.network.single_networks)}, and this method makes a network of "
             f"its own around a single one; set model.members to 1, or use one of {others}."
         )
     with plugin_loader.user_code_errors(type(method).__module__):
-        return method.init(problem)
+        return method.init(setup)

@@ -48,10 +48,10 @@ class CFL(Method):
     separation: float = Field(0.0, ge=0, le=1, description="least gap of directions between parts, 0 to 1")
     linkage: Linkage = Field("single", description="how two parts are found: single is the paper's rule")
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """One cluster, the root of the tree, with FedAvg's start."""
-        start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        nowhere = {name: torch.zeros_like(w) for name, w in learned(problem.network, start).items()}
+        start = setup.network.init(server_stream(setup.seed, 0, "init"))
+        nowhere = {name: torch.zeros_like(w) for name, w in learned(setup.network, start).items()}
         numbers: dict[str, Any] = {"parent": [None], "cluster": {}, "first": None}
         return ServerState({"weights": train_together([start]), "toward": train_together([nowhere])}, numbers)
 
@@ -68,14 +68,14 @@ class CFL(Method):
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, clients), round.silos.select(clients), each=True)
             average = round.once(aggregate, sent, current)
-            learns = learned(round.problem.network, current)  # running statistics are the rows', and go no way
+            learns = learned(round.setup.network, current)  # running statistics are the rows', and go no way
             length = round.once(lengths, sent, learns)
             step = _length(average, learns)
             longest = max(length.values())
             first = longest if first is None else first
             tree.weights[node] = average
             may = len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first)
-            if may and tree.size(node, len(round.problem.silos.clients)) == len(clients):
+            if may and tree.size(node, len(round.setup.silos.clients)) == len(clients):
                 parts = round.once(bipartition, sent, learns, self.linkage)
                 if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
                     tree.split(node, current, average, parts.clients, parts.toward)
@@ -88,10 +88,10 @@ class CFL(Method):
         numbers |= {**report.numbers, "update/longest": max(norms.values())}
         return tree.state(first=first), RoundReport(numbers, {**report.rows, "cluster": clusters, "update": norms})
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client has its cluster's weights; a fresh one has the root's, where it has not been asked."""
         cluster = state.numbers["cluster"]
-        return model_of_groups(problem, state.tensors["weights"], {c: cluster.get(c, 0) for c in problem.silos.clients})
+        return model_of_groups(setup, state.tensors["weights"], {c: cluster.get(c, 0) for c in setup.silos.clients})
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A fresh client goes down the tree: it trains from the parent's weights and takes the part that it is like."""
@@ -104,10 +104,10 @@ class CFL(Method):
                 continue
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, fresh), round.silos.select(fresh), each=True)
-            learns = learned(round.problem.network, current)
+            learns = learned(round.setup.network, current)
             chosen = round.once(nearer, sent, learns, [tree.toward[child] for child in children])
             cluster |= {client: children[at] for client, at in chosen.items()}
-        return model_of_groups(round.problem, state.tensors["weights"], cluster)
+        return model_of_groups(round.setup, state.tensors["weights"], cluster)
 
     def _stuck(self, mean: float, longest: float, first: float) -> bool:
         """Whether the cluster stands still (e1) while a client does not (e2)."""
@@ -117,7 +117,7 @@ class CFL(Method):
 
 
 def _model(current: Weights, round: RoundContext, clients: list[str]) -> Model:
-    return Model(round.problem.network, shared=current, clients=tuple(clients))
+    return Model(round.setup.network, shared=current, clients=tuple(clients))
 
 
 def _length(after: Weights, before: Weights) -> float:

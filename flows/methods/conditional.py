@@ -71,18 +71,18 @@ class Conditional(Method):
             raise ValueError("names no statistic; one is {kind: covariance_xy}")
         return statistics
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """One draw of weights; nobody has described their rows yet."""
-        network = fitting(self._network(problem), "method.conditional")
-        weights = network.init(server_stream(problem.seed, 0, "init"))
+        network = fitting(self._network(setup), "method.conditional")
+        weights = network.init(server_stream(setup.seed, 0, "init"))
         return StatisticsMatrix().within(ServerState({"weights": weights}))
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Who takes part for the first time computes its statistics; then a round of the arm."""
-        problem = round.problem
+        setup = round.setup
         before = StatisticsMatrix.of(state)
-        known = self._conditions.ask(round, self._bare(state, problem), round.clients, before)
-        state, model = known.within(state), self._model(state, problem, round.clients, known)
+        known = self._conditions.ask(round, self._bare(state, setup), round.clients, before)
+        state, model = known.within(state), self._model(state, setup, round.clients, known)
         if self.arm == "fedsgd":
             state, report = gradient_round(state, round, model)
         else:
@@ -96,19 +96,17 @@ class Conditional(Method):
         doubted = {"clients/undetermined": len(known.undetermined), "clients/unsteady": len(known.unsteady)}
         return state, report.beside(RoundReport(doubted, said=self._conditions.doubt(before, known)))
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same weights for everybody, each with its own statistics; for clients that have computed them."""
         known = StatisticsMatrix.of(state)
-        there = [c for c in problem.silos.clients if c in known.refs or not self._conditions.private]
-        return self._model(state, problem, there, known)
+        there = [c for c in setup.silos.clients if c in known.refs or not self._conditions.private]
+        return self._model(state, setup, there, known)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A client that never took part computes its statistics now, from its training rows; it trains nothing."""
-        problem = round.problem
-        known = self._conditions.ask(
-            round, self._bare(state, problem), problem.silos.clients, StatisticsMatrix.of(state)
-        )
-        return self._model(state, problem, problem.silos.clients, known)
+        setup = round.setup
+        known = self._conditions.ask(round, self._bare(state, setup), setup.silos.clients, StatisticsMatrix.of(state))
+        return self._model(state, setup, setup.silos.clients, known)
 
     def reads(self) -> Conditioning:
         """The statistics, or what stands in their place."""
@@ -122,20 +120,20 @@ class Conditional(Method):
     def _conditions(self) -> Conditioning:
         return Conditioning(self._records, self.source, self.few_rows)
 
-    def _bare(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def _bare(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The weights alone, for tasks that need no context."""
-        return Model(self._network(problem), shared=state.tensors["weights"], clients=problem.silos.clients)
+        return Model(self._network(setup), shared=state.tensors["weights"], clients=setup.silos.clients)
 
     def _model(
-        self, state: ServerState, problem: TrainingSetup, clients: Sequence[str], known: StatisticsMatrix
+        self, state: ServerState, setup: TrainingSetup, clients: Sequence[str], known: StatisticsMatrix
     ) -> Model:
-        context = self._conditions.context(problem.silos, clients, known, problem.seed)
-        return replace(self._bare(state, problem), context=context, clients=tuple(clients))
+        context = self._conditions.context(setup.silos, clients, known, setup.seed)
+        return replace(self._bare(state, setup), context=context, clients=tuple(clients))
 
-    def _network(self, problem: TrainingSetup) -> Network:
+    def _network(self, setup: TrainingSetup) -> Network:
         """The one of params.yaml with room for the statistics, or the paper's linear forms; UserError if they do not fit."""
-        count, network = self._conditions.count(problem.silos), problem.network
-        manifest = problem.silos.manifest
+        count, network = self._conditions.count(setup.silos), setup.network
+        manifest = setup.silos.manifest
         inputs, outputs = math.prod(manifest.shape), len(manifest.classes) or 1
         if self.form == "bilinear":
             return Bilinear(inputs, outputs, count, self.constant)

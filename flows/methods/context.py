@@ -62,7 +62,7 @@ class RoundContext:
     """One round: its number, the clients that take part, dropped out, or leave for good before it, and where tasks run."""
 
     number: int
-    problem: TrainingSetup
+    setup: TrainingSetup
     clients: tuple[str, ...]
     dropped: tuple[str, ...]
     runner: Runner
@@ -77,7 +77,7 @@ class RoundContext:
     @property
     def silos(self) -> Silos:
         """The silos of the clients that take part."""
-        return self.problem.silos.select(self.clients)
+        return self.setup.silos.select(self.clients)
 
     def each(
         self, task: ClientStep, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
@@ -93,7 +93,7 @@ class RoundContext:
         if not silos.clients:
             return []
         options |= {"private": self.private, "device": self.device}
-        answers = on_cohorts(self.runner, task, silos, self.problem.stack, model, **options)
+        answers = on_cohorts(self.runner, task, silos, self.setup.stack, model, **options)
         self._count(task.name, 0 if received else model.bytes_down, answers, silos)
         return [message for cohort in answers for message in cohort]
 
@@ -112,12 +112,12 @@ class RoundContext:
         after which the weights were drawn, from which streams count. TypeError for a task that does not answer for every
         client once: a mean of its updates would be of some, or count one twice.
         """
-        problem, silos = self.problem, silos or self.silos
+        setup, silos = self.setup, silos or self.silos
         for client, rows in silos.rows("train").items():
-            steps = (epochs or problem.training.epochs) * -(-rows // problem.training.batch)
+            steps = (epochs or setup.training.epochs) * -(-rows // setup.training.batch)
             self.tally.stepped(client, steps)
-        when: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": self.number - since}
-        kept = self.optimisers.of(model, problem.training, silos.clients) if self._keeps(task, options) else None
+        when: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": self.number - since}
+        kept = self.optimisers.of(model, setup.training, silos.clients) if self._keeps(task, options) else None
         if kept is not None:
             options["optimiser"] = kept
         if self.validation is not None:
@@ -142,7 +142,7 @@ class RoundContext:
 
     def _keeps(self, task: ClientStep, options: Mapping[str, Any]) -> bool:
         """Whether optimisers go on from round to round, and no page sees to it; UserError for a step that cannot."""
-        if not self.problem.training.keeps or "optimiser" in options:
+        if not self.setup.training.keeps or "optimiser" in options:
             return False
         _must_take(task, "optimiser", _NOT_KEPT)
         return True
@@ -173,10 +173,10 @@ def on_cohorts(
     return runner.each(task, [bind_arguments(cohort, args, options) for cohort in cohorts])
 
 
-def uniform_by_client(problem: TrainingSetup, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
+def uniform_by_client(setup: TrainingSetup, clients: Iterable[str], number: int, purpose: str) -> dict[str, float]:
     """A number in [0, 1) for each client, which follows from the seed, the round, the purpose and its name."""
     clients = list(clients)
-    drawn = uniform(client_streams(problem.seed, clients, number, purpose), (1,))[:, 0]
+    drawn = uniform(client_streams(setup.seed, clients, number, purpose), (1,))[:, 0]
     return dict(zip(clients, drawn.tolist(), strict=True))
 
 

@@ -38,29 +38,29 @@ class DisTrans(fedavg.FedAvg):
     )
     start_scale: float = Field(1.0, ge=0, le=limits.MAX_REAL, description="the picture starts uniform from 0 to this")
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's draw with a wider last layer; nobody has stored an offset yet."""
-        sections, _ = self._start(problem)
+        sections, _ = self._start(setup)
         return ServerState(sections, private={SECTION: {}})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg of the shared weights; every client keeps its offset."""
-        updates = round.train(local_train, self.model(state, round.problem))
+        updates = round.train(local_train, self.model(state, round.setup))
         for update in updates:
             state = state.with_private(SECTION, update.private[SECTION])
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The shared weights with each client's offset; one that has not trained has the start."""
-        _, start = self._start(problem)
+        _, start = self._start(setup)
         offset = ClientStateRefs(SECTION, state.private[SECTION], start)
-        return Model(self._network(problem), state.tensors["weights"], offset, clients=problem.silos.clients)
+        return Model(self._network(setup), state.tensors["weights"], offset, clients=setup.silos.clients)
 
-    def _start(self, problem: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
-        network = self._network(problem)
-        return apart(network.init(server_stream(problem.seed, 0, "init")), network.personal)
+    def _start(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
+        network = self._network(setup)
+        return apart(network.init(server_stream(setup.seed, 0, "init")), network.personal)
 
-    def _network(self, problem: TrainingSetup) -> OffsetNetwork:
-        inner, shape = ending_in_a_layer(problem), tuple(problem.silos.manifest.shape)
+    def _network(self, setup: TrainingSetup) -> OffsetNetwork:
+        inner, shape = ending_in_a_layer(setup), tuple(setup.silos.manifest.shape)
         return OffsetNetwork(inner, shape, self.mix, self.offset_rate, self.start_scale)

@@ -28,17 +28,17 @@ class Ditto(fedavg.FedAvg):
         1.0, ge=0, le=limits.MAX_REAL, description="lambda: 0 is local_only, a large one fedavg"
     )
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start; nobody has stored weights yet."""
-        return super().init(problem).with_private("personal", {})
+        return super().init(setup).with_private("personal", {})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg; then, on the same batches, every client's own weights."""
-        problem, w = round.problem, state.tensors["weights"]
-        updates = round.train(local_train, super().model(state, problem))
-        start = problem.network.init(server_stream(problem.seed, 0, "init"))
+        setup, w = round.setup, state.tensors["weights"]
+        updates = round.train(local_train, super().model(state, setup))
+        start = setup.network.init(server_stream(setup.seed, 0, "init"))
         model = Model(
-            problem.network, {}, ClientStateRefs("personal", state.private["personal"], start), clients=round.clients
+            setup.network, {}, ClientStateRefs("personal", state.private["personal"], start), clients=round.clients
         )
         kept = round.train(local_train, model, proximal=self.personal_weight, anchor=w)
         for update in kept:
@@ -49,7 +49,7 @@ class Ditto(fedavg.FedAvg):
             {**report.numbers, "loss/train_shared": shared}, report.rows
         )
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client's own weights; one that has not trained has the shared ones."""
         personal = ClientStateRefs("personal", state.private["personal"], state.tensors["weights"])
-        return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)
+        return Model(setup.network, shared={}, personal=personal, clients=setup.silos.clients)

@@ -17,16 +17,16 @@ from tasks.local_train import local_train
 class FedAvg(Method):
     """No options of its own."""
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """One draw of weights, the same for every method of a seed."""
-        return ServerState({"weights": problem.network.init(server_stream(problem.seed, 0, "init"))})
+        return ServerState({"weights": setup.network.init(server_stream(setup.seed, 0, "init"))})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average."""
-        updates = round.train(local_train, self.model(state, round.problem))
+        updates = round.train(local_train, self.model(state, round.setup))
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same weights for everybody."""
-        return Model(problem.network, shared=state.tensors["weights"], clients=problem.silos.clients)
+        return Model(setup.network, shared=state.tensors["weights"], clients=setup.silos.clients)

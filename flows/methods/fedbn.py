@@ -32,25 +32,25 @@ class FedBN(Method):
         "layers", description="what stays of normalising layers: all of it, or running statistics"
     )
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's draw; nobody has stored normalising layers yet."""
-        return local_batchnorm.start(problem, self._own(problem))
+        return local_batchnorm.start(setup, self._own(setup))
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average what is shared, keep the rest."""
-        updates = round.train(local_train, self.model(state, round.problem))
-        state = local_batchnorm.with_kept(state, updates, self._own(round.problem))
+        updates = round.train(local_train, self.model(state, round.setup))
+        state = local_batchnorm.with_kept(state, updates, self._own(round.setup))
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same weights for everybody, but for what each client keeps."""
-        return local_batchnorm.model(state, problem, self._own(problem))
+        return local_batchnorm.model(state, setup, self._own(setup))
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A client that never trained has the start's scales, and measures the statistics of its own training rows."""
-        return local_batchnorm.measured_where_missing(self.model(state, round.problem), round)
+        return local_batchnorm.measured_where_missing(self.model(state, round.setup), round)
 
-    def _own(self, problem: TrainingSetup) -> Sequence[str]:
+    def _own(self, setup: TrainingSetup) -> Sequence[str]:
         """The names of what clients keep."""
-        return problem.network.normalising if self.keep == "layers" else normalisation_statistics(problem.network)
+        return setup.network.normalising if self.keep == "layers" else normalisation_statistics(setup.network)

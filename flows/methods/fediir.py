@@ -36,17 +36,17 @@ class FedIIR(fedavg.FedAvg):
     )
     decay: float = Field(0.95, ge=0, lt=1, description="how much of the last round's mean gradient is kept")
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start, and g = 0."""
-        state = super().init(problem)
+        state = super().init(setup)
         weights = state.tensors["weights"]
-        return state.with_tensors(target={n: torch.zeros_like(weights[n]) for n in self._network(problem).parts})
+        return state.with_tensors(target={n: torch.zeros_like(weights[n]) for n in self._network(setup).parts})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Ask for gradients, move g, train towards it, average."""
-        network, model = self._network(round.problem), self.model(state, round.problem)
+        network, model = self._network(round.setup), self.model(state, round.setup)
         g, now = state.tensors["target"], Model(network, model.shared, clients=round.clients)
-        sent = round.each(head_gradient, now, training=round.problem.training)
+        sent = round.each(head_gradient, now, training=round.setup.training)
         mean = round.once(aggregate, sent, g)
         g = {name: self.decay * g[name] + (1 - self.decay) * mean[name] for name in g}
         everybodys = {name: t.expand(len(round.clients), *t.shape) for name, t in g.items()}
@@ -57,5 +57,5 @@ class FedIIR(fedavg.FedAvg):
             {**report.numbers, "gradient/norm": size}, report.rows
         )
 
-    def _network(self, problem: TrainingSetup) -> GradientMatching:
-        return GradientMatching(ending_in_a_layer(problem), self.penalty)
+    def _network(self, setup: TrainingSetup) -> GradientMatching:
+        return GradientMatching(ending_in_a_layer(setup), self.penalty)

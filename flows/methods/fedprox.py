@@ -26,7 +26,7 @@ class FedProx(fedavg.FedAvg):
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere with the proximal term, average."""
-        model = self.model(state, round.problem)
+        model = self.model(state, round.setup)
         updates = round.train(local_train, model, proximal=self.proximal)
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)

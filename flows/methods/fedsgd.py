@@ -17,4 +17,4 @@ class FedSGD(fedavg.FedAvg):
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """A gradient from everywhere, one step."""
-        return gradient_round(state, round, self.model(state, round.problem))
+        return gradient_round(state, round, self.model(state, round.setup))

@@ -48,17 +48,17 @@ class FedSR(fedavg.FedAvg):
         description="numbers of the representation, by a layer of its own; null: as they are",
     )
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's draw with a layer for sigma; nobody has stored references yet."""
-        fitting(self._network(problem), "method.fedsr.width")
-        sections, _ = self._start(problem)
+        fitting(self._network(setup), "method.fedsr.width")
+        sections, _ = self._start(setup)
         return ServerState(sections, private={SECTION: {}})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg of the shared weights; every client keeps its references."""
-        _, start = self._start(round.problem)
+        _, start = self._start(round.setup)
         references = ClientStateRefs(SECTION, state.private[SECTION], start)
-        network = self._network(round.problem)
+        network = self._network(round.setup)
         training = Model(network, state.tensors["weights"], references, clients=round.clients)
         updates = round.train(local_train, training)
         for update in updates:
@@ -66,14 +66,14 @@ class FedSR(fedavg.FedAvg):
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same weights for everybody: references serve training alone."""
-        return Model(self._network(problem), state.tensors["weights"], clients=problem.silos.clients)
+        return Model(self._network(setup), state.tensors["weights"], clients=setup.silos.clients)
 
-    def _start(self, problem: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
-        network = self._network(problem)
-        return apart(network.init(server_stream(problem.seed, 0, "init")), network.personal)
+    def _start(self, setup: TrainingSetup) -> tuple[dict[str, Weights], Weights]:
+        network = self._network(setup)
+        return apart(network.init(server_stream(setup.seed, 0, "init")), network.personal)
 
-    def _network(self, problem: TrainingSetup) -> StochasticRepresentation:
-        inner = ending_in_a_layer(problem)
+    def _network(self, setup: TrainingSetup) -> StochasticRepresentation:
+        inner = ending_in_a_layer(setup)
         return StochasticRepresentation(inner, self.norm_weight, self.conditional_weight, self.sampled, self.width)

@@ -43,12 +43,10 @@ class IFCA(Method):
         1.0, gt=0, le=limits.MAX_REAL, description="factor of the drawn weights: near starts are alike to clients"
     )
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """A draw for every model of every set; the first of them is FedAvg's."""
-        fitting(problem.network, "method.ifca.clusters and restarts", self.clusters * self.restarts)
-        sets = [
-            [self._draw(problem, i * self.clusters + k) for k in range(self.clusters)] for i in range(self.restarts)
-        ]
+        fitting(setup.network, "method.ifca.clusters and restarts", self.clusters * self.restarts)
+        sets = [[self._draw(setup, i * self.clusters + k) for k in range(self.clusters)] for i in range(self.restarts)]
         return ServerState(
             {"weights": train_together([train_together(models) for models in sets])}, {"choice": {}, "best": 0}
         )
@@ -72,23 +70,23 @@ class IFCA(Method):
             after, known, best = [after[best]], {client: [models[best]] for client, models in known.items()}, 0
         return ServerState({"weights": train_together(after)}, {"choice": known, "best": best}), report
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client has the model that it chose last; one that was never asked has the first."""
         best, choice = state.numbers["best"], state.numbers["choice"]
-        group_of = {c: choice[c][best] if c in choice else 0 for c in problem.silos.clients}
-        return model_of_groups(problem, of_group(state.tensors["weights"], best), group_of)
+        group_of = {c: choice[c][best] if c in choice else 0 for c in setup.silos.clients}
+        return model_of_groups(setup, of_group(state.tensors["weights"], best), group_of)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """Every client chooses among today's models, also the fresh and the unseen."""
         best = state.numbers["best"]
         weights = of_group(state.tensors["weights"], best)
         choice = _choices(_choose(train_together([weights]), round))
-        return model_of_groups(round.problem, weights, {client: model for client, (model,) in choice.items()})
+        return model_of_groups(round.setup, weights, {client: model for client, (model,) in choice.items()})
 
-    def _draw(self, problem: TrainingSetup, number: int) -> Weights:
+    def _draw(self, setup: TrainingSetup, number: int) -> Weights:
         purpose = f"init {number}" if number else "init"
-        drawn = problem.network.init(server_stream(problem.seed, 0, purpose))
-        return {**drawn, **{name: w * self.start_scale for name, w in learned(problem.network, drawn).items()}}
+        drawn = setup.network.init(server_stream(setup.seed, 0, purpose))
+        return {**drawn, **{name: w * self.start_scale for name, w in learned(setup.network, drawn).items()}}
 
     def _report(self, report: RoundReport, choice: Choice, before: Choice, best: int) -> RoundReport:
         """Who took which model of the best set, how many took each, and how many took another one than before."""
@@ -100,9 +98,9 @@ class IFCA(Method):
 
 
 def _choose(sets: Weights, round: RoundContext) -> list[ClusterChoice]:
-    problem = round.problem
-    model = Model(problem.network, shared=sets, clients=round.clients)
-    return round.each(regroup, model, training=problem.training)
+    setup = round.setup
+    model = Model(setup.network, shared=sets, clients=round.clients)
+    return round.each(regroup, model, training=setup.training)
 
 
 def _choices(chosen: Sequence[ClusterChoice]) -> Choice:

@@ -17,22 +17,22 @@ class LocalOnly(Method):
 
     tested_model = "personal"
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """Nobody has stored weights yet."""
         return ServerState(private={"weights": {}})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, keep."""
-        updates = round.train(local_train, self.model(state, round.problem))
+        updates = round.train(local_train, self.model(state, round.setup))
         for update in updates:
             state = state.with_private("weights", update.private["weights"])
         return state, RoundReport.of(updates)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client's own weights; one that has trained never has the start."""
-        start = problem.network.init(server_stream(problem.seed, 0, "init"))
+        start = setup.network.init(server_stream(setup.seed, 0, "init"))
         personal = ClientStateRefs("weights", state.private["weights"], start)
-        return Model(problem.network, shared={}, personal=personal, clients=problem.silos.clients)
+        return Model(setup.network, shared={}, personal=personal, clients=setup.silos.clients)
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client that never trains has no model."""

@@ -16,7 +16,7 @@ class Pooled(fedavg.FedAvg):
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """The union of the rows trains as one client."""
-        model = self.model(state, round.problem)
+        model = self.model(state, round.setup)
         updates = round.train(local_train, model, silos=round.silos.pool())
         weights = round.once(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)

@@ -60,9 +60,9 @@ class Selective(Method):
         None, ge=1, le=limits.TIMES, description="groups are made anew after so many rounds; null: never"
     )
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """Nobody has trained, and there are no groups; UserError without rows on which every client can be tried."""
-        correctness_overlap.check_common_rows("selective", problem)
+        correctness_overlap.check_common_rows("selective", setup)
         return ServerState(numbers={**correctness_overlap.nobody_yet(), "since": 0}, private={LOCAL: {}, TRAINED: {}})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
@@ -72,9 +72,7 @@ class Selective(Method):
             state, updates = _alone(state, round, round.clients)
             if round.number >= self.local_rounds:
                 state, made = self._grouped(state, round)
-            return state, _report(
-                updates, state, round, made, correctness_overlap.unasked(round.problem) if made else ()
-            )
+            return state, _report(updates, state, round, made, correctness_overlap.unasked(round.setup) if made else ())
         late = [client for client in round.clients if client not in state.numbers["group"]]
         if self.regroup_every and (round.number - self.local_rounds) % self.regroup_every == 0:
             state, updates, made = self._regrouped(state, round)
@@ -85,12 +83,12 @@ class Selective(Method):
         state, caught_up = self._joined(state, round, late)
         return state, _report([*updates, *caught_up], state, round, made)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client's own weights in phase 1, its group's in phase 2; one that was never met has the first group's."""
-        clients, group = problem.silos.clients, state.numbers["group"]
+        clients, group = setup.silos.clients, state.numbers["group"]
         if not group:
-            return _local(state, problem, clients)
-        return model_of_groups(problem, state.tensors["weights"], {client: group.get(client, 0) for client in clients})
+            return _local(state, setup, clients)
+        return model_of_groups(setup, state.tensors["weights"], {client: group.get(client, 0) for client in clients})
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A fresh or unseen client trains alone as the others did in phase 1, and is in the group that it fits.
@@ -101,8 +99,8 @@ class Selective(Method):
         if group:
             state, _ = self._joined(state, round, [client for client in round.clients if client not in group])
         if group and state.numbers["since"] == round.number:
-            return _local(state, round.problem, round.clients)
-        return self.model(state, round.problem)
+            return _local(state, round.setup, round.clients)
+        return self.model(state, round.setup)
 
     def pictures(self) -> Sequence[FigureWriter]:
         """Who was with whom, and when."""
@@ -110,29 +108,29 @@ class Selective(Method):
 
     def _grouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, Overlapping]:
         """The end of phase 1, for those that take part in its last round."""
-        state, made = self._groups(state, round, _local(state, round.problem, round.clients))
-        drawn = _drawn(round.problem)
+        state, made = self._groups(state, round, _local(state, round.setup, round.clients))
+        drawn = _drawn(round.setup)
         if self.start == "common":  # then FedAvg among the group, from its first round on, also for streams, optimisers
             round.optimisers.forget(round.clients)
             state, starts = state.with_numbers(since=round.number), [drawn] * len(made.groups)
         else:
             groups = correctness_overlap.groups_of(state)
-            starts = [_mean(_local(state, round.problem, names), round, drawn) for names in groups]
+            starts = [_mean(_local(state, round.setup, names), round, drawn) for names in groups]
         return state.with_tensors(weights=train_together(starts)), made
 
     def _regrouped(self, state: ServerState, round: RoundContext) -> tuple[ServerState, list[Update], Overlapping]:
         """A round of phase 2 after which groups are made anew, before what was trained is averaged."""
-        problem, before, group = round.problem, state.tensors["weights"], state.numbers["group"]
+        setup, before, group = round.setup, state.tensors["weights"], state.numbers["group"]
         updates: list[Update] = []
         for number, clients in enumerate(_present(state, round)):
-            model = Model(problem.network, shared=of_group(before, number), clients=tuple(clients))
+            model = Model(setup.network, shared=of_group(before, number), clients=tuple(clients))
             silos = round.silos.select(clients)
             updates += round.train(local_train, model, silos, since=state.numbers["since"], keep=TRAINED)
         refs = {client: ref for update in updates for client, ref in update.private[TRAINED].items()}
 
         def trained(names: Sequence[str]) -> Model:
             return Model(
-                problem.network, {}, ClientStateRefs(TRAINED, refs), clients=tuple(c for c in names if c in refs)
+                setup.network, {}, ClientStateRefs(TRAINED, refs), clients=tuple(c for c in names if c in refs)
             )
 
         state, made = self._groups(state, round, trained(round.clients))
@@ -160,10 +158,10 @@ class Selective(Method):
             return None if self.threshold == "gap" else float(self.threshold)
         if state.numbers["threshold"] is not None:
             return float(state.numbers["threshold"])
-        drawn = _drawn(round.problem)
+        drawn = _drawn(round.setup)
 
         def start(names: Sequence[str]) -> Weights:
-            return drawn if self.start == "common" else _mean(_local(state, round.problem, names), round, drawn)
+            return drawn if self.start == "common" else _mean(_local(state, round.setup, names), round, drawn)
 
         return best_threshold(answers, round, seed, self.overlap, self.assign, self.trial_rounds, start)
 
@@ -181,13 +179,13 @@ class Selective(Method):
         if self.start == "common":
             round.optimisers.forget(late)
         told, (known,) = (
-            correctness_overlap.asked(_local(state, round.problem, late), round),
+            correctness_overlap.asked(_local(state, round.setup, late), round),
             correctness_overlap.kept(state),
         )
         before, threshold = correctness_overlap.groups_of(state), state.numbers["threshold"]
         after = round.once(admit, told, before, known, correctness_overlap.rows_of(round), self.overlap, threshold)
-        drawn, new = _drawn(round.problem), after[len(before) :]
-        fresh = [_mean(_local(state, round.problem, names), round, drawn) for names in new]
+        drawn, new = _drawn(round.setup), after[len(before) :]
+        fresh = [_mean(_local(state, round.setup, names), round, drawn) for names in new]
         weights = [of_group(state.tensors["weights"], number) for number in range(len(before))]
         state = correctness_overlap.grouped_as(state, [known, *told], after, threshold)
         return state.with_tensors(weights=train_together([*weights, *fresh])), updates
@@ -197,29 +195,27 @@ def _alone(
     state: ServerState, round: RoundContext, clients: Sequence[str], since: int = 0
 ) -> tuple[ServerState, list[Update]]:
     """A round of phase 1 for these clients."""
-    silos = round.problem.silos.select(clients)
-    updates = round.train(local_train, _local(state, round.problem, clients), silos, since=since)
+    silos = round.setup.silos.select(clients)
+    updates = round.train(local_train, _local(state, round.setup, clients), silos, since=since)
     for update in updates:
         state = state.with_private(LOCAL, update.private[LOCAL])
     return state, updates
 
 
-def _local(state: ServerState, problem: TrainingSetup, clients: Sequence[str]) -> Model:
+def _local(state: ServerState, setup: TrainingSetup, clients: Sequence[str]) -> Model:
     """Each client's weights of phase 1; one that has trained never has the start."""
-    return Model(
-        problem.network, {}, ClientStateRefs(LOCAL, state.private[LOCAL], _drawn(problem)), clients=tuple(clients)
-    )
+    return Model(setup.network, {}, ClientStateRefs(LOCAL, state.private[LOCAL], _drawn(setup)), clients=tuple(clients))
 
 
-def _drawn(problem: TrainingSetup) -> Weights:
+def _drawn(setup: TrainingSetup) -> Weights:
     """FedAvg's start."""
-    return problem.network.init(server_stream(problem.seed, 0, "init"))
+    return setup.network.init(server_stream(setup.seed, 0, "init"))
 
 
 def _mean(model: Model, round: RoundContext, otherwise: Weights) -> Weights:
     """Of the weights that the model's clients keep, by rows; others if they have none."""
     mean: Weights = round.once(
-        aggregate, round.each(send_weights, model, round.problem.silos.select(model.clients)), otherwise
+        aggregate, round.each(send_weights, model, round.setup.silos.select(model.clients)), otherwise
     )
     return mean
 

@@ -16,14 +16,14 @@ from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 class ServerBN(fedavg.FedAvg):
     """No options of its own; a network without batch normalisation is FedAvg's."""
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's; UserError where there are statistics to measure, and no rows that are nobody's."""
-        if normalisation_statistics(problem.network) and not problem.silos.common("validation"):
+        if normalisation_statistics(setup.network) and not setup.silos.common("validation"):
             raise UserError(
                 "params.yaml: the method serverbn measures running statistics on rows that no client owns, and there are "
                 "none; set data.split.validation_rows to common and data.split.validation to a share."
             )
-        return super().init(problem)
+        return super().init(setup)
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg's, then the statistics."""
@@ -33,11 +33,11 @@ class ServerBN(fedavg.FedAvg):
 
 def measured_in_common(weights: Weights, round: RoundContext) -> Weights:
     """These weights with the statistics of the common validation rows, which any one client reads."""
-    problem, reader = round.problem, round.clients[:1]
-    if not normalisation_statistics(problem.network):
+    setup, reader = round.setup, round.clients[:1]
+    if not normalisation_statistics(setup.network):
         return weights
-    averaged, silos = Model(problem.network, shared=weights, clients=reader), problem.silos.select(reader)
+    averaged, silos = Model(setup.network, shared=weights, clients=reader), setup.silos.select(reader)
     told = round.each(
-        common_batchnorm_statistics, averaged, silos, training=problem.training, seed=problem.seed, round=round.number
+        common_batchnorm_statistics, averaged, silos, training=setup.training, seed=setup.seed, round=round.number
     )
     return {**weights, **{name: t[0] for answer in told for name, t in answer.statistics.items()}}

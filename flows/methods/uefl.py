@@ -101,17 +101,17 @@ class UEFL(Method):
     def _of_arm(cls, given: dict[str, Any]) -> dict[str, Any]:
         return {**_ARMS.get(str(given.get("arm", cls.model_fields["arm"].default)), {}), **given}
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """One draw of weights, FedAvg's, and of shared words; nobody has words of its own."""
-        problem = with_classes("uefl", problem)
-        network = self._network(problem, words=0 if self.start == "centres" else self.words)
-        fitting(self._network(problem, self.words), "method.uefl.words")
-        return codebook_stages.begin(network.init(server_stream(problem.seed, 0, "init")))
+        setup = with_classes("uefl", setup)
+        network = self._network(setup, words=0 if self.start == "centres" else self.words)
+        fitting(self._network(setup, self.words), "method.uefl.words")
+        return codebook_stages.begin(network.init(server_stream(setup.seed, 0, "init")))
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average; at a stage's end ask for doubts, and give words to those that doubt."""
         state, news = self._started(state, round)
-        state, report = codebook_stages.train(state, round, self._model(state, round.problem, round.clients), news)
+        state, report = codebook_stages.train(state, round, self._model(state, round.setup, round.clients), news)
         begun = round.number > self.warm_up and codebook_stages.common(state) > 0
         state = state.with_numbers(since=state.numbers["since"] + begun)
         if not codebook_stages.is_over(state, self.first_rounds, self.more_rounds):
@@ -122,9 +122,9 @@ class UEFL(Method):
             state = self._common_book(state, round) if self.extend == "shared" else self._more(state, round, extended)
         return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same network for everybody, each client with its own words beside the shared ones."""
-        return self._model(state, problem, problem.silos.clients)
+        return self._model(state, setup, setup.silos.clients)
 
     def pictures(self) -> tuple[FigureWriter, ...]:
         """Stages and codewords."""
@@ -132,12 +132,12 @@ class UEFL(Method):
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """A client that never took part reads the words that `unseen` says, once there are any."""
-        model = self.model(state, round.problem)
+        model = self.model(state, round.setup)
         fresh = [client for client in round.clients if client not in state.private[SECTION]]
         if not fresh or self.unseen == "shared" or not codebook_stages.common(state):
             return model
         if self.unseen == "own":
-            return self.model(self._more(state, round, fresh), round.problem)
+            return self.model(self._more(state, round, fresh), round.setup)
         return lend(self.unseen, model, round, fresh)
 
     def _started(self, state: ServerState, round: RoundContext) -> tuple[ServerState, tuple[str, ...]]:
@@ -154,7 +154,7 @@ class UEFL(Method):
 
     def _check(self, state: ServerState, round: RoundContext) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the least entropy of the first stage (equation 7)."""
-        numbers = doubts(round, self._model(state, round.problem, round.clients), self.check_on, self.passes)
+        numbers = doubts(round, self._model(state, round.setup, round.clients), self.check_on, self.passes)
         limit = state.numbers["limit"]
         if limit is None or self.threshold == "each_stage":
             limit = math.inf if self.tolerance is None else (1 + self.tolerance) * min(numbers["entropy"].values())
@@ -165,15 +165,15 @@ class UEFL(Method):
         chosen = uncertain[: self.most]
         if self.extend != "random":
             return chosen
-        ticket = uniform_by_client(round.problem, round.clients, round.number, "extend")
+        ticket = uniform_by_client(round.setup, round.clients, round.number, "extend")
         return sorted(sorted(round.clients, key=lambda c: (ticket[c], c))[: len(chosen)])
 
     def _more(self, state: ServerState, round: RoundContext, extended: Sequence[str]) -> ServerState:
         """The state in which these clients have more words, of an ensemble in every member."""
         held = state.numbers["words"]
-        most = max(held.get(one.prefix + c, 0) for one in round.problem.network.single_networks for c in extended)
+        most = max(held.get(one.prefix + c, 0) for one in round.setup.network.single_networks for c in extended)
         room = max(state.numbers["room"], most + self.words)
-        model = self._model(state, round.problem, codebook_stages.storing(state, round, extended))
+        model = self._model(state, round.setup, codebook_stages.storing(state, round, extended))
         return codebook_stages.extend(state, round, codebook_extend, model, extended, self.words, room, fill=self.fill)
 
     def _common_book(self, state: ServerState, round: RoundContext) -> ServerState:
@@ -181,17 +181,17 @@ class UEFL(Method):
 
         As before, if none of these clients tells any.
         """
-        (books,) = common_codebooks(round, [self._model(state, round.problem, round.clients)], self.words)
+        (books,) = common_codebooks(round, [self._model(state, round.setup, round.clients)], self.words)
         return (
             state.with_tensors(weights={**state.tensors["weights"], **books})
             if all(map(len, books.values()))
             else state
         )
 
-    def _model(self, state: ServerState, problem: TrainingSetup, clients: Sequence[str]) -> Model:
-        network = self._network(problem, codebook_stages.common(state), state.numbers["room"])
+    def _model(self, state: ServerState, setup: TrainingSetup, clients: Sequence[str]) -> Model:
+        network = self._network(setup, codebook_stages.common(state), state.numbers["room"])
         return codebook_stages.worded(state, network, clients)
 
-    def _network(self, problem: TrainingSetup, words: int, room: int = 0) -> Network:
+    def _network(self, setup: TrainingSetup, words: int, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
-        return with_codes("uefl", problem.network, words=words, room=room, **options)
+        return with_codes("uefl", setup.network, words=words, room=room, **options)

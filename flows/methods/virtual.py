@@ -86,12 +86,12 @@ class Virtual(Method):
         """As the first answer says."""
         return "global" if self.answers[0] == "server" else "personal"
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """The prior, and no sites; FedAvg's draw of what is not Gaussian."""
-        not_normalising(problem)
+        not_normalising(setup)
         if self.columns:
-            dense_only(problem, "method.virtual.columns")
-        return ep_sites.begin(problem, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
+            dense_only(setup, "method.virtual.columns")
+        return ep_sites.begin(setup, self.bias, self.prior_precision, self.site == "free", self.columns is not None)
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Everybody at once, or one client after another; so often as `refinements` says."""
@@ -118,10 +118,10 @@ class Virtual(Method):
         )
         return state, RoundReport({"leave/taken": taken}, said=(said,))
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The server's posterior for everybody."""
         law = ep_sites.law(state.tensors[KNOWN])
-        return Model(self._answering(problem.network), shared=law, clients=problem.silos.clients)
+        return Model(self._answering(setup.network), shared=law, clients=setup.silos.clients)
 
     def scored_model(self, state: ServerState, round: RoundContext) -> Model:
         """The first of the answers."""
@@ -133,29 +133,29 @@ class Virtual(Method):
 
     def _answer(self, name: Answer, state: ServerState, round: RoundContext) -> Model:
         if name == "server":
-            return self.model(state, round.problem)
+            return self.model(state, round.setup)
         if name == "own_refreshed":
             for message in self._visit(state, round, [c for c in round.clients if round.silos.rows("train")[c]], 0):
                 state = state.with_private(POSTERIOR, message.private[POSTERIOR])
         clients = [c for c in round.clients if name != "own_called" or c in state.numbers["called"]]
-        network = self._network(round.problem)
+        network = self._network(round.setup)
         never = {
             **ep_sites.law(state.tensors[KNOWN]),
-            **ep_sites.fresh_law(self._column(round.problem), self.bias, self.deviation),
+            **ep_sites.fresh_law(self._column(round.setup), self.bias, self.deviation),
         }
         own = ClientStateRefs(POSTERIOR, state.private[POSTERIOR], dict(sorted(never.items())))
         return Model(self._answering(network), {}, own, clients=tuple(clients))
 
     def _visit(self, state: ServerState, round: RoundContext, clients: Sequence[str], again: int) -> list[SiteUpdates]:
-        network = Tilted(self._network(round.problem), self.noise, self.bias, self.site, self.draws)
-        column = ep_sites.fresh(self._column(round.problem), self.bias, self.deviation)
+        network = Tilted(self._network(round.setup), self.noise, self.bias, self.site, self.draws)
+        column = ep_sites.fresh(self._column(round.setup), self.bias, self.deviation)
         told = round.train(
             update_site,
-            ep_sites.known_to(network, state, round.problem, clients, column),
-            round.problem.silos.select(clients),
+            ep_sites.known_to(network, state, round.setup, clients, column),
+            round.setup.silos.select(clients),
             how=SiteTraining(self.kl_weight, self.deviation, self.prior_precision, self.upload),
-            shares=ep_sites.shares(round.problem, clients, self.share, self.damping),
-            start=ep_sites.start(state, round.problem, self.bias),
+            shares=ep_sites.shares(round.setup, clients, self.share, self.damping),
+            start=ep_sites.start(state, round.setup, self.bias),
             again=again,
         )
         return cast(list[SiteUpdates], told)
@@ -173,12 +173,12 @@ class Virtual(Method):
     def _answering(self, network: Network) -> Variational:
         return Variational(network, self.noise, self.bias, self.draws, self.deviation)
 
-    def _network(self, problem: TrainingSetup) -> Network:
+    def _network(self, setup: TrainingSetup) -> Network:
         """What clients train: the problem's network, with a column of their own if they have one."""
-        return ClientColumns(problem.network, self.columns) if self.columns else problem.network
+        return ClientColumns(setup.network, self.columns) if self.columns else setup.network
 
-    def _column(self, problem: TrainingSetup) -> Weights:
+    def _column(self, setup: TrainingSetup) -> Weights:
         """A column as a client begins with it, which is with what it is drawn for everybody."""
-        network = self._network(problem)
-        drawn = network.own(server_stream(problem.seed, 0, "init column")) if isinstance(network, ClientColumns) else {}
+        network = self._network(setup)
+        drawn = network.own(server_stream(setup.seed, 0, "init column")) if isinstance(network, ClientColumns) else {}
         return without(drawn, self.bias)

@@ -96,21 +96,21 @@ def layers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def test_contestants_have_the_same_weights_after_the_same_rounds(name, make_problem, play):
     """In full batches the order of rows is nothing, and the plain loop shares nothing with us but the start."""
     model, network = MODELS[name]
-    problem = make_problem(UNEQUAL, network=network, epochs=1, batch=100, silos={"rows_of": pixels})
+    setup = make_problem(UNEQUAL, network=network, epochs=1, batch=100, silos={"rows_of": pixels})
     training = {
         "batch": 100,
         "optimiser": {"kind": "sgd", "learning_rate": 0.1},
         "objective": {"kind": "cross_entropy"},
     }
     server = reference_loop.network(model, (16, 16), {"training": training})
-    start = FedAvg().init(problem).tensors["weights"]
+    start = FedAvg().init(setup).tensors["weights"]
     for at, w in layers(server).items():
         w.copy_(start[at])
-    clients = reference_loop.open_rows(problem.silos.folder, "train")
+    clients = reference_loop.open_rows(setup.silos.folder, "train")
     assert sorted(len(y) for _, y in clients) == sorted(UNEQUAL.values())
     for _ in range(3):
         reference_loop._round(server, clients, training)
-    ours = play(FedAvg(), problem, [1, 2, 3]).state.tensors["weights"]
+    ours = play(FedAvg(), setup, [1, 2, 3]).state.tensors["weights"]
     assert ours.keys() == layers(server).keys()
     for at, w in layers(server).items():
         torch.testing.assert_close(ours[at], w, rtol=0, atol=1e-5)
@@ -121,17 +121,17 @@ def test_contestants_with_words_have_the_same_weights_after_a_round(make_problem
     """The authors' average counts clients, which is that by rows where all have as many, as in the workload."""
     model, network = MODELS["cnn"]
     rows = {"a": 12, "b": 12, "c": 12}
-    problem = make_problem(rows, network=network, epochs=1, batch=100, optimiser=Adam(0.001), silos={"rows_of": pixels})
+    setup = make_problem(rows, network=network, epochs=1, batch=100, optimiser=Adam(0.001), silos={"rows_of": pixels})
     training = {"batch": 100, "optimiser": {"learning_rate": 0.001}, "objective": {"kind": "cross_entropy"}}
     server = uefl_author_code.VectorQuantised(reference_loop.network(model, (16, 16), {"training": training}), 5, 4)
     page = UEFL(arm="paper", words=5, first_rounds=2)
-    start = page.init(problem)
+    start = page.init(setup)
     for at, w in layers(server).items():
         w.copy_(start.tensors["weights"][at])
     server.words.data.copy_(start.tensors["weights"][SHARED])
-    clients, checks = (reference_loop.open_rows(problem.silos.folder, split) for split in ("train", "validation"))
+    clients, checks = (reference_loop.open_rows(setup.silos.folder, split) for split in ("train", "validation"))
     uefl_author_code._round(server, clients, checks, training, {"words": 5, "passes": 2})
-    ours = play(page, problem, [1]).state.tensors["weights"]
+    ours = play(page, setup, [1]).state.tensors["weights"]
     for at, w in [*layers(server).items(), (SHARED, server.words.data)]:
         torch.testing.assert_close(ours[at], w, rtol=0, atol=2e-5)
 
@@ -140,20 +140,18 @@ def test_contestants_with_gaussian_weights_have_the_same_posterior_after_the_sam
     """With deviations that hardly show in a layer, and full batches; a slope near 0 is noise to Adam, as large as any."""
     model, network = MODELS["mlp"]
     optimiser = Adam(0.01)
-    problem = make_problem(
-        UNEQUAL, network=network, epochs=2, batch=100, optimiser=optimiser, silos={"rows_of": pixels}
-    )
+    setup = make_problem(UNEQUAL, network=network, epochs=2, batch=100, optimiser=optimiser, silos={"rows_of": pixels})
     training = {"batch": 100, "epochs": 2, "optimiser": {"learning_rate": 0.01}, "objective": {"kind": "cross_entropy"}}
     options = {"kl_weight": 1e-3, "deviation": 1e-4, "prior_precision": 1.0}
     drawn = reference_loop.network(model, (16, 16), {"training": training})
     for at, w in layers(drawn).items():
-        w.copy_(FedAvg().init(problem).tensors["weights"][at])
-    clients = reference_loop.open_rows(problem.silos.folder, "train")
+        w.copy_(FedAvg().init(setup).tensors["weights"][at])
+    clients = reference_loop.open_rows(setup.silos.folder, "train")
     server = bayes_by_backprop.begin(drawn, options["prior_precision"])
     sites = bayes_by_backprop.nothing(server, len(clients))
     for number in range(3):
         server, sites = bayes_by_backprop.one_round(server, sites, clients, training, options, number > 0)
-    ours = play(Virtual(**options), problem, [1, 2, 3]).state.tensors["known"]
+    ours = play(Virtual(**options), setup, [1, 2, 3]).state.tensors["known"]
     for layer, belief in enumerate(server):
         name, start = f"dense{layer}.weight", belief.drawn.T
         told, by_hand = Natural.of(ours, name), Natural(*(t.T for t in belief.weights))

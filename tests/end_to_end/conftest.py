@@ -46,7 +46,7 @@ class Waits(fedavg.FedAvg):
             Path("waits").touch()
             while not Path("goes-on").exists():
                 time.sleep(0.01)
-        return super().one_round(state, round)
+        return super().run_round(state, round)
 """
 NOISE = re.compile(r"warning|traceback|exception|\bINFO\b|\berror\b", re.IGNORECASE)
 

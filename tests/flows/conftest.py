@@ -20,7 +20,7 @@ import signal
 import torch
 from pathlib import Path
 
-from flows.methods.base import Report
+from flows.methods.base import RoundReport
 from flows.methods import fedavg
 from flows.plugins import register_method
 from silos.cohort import Cohort
@@ -57,9 +57,9 @@ class Own(fedavg.FedAvg):
             raise KeyError("between two steps")
         if self.does == "gives up" and round.number == 2:
             raise UserError("the loss is no number; lower the learning rate.")
-        model = self.model(state, round.problem)
+        model = self.model(state, round.setup)
         updates = round.train(train, model, does=self.does, marker=self.marker)
-        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), Report.of(updates)
+        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), RoundReport.of(updates)
 """
 
 

@@ -45,13 +45,13 @@ def regression(make_problem):
     return build
 
 
-def rows_of(problem, client, split="train"):
-    return open_client(Path(problem.silos.folder), problem.silos.manifest.client(client), split)
+def rows_of(setup, client, split="train"):
+    return open_client(Path(setup.silos.folder), setup.silos.manifest.client(client), split)
 
 
-def least_squares(problem, clients):
+def least_squares(setup, clients):
     """Coefficients and intercept, (6,) float64."""
-    x, y = (np.concatenate(part) for part in zip(*(rows_of(problem, c) for c in clients), strict=True))
+    x, y = (np.concatenate(part) for part in zip(*(rows_of(setup, c) for c in clients), strict=True))
     return np.linalg.lstsq(np.c_[x, np.ones(len(x))].astype(float), y.astype(float), rcond=None)[0]
 
 
@@ -60,40 +60,40 @@ def coefficients(weights):
 
 
 def test_pooled_reaches_least_squares(regression, play):
-    problem = regression(epochs=200)
-    weights = play(find_method("pooled")(), problem, [1, 2]).state.tensors["weights"]
-    np.testing.assert_allclose(coefficients(weights), least_squares(problem, SIZES), atol=2e-5)
+    setup = regression(epochs=200)
+    weights = play(find_method("pooled")(), setup, [1, 2]).state.tensors["weights"]
+    np.testing.assert_allclose(coefficients(weights), least_squares(setup, SIZES), atol=2e-5)
 
 
 def test_mini_batches_come_near_to_least_squares(regression, play):
-    problem = regression(epochs=40, batch=16, optimiser=SGD(0.01))
-    weights = play(find_method("pooled")(), problem, [1, 2, 3]).state.tensors["weights"]
-    np.testing.assert_allclose(coefficients(weights), least_squares(problem, SIZES), atol=0.1)
+    setup = regression(epochs=40, batch=16, optimiser=SGD(0.01))
+    weights = play(find_method("pooled")(), setup, [1, 2, 3]).state.tensors["weights"]
+    np.testing.assert_allclose(coefficients(weights), least_squares(setup, SIZES), atol=0.1)
 
 
 def test_fedavg_with_one_full_batch_a_round_reaches_the_least_squares_of_all_rows(regression, play):
-    problem = regression()
-    weights = play(find_method("fedavg")(), problem, range(1, 301)).state.tensors["weights"]
-    np.testing.assert_allclose(coefficients(weights), least_squares(problem, SIZES), atol=2e-5)
+    setup = regression()
+    weights = play(find_method("fedavg")(), setup, range(1, 301)).state.tensors["weights"]
+    np.testing.assert_allclose(coefficients(weights), least_squares(setup, SIZES), atol=2e-5)
 
 
 def test_local_only_reaches_each_clients_own_least_squares(regression, play):
-    problem = regression(epochs=400)
-    played = play(find_method("local_only")(), problem, [1, 2])
+    setup = regression(epochs=400)
+    played = play(find_method("local_only")(), setup, [1, 2])
     refs = played.state.private["weights"]
     for client in ("oslo", "lyon", "rome"):
         own = played.private.load("weights", refs, client)
-        np.testing.assert_allclose(coefficients(own), least_squares(problem, [client]), atol=5e-4)
+        np.testing.assert_allclose(coefficients(own), least_squares(setup, [client]), atol=5e-4)
 
 
 @pytest.mark.parametrize("name", sorted({*method_names()} - CLASSES_ONLY))
 def test_every_method_lowers_the_rmse_on_a_network_with_hidden_units(name, regression, play, sequential):
-    problem = regression(hidden=(8,), epochs=2, batch=8, optimiser=SGD(0.05))
+    setup = regression(hidden=(8,), epochs=2, batch=8, optimiser=SGD(0.05))
     found = []
-    for form in (problem, sequential(problem)):
+    for form in (setup, sequential(setup)):
         played = play(find_method(name)(), form, [1, 2, 3, 4])
         found.append(scores_of(played, played.state))
-    before = summary(by_client(scores_of(played, played.page.init(problem)), RMSE), "test", RMSE)
+    before = summary(by_client(scores_of(played, played.page.init(setup)), RMSE), "test", RMSE)
     after, reference = (summary(by_client(s, RMSE), "test", RMSE) for s in found)
     assert after["rmse/pooled"] < 0.99 * before["rmse/pooled"]  # FedSGD has made four steps
     assert after == pytest.approx(reference, rel=1e-4)
@@ -107,10 +107,10 @@ def test_a_method_that_is_of_classes_only_says_so(name, regression):
 
 def test_the_rmse_is_the_root_of_the_mean_over_clients_of_their_mean_squared_error(regression, play):
     played = play(find_method("fedavg")(), regression(), [1])
-    weights, problem = played.state.tensors["weights"], played.problem
+    weights, setup = played.state.tensors["weights"], played.setup
     squares = {}
     for client in SIZES:
-        x, y = rows_of(problem, client, "test")
+        x, y = rows_of(setup, client, "test")
         squares[client] = np.mean((np.c_[x, np.ones(len(x))] @ coefficients(weights) - y) ** 2)
     table = by_client(scores_of(played, played.state), RMSE)
     assert {c: table[c]["test/rmse"] ** 2 for c in SIZES} == pytest.approx(squares, rel=1e-5)
@@ -123,11 +123,11 @@ def test_the_paired_sums_are_of_squared_errors_row_by_row(regression, play):
     for one in played:
         scores = scores_of(one, one.state, keep_outcomes=True)
         kept.append([(one.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})])
-    problem = played[0].problem
-    (sums,) = pair_outcomes.fn(Cohort(problem.silos, make_stacks(problem.silos, len(SIZES))), *kept)
+    setup = played[0].setup
+    (sums,) = pair_outcomes.fn(Cohort(setup.silos, make_stacks(setup.silos, len(SIZES))), *kept)
     assert set(sums.clients) == set(SIZES)
     for at, client in enumerate(sums.clients):
-        x, y = rows_of(problem, client, "test")
+        x, y = rows_of(setup, client, "test")
         first, second = (
             (np.c_[x, np.ones(len(x))] @ coefficients(p.state.tensors["weights"]) - y) ** 2 for p in played
         )
@@ -144,7 +144,7 @@ def test_outcomes_that_are_not_finite_are_compared_without_a_warning(regression,
     )
     scores = scores_of(played, broken, keep_outcomes=True)
     kept = [(played.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()})]
-    silos = played.problem.silos
+    silos = played.setup.silos
     assert all(
         sums.by_seed.isnan().all() for sums in pair_outcomes.fn(Cohort(silos, make_stacks(silos, 2)), kept, kept)
     )
@@ -156,26 +156,26 @@ def test_a_regression_needs_squared_error_and_a_classification_must_not_have_it(
         r"params\.yaml: training\.objective\.kind is squared_error, and data/digits is a classification; use cross_entr"
     )
     with pytest.raises(UserError, match=said):
-        Project.open(["training.objective={kind: squared_error}"], project, derived=True).problem(0)
+        Project.open(["training.objective={kind: squared_error}"], project, derived=True).training_setup(0)
     said = r"params\.yaml: training\.objective\.kind is focal, and data/lines is a regression; use squared_error\."
     with pytest.raises(UserError, match=said):
-        Project.open([*LINEAR, "training.objective={kind: focal}"], project, derived=True).problem(0)
+        Project.open([*LINEAR, "training.objective={kind: focal}"], project, derived=True).training_setup(0)
 
 
 def test_a_regression_has_no_deep_ensemble(project):
     asked = [*LINEAR, "training.objective={kind: squared_error}", "model.members=3"]
     said = r"params\.yaml: model\.members is 3, and data/lines is a regression; .*: set model\.members to 1\."
     with pytest.raises(UserError, match=said):
-        Project.open(asked, project, derived=True).problem(0)
+        Project.open(asked, project, derived=True).training_setup(0)
 
 
 def test_the_network_of_a_regression_has_one_output(project):
-    problem = Project.open([*LINEAR, "training.objective={kind: squared_error}"], project, derived=True).problem(0)
-    assert problem.network == MLP(2, (8,), 1)
-    assert problem.training.objective == SquaredError()
+    setup = Project.open([*LINEAR, "training.objective={kind: squared_error}"], project, derived=True).training_setup(0)
+    assert setup.network == MLP(2, (8,), 1)
+    assert setup.training.objective == SquaredError()
 
 
 def scores_of(played, state, **options):
-    model = played.page.model(state, played.problem)
-    problem = played.problem
-    return played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training, **options)
+    model = played.page.model(state, played.setup)
+    setup = played.setup
+    return played.rounds[0].each(evaluate, model, silos=setup.silos, training=setup.training, **options)

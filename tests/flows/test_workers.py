@@ -93,16 +93,16 @@ def test_an_address_where_nobody_answers_is_told(play_run, monkeypatch):
 def test_what_is_sent_to_a_worker_holds_references_and_no_rows(make_problem, play):
     from flows.methods.fedavg import FedAvg
 
-    problem = make_problem({"a": 4000, "b": 3000})
-    played = play(FedAvg(), problem, [1])
-    (cohort,) = assign_stacks(problem.silos, make_stacks(problem.silos, 2), 1)
-    held = open_stack(problem.silos, cohort.stacks[0], "train").nbytes  # opened here, and so cached
-    assert len(problem.silos.manifest.clients) == 2
-    sent = cloudpickle.dumps([OpaqueArgument(a) for a in (cohort, problem.training, played.private)])
+    setup = make_problem({"a": 4000, "b": 3000})
+    played = play(FedAvg(), setup, [1])
+    (cohort,) = assign_stacks(setup.silos, make_stacks(setup.silos, 2), 1)
+    held = open_stack(setup.silos, cohort.stacks[0], "train").nbytes  # opened here, and so cached
+    assert len(setup.silos.manifest.clients) == 2
+    sent = cloudpickle.dumps([OpaqueArgument(a) for a in (cohort, setup.training, played.private)])
     assert held > 100_000
     assert len(sent) < 2000
     weights = sum(t.numel() * 4 for t in played.state.tensors["weights"].values())
-    model = played.page.model(played.state, problem).select(cohort.clients)
+    model = played.page.model(played.state, setup).select(cohort.clients)
     assert len(pickle.dumps(model)) < weights + 3000
 
 

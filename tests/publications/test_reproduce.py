@@ -33,7 +33,7 @@ from publications.reproduce import reproduce
 class Meanwhile(fedavg.FedAvg):
     def run_round(self, state, round):
         reproduce("tiny.yaml", "second")
-        return super().one_round(state, round)
+        return super().run_round(state, round)
 """
 BROKEN = """
 from flows.methods import fedavg

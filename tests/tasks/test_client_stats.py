@@ -40,26 +40,26 @@ ASKED = tuple(
 def describe(make_problem, make_round, tmp_path):
     """Runs the task on all clients of a problem; what it answers, and the store."""
 
-    def run(problem=None, workers=1, stack=3, store="own", clients=None, task=client_stats, **options):
-        problem = problem or make_problem(TRAIN)
+    def run(setup=None, workers=1, stack=3, store="own", clients=None, task=client_stats, **options):
+        setup = setup or make_problem(TRAIN)
         private = ClientStore(str(tmp_path / store))
-        round = make_round(problem, workers=workers, stack=stack, private=private, clients=clients)
+        round = make_round(setup, workers=workers, stack=stack, private=private, clients=clients)
         options = options or {"statistics": ASKED}
         page = FedAvg()
-        return problem, private, round.each(task, page.model(page.init(problem), problem), **options)
+        return setup, private, round.each(task, page.model(page.init(setup), setup), **options)
 
     return run
 
 
 def test_each_client_keeps_the_statistics_of_its_own_training_rows(describe):
-    problem, private, answers = describe()
+    setup, private, answers = describe()
     refs = refs_of(answers)
     assert sorted(refs) == sorted(TRAIN)
     for client in TRAIN:
         kept = private.load(STATISTICS, refs, client)
         assert set(kept) == {STATISTICS}
         assert kept[STATISTICS].dtype == np.float32
-        np.testing.assert_array_equal(kept[STATISTICS], expected(problem, client).vector.float().numpy())
+        np.testing.assert_array_equal(kept[STATISTICS], expected(setup, client).vector.float().numpy())
 
 
 def test_other_rows_than_those_to_train_on_change_nothing(describe, make_problem):
@@ -77,8 +77,8 @@ def test_other_rows_than_those_to_train_on_change_nothing(describe, make_problem
 
     found = []
     for change in (0, 1):
-        problem = make_problem(TRAIN, silos={"rows_of": rows_of(change), "name": f"shift{change}"})
-        _, private, answers = describe(problem, store=f"store{change}")
+        setup = make_problem(TRAIN, silos={"rows_of": rows_of(change), "name": f"shift{change}"})
+        _, private, answers = describe(setup, store=f"store{change}")
         found.append((refs_of(answers), private))
     assert found[0][0] == found[1][0]
 
@@ -112,21 +112,19 @@ def test_running_it_twice_stores_one_file_a_stack(describe, tmp_path):
 
 
 def test_what_is_kept_opens_as_a_models_context(describe):
-    problem, private, answers = describe()
-    model = Model(
-        problem.network, {}, context=ClientStateRefs(STATISTICS, refs_of(answers)), clients=problem.silos.clients
-    )
+    setup, private, answers = describe()
+    model = Model(setup.network, {}, context=ClientStateRefs(STATISTICS, refs_of(answers)), clients=setup.silos.clients)
     _, context = load_weights(model, Stack(("c", "one"), 3), private, "cpu")
-    wanted = [expected(problem, client).vector.float() for client in ("c", "one", "c")]
+    wanted = [expected(setup, client).vector.float() for client in ("c", "one", "c")]
     assert torch.equal(context[STATISTICS], torch.stack(wanted))
 
 
 def test_the_server_learns_hashes_norms_flags_gaps_and_agreements(describe):
-    problem, _, answers = describe()
+    setup, _, answers = describe()
     for answer in answers:
         assert isinstance(answer, StatsKept)
         for at, client in enumerate(answer.clients):
-            mine = expected(problem, client)
+            mine = expected(setup, client)
             assert float(answer.norm[at]) == pytest.approx(float(mine.vector.norm()))
             assert tuple(answer.ok[at].tolist()) == mine.ok
             for told, known in ((answer.gap[at], mine.gap), (answer.agreement[at], mine.agreement)):
@@ -148,20 +146,20 @@ def test_of_a_single_number_no_norm_is_told(describe, make_problem):
     def rows_of(client, rows):
         return np.eye(rows, 5), np.arange(rows) % 2
 
-    problem = make_problem(TRAIN, silos={"rows_of": rows_of, "name": "two"})
-    _, _, answers = describe(problem, statistics=(make({"kind": "label_mean"}),))
+    setup = make_problem(TRAIN, silos={"rows_of": rows_of, "name": "two"})
+    _, _, answers = describe(setup, statistics=(make({"kind": "label_mean"}),))
     assert all(answer.norm.isnan().all() for answer in answers)
 
 
 def test_nothing_of_what_is_kept_is_in_any_answer_pickle_or_log_line(describe, caplog):
     """Every number that the vectors hold is searched for as bytes and as text, in both precisions."""
     caplog.set_level(logging.DEBUG)
-    problem, private, answers = describe()
+    setup, private, answers = describe()
     text = f"{answers} {[asdict(a, dict_factory=in_full) for a in answers]} {caplog.text}"
     sent = pickle.dumps(answers) + text.encode()
     for client in TRAIN:
         single = private.load(STATISTICS, refs_of(answers), client)[STATISTICS]
-        double = expected(problem, client).vector.numpy()
+        double = expected(setup, client).vector.numpy()
         telling = [i for i in range(len(single)) if len(repr(double[i].item())) > 12]
         assert len(telling) > 4
         for i in telling:
@@ -196,9 +194,9 @@ def test_a_statistic_that_is_no_number_names_the_client(describe, make_problem):
         x = np.random.default_rng(0).normal(size=(rows, 5))
         return x * (1e30 if client == "c" else 1), np.arange(rows) % 3
 
-    problem = make_problem(TRAIN, silos={"rows_of": rows_of, "name": "large"})
+    setup = make_problem(TRAIN, silos={"rows_of": rows_of, "name": "large"})
     with pytest.raises(UserError, match=r"client c of .*: the statistic variance holds NaN, infinity or a number too"):
-        describe(problem, statistics=(make({"kind": "variance"}),))
+        describe(setup, statistics=(make({"kind": "variance"}),))
 
 
 def test_a_regression_has_statistics_too(describe, make_problem, tmp_path):
@@ -208,24 +206,24 @@ def test_a_regression_has_statistics_too(describe, make_problem, tmp_path):
         {"name": "line", "seed": 0, "source": spec, "scheme": [{"kind": "column", "column": "client"}], "split": split}
     )
     write(tmp_path / "line", data, tmp_path)
-    problem = replace(make_problem(TRAIN), silos=Silos.open(tmp_path / "line", "line"))
-    _, private, answers = describe(problem, statistics=(make({"kind": "least_squares"}),))
+    setup = replace(make_problem(TRAIN), silos=Silos.open(tmp_path / "line", "line"))
+    _, private, answers = describe(setup, statistics=(make({"kind": "least_squares"}),))
     thetas = coefficients(data.source, 0)
-    for at, client in enumerate(problem.silos.clients):
+    for at, client in enumerate(setup.silos.clients):
         kept = private.load(STATISTICS, refs_of(answers), client)[STATISTICS]
         np.testing.assert_allclose(kept, [*thetas[at // 2], 0], atol=1e-4)
     with pytest.raises(UserError, match=r"client c\d+ of .*: the statistic class_means is made of classes"):
-        describe(problem, statistics=(make({"kind": "class_means"}),))
+        describe(setup, statistics=(make({"kind": "class_means"}),))
 
 
 def test_clients_tell_what_they_are_asked_for_by_name(describe):
     names = ("class_counts", "mean", "variance", "eigenvalues")
-    problem, _, messages = describe(task=report_stats, names=names, clients=["a", "b", "c"])
+    setup, _, messages = describe(task=report_stats, names=names, clients=["a", "b", "c"])
     for message in messages:
         assert isinstance(message, StatsMessage)
         assert set(message.statistics) == set(names)
         for at, client in enumerate(message.clients):
-            x, y = own_rows(problem, client)
+            x, y = own_rows(setup, client)
             assert message.rows[at] == TRAIN[client]
             assert message.statistics["class_counts"][at].tolist() == np.bincount(y, minlength=3).tolist()
             np.testing.assert_allclose(message.statistics["mean"][at], x.mean(0), rtol=1e-5, atol=1e-6)
@@ -256,9 +254,9 @@ def test_what_cannot_be_told_is_refused(describe, names):
 
 
 def test_what_is_told_counts_as_traffic_and_what_is_kept_does_not(make_problem, make_round):
-    problem, page = make_problem(TRAIN), FedAvg()
-    round = make_round(problem)
-    model = page.model(page.init(problem), problem)
+    setup, page = make_problem(TRAIN), FedAvg()
+    round = make_round(setup)
+    model = page.model(page.init(setup), setup)
     round.each(client_stats, model, statistics=ASKED)
     assert (round.tally.bytes_up, round.tally.bytes_down) == (0, 0)
     told = round.each(report_stats, model, names=("mean",))
@@ -275,12 +273,12 @@ def of_client(answers, client, name):
     return getattr(answer, name)[answer.clients.index(client)]
 
 
-def own_rows(problem, client):
-    return open_client(Path(problem.silos.folder), problem.silos.manifest.client(client), "train")
+def own_rows(setup, client):
+    return open_client(Path(setup.silos.folder), setup.silos.manifest.client(client), "train")
 
 
-def expected(problem, client):
-    x, y = own_rows(problem, client)
+def expected(setup, client):
+    x, y = own_rows(setup, client)
     return compute(ASKED, torch.from_numpy(x.copy()), torch.from_numpy(y.copy()), 3)
 
 
@@ -295,8 +293,8 @@ def digits(value):
 
 
 def test_the_least_number_of_rows_is_enough_and_one_less_is_not(describe, make_problem):
-    problem = make_problem({"enough": LEAST_ROWS, "short": LEAST_ROWS - 1})
-    _, _, (message,) = describe(problem, task=report_stats, names=("mean",))
+    setup = make_problem({"enough": LEAST_ROWS, "short": LEAST_ROWS - 1})
+    _, _, (message,) = describe(setup, task=report_stats, names=("mean",))
     assert message.silent == ("short",)
     spoken = dict(zip(message.clients, message.statistics["mean"].any(1).tolist(), strict=True))
     assert spoken == {"enough": True, "short": False}

@@ -24,8 +24,8 @@ NINE = {f"c{i}": 5 + 3 * i for i in range(9)}
 
 @pytest.mark.parametrize("page", [FedAvg(), LocalOnly()])
 def test_running_it_twice_gives_the_same_messages(page, make_problem, make_round):
-    problem, model = _problem_and_model(page, make_problem)
-    first, second = (make_round(problem, stack=4).train(local_train, model) for _ in range(2))
+    setup, model = _problem_and_model(page, make_problem)
+    first, second = (make_round(setup, stack=4).train(local_train, model) for _ in range(2))
     assert len(first) == len(second) == 3
     for a, b in zip(first, second, strict=True):
         assert _same(a, b)
@@ -33,15 +33,15 @@ def test_running_it_twice_gives_the_same_messages(page, make_problem, make_round
 
 def test_an_update_is_each_clients_own_training_weighed_by_its_rows(make_problem, make_round):
     """Every client is trained here by itself, from its rows on disk."""
-    problem, model = _problem_and_model(FedAvg(), make_problem)
-    updates = make_round(problem, number=3, stack=4).train(local_train, model)
+    setup, model = _problem_and_model(FedAvg(), make_problem)
+    updates = make_round(setup, number=3, stack=4).train(local_train, model)
     for update in updates:
         expected = {n: torch.zeros(w.shape, dtype=torch.float64) for n, w in model.shared.items()}
         for client, loss in zip(update.clients, update.loss, strict=True):
-            rows: Rows = load_rows(problem.silos, Stack((client,), 1), "train", "cpu")
-            streams = client_streams(problem.seed, [client], 3, "local_train")
+            rows: Rows = load_rows(setup.silos, Stack((client,), 1), "train", "cpu")
+            streams = client_streams(setup.seed, [client], 3, "local_train")
             weights, seen, _ = train(
-                problem.network, broadcast_weights(model.shared, 1), {}, rows, problem.training, streams
+                setup.network, broadcast_weights(model.shared, 1), {}, rows, setup.training, streams
             )
             for name in expected:
                 expected[name] += NINE[client] * weights[name][0].double()
@@ -53,55 +53,55 @@ def test_an_update_is_each_clients_own_training_weighed_by_its_rows(make_problem
 
 @pytest.mark.parametrize("page", [FedAvg(), LocalOnly()])
 def test_dealing_to_1_2_3_or_7_workers_gives_the_same_messages_in_the_same_order(page, make_problem, make_round):
-    problem, model = _problem_and_model(page, make_problem)
-    found = [make_round(problem, workers=n, stack=2).train(local_train, model) for n in (1, 2, 3, 7)]
-    assert len(assign_stacks(problem.silos, make_stacks(problem.silos, 2), 3)) == 3
+    setup, model = _problem_and_model(page, make_problem)
+    found = [make_round(setup, workers=n, stack=2).train(local_train, model) for n in (1, 2, 3, 7)]
+    assert len(assign_stacks(setup.silos, make_stacks(setup.silos, 2), 3)) == 3
     for other in found[1:]:
         assert all(_same(a, b) for a, b in zip(found[0], other, strict=True))
 
 
 def test_dealing_gives_bit_equal_weights_after_rounds_of_fedavg(make_problem, play):
-    problem = make_problem(NINE)
-    hashes = {play(FedAvg(), problem, [1, 2, 3], workers=n, stack=2).state.sha256() for n in (1, 2, 3, 5)}
+    setup = make_problem(NINE)
+    hashes = {play(FedAvg(), setup, [1, 2, 3], workers=n, stack=2).state.sha256() for n in (1, 2, 3, 5)}
     assert len(hashes) == 1
 
 
 @pytest.mark.parametrize("page", [FedAvg(), LocalOnly()])
 def test_the_order_in_which_clients_are_listed_is_irrelevant(page, make_problem, make_round):
-    problem, model = _problem_and_model(page, make_problem)
+    setup, model = _problem_and_model(page, make_problem)
     there = list(NINE)
-    one = make_round(problem, clients=there, stack=2).train(local_train, model)
-    other = make_round(problem, clients=there[::-1], stack=2).train(local_train, model)
+    one = make_round(setup, clients=there, stack=2).train(local_train, model)
+    other = make_round(setup, clients=there[::-1], stack=2).train(local_train, model)
     assert all(_same(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_another_stack_size_changes_weights_by_rounding_only(make_problem, play):
-    problem = make_problem(NINE)
-    first, *others = (play(FedAvg(), problem, [1], stack=n).state.tensors["weights"] for n in (1, 2, 4, 16))
+    setup = make_problem(NINE)
+    first, *others = (play(FedAvg(), setup, [1], stack=n).state.tensors["weights"] for n in (1, 2, 4, 16))
     for other in others:
         for name in first:
             torch.testing.assert_close(other[name], first[name], rtol=0, atol=1e-6)
 
 
 def test_seconds_are_on_the_first_message_of_a_cohort_only(make_problem, make_round):
-    problem, model = _problem_and_model(FedAvg(), make_problem)
-    updates = make_round(problem, workers=1, stack=2).train(local_train, model)
+    setup, model = _problem_and_model(FedAvg(), make_problem)
+    updates = make_round(setup, workers=1, stack=2).train(local_train, model)
     assert updates[0].seconds > 0
     assert {u.seconds for u in updates[1:]} == {0.0}
 
 
 def test_a_client_takes_up_what_it_stored(make_problem, play, tmp_path):
     """Two rounds of a client alone are its second round from the weights of its first."""
-    problem = make_problem({"a": 9, "b": 12, "c": 4})
+    setup = make_problem({"a": 9, "b": 12, "c": 4})
     store = ClientStore(str(tmp_path / "own"))
-    played = play(LocalOnly(), problem, [1, 2], stack=2, private=store)
-    start = LocalOnly().model(LocalOnly().init(problem), problem).personal.start
-    for client in problem.silos.clients:
+    played = play(LocalOnly(), setup, [1, 2], stack=2, private=store)
+    start = LocalOnly().model(LocalOnly().init(setup), setup).personal.start
+    for client in setup.silos.clients:
         weights = broadcast_weights(start, 1)
-        rows = load_rows(problem.silos, Stack((client,), 1), "train", "cpu")
+        rows = load_rows(setup.silos, Stack((client,), 1), "train", "cpu")
         for number in (1, 2):
             streams = client_streams(0, [client], number, "local_train")
-            weights, *_ = train(problem.network, weights, {}, rows, problem.training, streams)
+            weights, *_ = train(setup.network, weights, {}, rows, setup.training, streams)
         kept = store.load("weights", played.state.private["weights"], client)
         for name in kept:
             torch.testing.assert_close(torch.from_numpy(kept[name].copy()), weights[name][0], rtol=0, atol=1e-6)
@@ -116,8 +116,8 @@ def test_every_tensor_is_weighed_by_rows_however_many_numbers_it_has(rows, numbe
 
 
 def _problem_and_model(page, make_problem):
-    problem = make_problem(NINE)
-    return problem, page.model(page.init(problem), problem)
+    setup = make_problem(NINE)
+    return setup, page.model(page.init(setup), setup)
 
 
 def _same(a, b) -> bool:
@@ -140,10 +140,10 @@ def _same(a, b) -> bool:
 @pytest.mark.parametrize("stack", [2, 3])
 def test_with_shares_clients_count_as_the_page_says_and_not_by_rows(stack, make_problem, make_round):
     """The mean of each client's own weights by these numbers, whatever the stacks and their padding; 0 counts nothing."""
-    problem, shares = make_problem({"a": 23, "b": 5, "c": 11}), {"a": 0.0, "b": 3.0, "c": 0.5}
-    round, page = make_round(problem, stack=stack), FedAvg()
-    state = page.init(problem)
-    updates = round.train(local_train, page.model(state, problem), shares=shares, each=True)
+    setup, shares = make_problem({"a": 23, "b": 5, "c": 11}), {"a": 0.0, "b": 3.0, "c": 0.5}
+    round, page = make_round(setup, stack=stack), FedAvg()
+    state = page.init(setup)
+    updates = round.train(local_train, page.model(state, setup), shares=shares, each=True)
     own = {c: {n: w[at] for n, w in u.each.items()} for u in updates for at, c in enumerate(u.clients)}
     for name, w in round.once(aggregate, updates, state.tensors["weights"]).items():
         expected = sum(shares[c] * own[c][name].double() for c in shares) / sum(shares.values())
@@ -152,8 +152,8 @@ def test_with_shares_clients_count_as_the_page_says_and_not_by_rows(stack, make_
 
 @pytest.mark.parametrize("share", [-1.0, float("nan"), float("inf"), None])
 def test_a_share_that_is_none_is_refused_with_the_clients_name(share, make_problem, make_round):
-    problem = make_problem({"a": 23, "b": 5})
-    page, round = FedAvg(), make_round(problem)
+    setup = make_problem({"a": 23, "b": 5})
+    page, round = FedAvg(), make_round(setup)
     shares = {"a": 1.0} | ({} if share is None else {"b": share})
     with pytest.raises(ValueError, match=r"the share of client b is .*; give every client a number from 0 on"):
-        round.train(local_train, page.model(page.init(problem), problem), shares=shares)
+        round.train(local_train, page.model(page.init(setup), setup), shares=shares)

@@ -123,15 +123,15 @@ def test_a_message_that_could_tell_more_than_it_says_is_refused_where_its_step_i
 
 
 def test_a_message_of_a_page_counts_its_bytes_and_what_the_clients_were_sent(make_problem, make_round):
-    problem = make_problem(TRAIN)
-    round = make_round(problem, stack=3)
+    setup = make_problem(TRAIN)
+    round = make_round(setup, stack=3)
     page = FedAvg()
-    model = page.model(page.init(problem), problem)
+    model = page.model(page.init(setup), setup)
     told = round.each(tell_one_number, model)
     assert sorted(client for message in told for client in message.clients) == sorted(TRAIN)
     assert round.tally.bytes_up == 4 * len(TRAIN)
     assert round.tally.bytes_down == model.bytes_down * len(TRAIN)
-    assert round.each(tell_one_number, model, silos=problem.silos.select(())) == []
+    assert round.each(tell_one_number, model, silos=setup.silos.select(())) == []
     for task, match in ((tell_no_message, "answers with Unsized, "), (tell_nothing, "answers with nothing, ")):
         with pytest.raises(TypeError, match=match):
             round.each(task, model)
@@ -192,18 +192,18 @@ def answers(make_problem, make_round, tmp_path):
         sizes = {client: rows * more for client, rows in SPLITS.items()}
         network = QuantizedNetwork(MLP(features, (), 3), words=2, room=3)
         silos = {"rows_of": rows_of, "validation": 20 * more, "test": 20 * more, "name": f"world{next(count)}"}
-        problem = make_problem(sizes, network=network, silos=silos)
+        setup = make_problem(sizes, network=network, silos=silos)
         common = make_problem(
             sizes, network=network, silos={**silos, "common": ["validation"], "name": f"c{next(count)}"}
         )
         of_common = _ask_of_common_rows(common, make_round(common, stack=3))
-        return {**_ask_all(problem, make_round(problem, stack=3), features), **of_common}
+        return {**_ask_all(setup, make_round(setup, stack=3), features), **of_common}
 
     return ask
 
 
-def _ask_of_common_rows(problem, round) -> dict[str, list[Any]]:
-    network, clients, training = problem.network.inner, problem.silos.clients, problem.training
+def _ask_of_common_rows(setup, round) -> dict[str, list[Any]]:
+    network, clients, training = setup.network.inner, setup.silos.clients, setup.training
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
     of_law = partial(prior_shift_fit, places=[0, 3, 4])
     return {
@@ -215,9 +215,9 @@ def _ask_of_common_rows(problem, round) -> dict[str, list[Any]]:
     }
 
 
-def _ask_all(problem, round, features) -> dict[str, list[Any]]:
+def _ask_all(setup, round, features) -> dict[str, list[Any]]:
     """Step to its messages."""
-    silos, network = problem.silos, problem.network
+    silos, network = setup.silos, setup.network
     clients, weights = silos.clients, network.init(server_stream(0, 0, "init"))
     refs = round.private.save("own", clients, {OWN: np.ones((len(clients), 3, features), np.float32)})
     personal = ClientStateRefs("own", refs, {OWN: torch.zeros(3, features)})
@@ -239,7 +239,7 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
     tilted = Model(Tilted(network.inner, bias="gaussian"), known, context=sites, clients=clients)
     visiting = {"how": SiteTraining(1e-3, 0.01, upload=0.5), "shares": dict.fromkeys(clients, 0.1)}
     kept = (round.private, outcome)
-    when = {"training": problem.training, "seed": 0, "round": 1}
+    when = {"training": setup.training, "seed": 0, "round": 1}
     asked: dict[str, tuple[Any, dict[str, Any]]] = {
         "borrow_words": (
             words,
@@ -248,15 +248,15 @@ def _ask_all(problem, round, features) -> dict[str, list[Any]]:
         "client_stats": (plain, {"statistics": tuple(make({"kind": kind}) for kind in ("mean", "fingerprint"))}),
         "codebook_extend": (words, {"extend": clients, "words": 4, "room": 7, **when}),
         "codebook_replace": (words, {"extend": clients, "words": 3, "room": 3, **when}),
-        "ensemble_check": (plain, {"training": problem.training, "members": [(plain, round.private)]}),
-        "evaluate": (plain, {"training": problem.training, "keep_outcomes": True}),
+        "ensemble_check": (plain, {"training": setup.training, "members": [(plain, round.private)]}),
+        "evaluate": (plain, {"training": setup.training, "keep_outcomes": True}),
         "full_gradient": (plain, when),
-        "head_gradient": (matched, {"training": problem.training}),
+        "head_gradient": (matched, {"training": setup.training}),
         "local_train": (plain, {**when, "each": True, "validate": True}),
         "local_batchnorm_statistics": (alone, when),
         "pooled_train": (plain, {**when, "context": {}, "silos": silos.pool(), "validate": True}),
-        "projection": (words, {"training": problem.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
-        "regroup": (offered, {"training": problem.training}),
+        "projection": (words, {"training": setup.training, "axes": torch.eye(features)[:, :2], "seed": 0}),
+        "regroup": (offered, {"training": setup.training}),
         "send": (alone, {}),
         "check_scale": (plain, {}),
         "report_moments": (plain, {"inputs": True, "targets": True}),
@@ -349,12 +349,12 @@ def test_what_is_few_numbers_of_a_client_is_so_whatever_its_rows(answers):
 @pytest.fixture(params=[FedAvg, LocalOnly])
 def sent(request, make_problem, make_round):
     """Everything that one round and one evaluation of a method sent, with the problem."""
-    problem = make_problem(TRAIN, silos={"validation": VALIDATION, "test": TEST})
-    page, round = request.param(), make_round(problem, stack=3)
-    model = page.model(page.init(problem), problem)
+    setup = make_problem(TRAIN, silos={"validation": VALIDATION, "test": TEST})
+    page, round = request.param(), make_round(setup, stack=3)
+    model = page.model(page.init(setup), setup)
     updates = round.train(local_train.local_train, model)
-    scores = round.each(evaluate, model, training=problem.training, keep_outcomes=True)
-    return problem, updates, scores
+    scores = round.each(evaluate, model, training=setup.training, keep_outcomes=True)
+    return setup, updates, scores
 
 
 def test_no_tensor_that_was_sent_is_as_long_as_a_clients_rows(sent):
@@ -366,11 +366,11 @@ def test_no_tensor_that_was_sent_is_as_long_as_a_clients_rows(sent):
 
 
 def test_no_value_of_a_row_was_sent(sent):
-    problem, updates, scores = sent
+    setup, updates, scores = sent
     round_stacks = {m.clients for m in updates}
     values = set()
     for clients in round_stacks:
-        rows = open_stack(problem.silos, _stack(clients), "train")
+        rows = open_stack(setup.silos, _stack(clients), "train")
         values |= set(np.unique(rows.x[rows.x != 0]).tolist())
     assert len(values) > 100
     for message in (*updates, *scores):
@@ -379,10 +379,10 @@ def test_no_value_of_a_row_was_sent(sent):
 
 
 def test_personal_weights_never_leave(make_problem, make_round):
-    problem = make_problem(TRAIN)
-    page, round = LocalOnly(), make_round(problem, stack=3)
-    state, _ = page.run_round(page.init(problem), round)
-    updates = round.train(local_train.local_train, page.model(state, problem))
+    setup = make_problem(TRAIN)
+    page, round = LocalOnly(), make_round(setup, stack=3)
+    state, _ = page.run_round(page.init(setup), round)
+    updates = round.train(local_train.local_train, page.model(state, setup))
     for update in updates:
         assert update.sums == {}
         assert set(update.private) == {"weights"}
@@ -406,14 +406,14 @@ def test_bytes_up_are_the_hand_count():
 
 def test_a_rounds_traffic_is_the_hand_count(make_problem, play):
     numbers = 5 * 6 + 6 + 6 * 3 + 3
-    problem = make_problem(TRAIN)
+    setup = make_problem(TRAIN)
     for workers in (1, 2):
-        tally = play(FedAvg(), problem, [1], workers=workers, stack=3).rounds[0].tally
+        tally = play(FedAvg(), setup, [1], workers=workers, stack=3).rounds[0].tally
         assert tally.bytes_up == 4 * 4 * (numbers + 2)
         assert tally.bytes_down == 4 * 4 * numbers
-    few = play(FedAvg(), problem, [1], absent={1: ["a", "b"]}).rounds[0].tally
+    few = play(FedAvg(), setup, [1], absent={1: ["a", "b"]}).rounds[0].tally
     assert few.bytes_down == 2 * 4 * numbers
-    alone = play(LocalOnly(), problem, [1]).rounds[0].tally
+    alone = play(LocalOnly(), setup, [1]).rounds[0].tally
     assert (alone.bytes_up, alone.bytes_down) == (4 * 8, 0)
 
 

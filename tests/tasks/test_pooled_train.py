@@ -18,23 +18,23 @@ CLASSES, FEATURES, BATCH, EPOCHS = 3, 5, 4, 2
 LENGTH = CLASSES * FEATURES
 
 
-def own_rows(problem, client):
+def own_rows(setup, client):
     """x, y and cov(x, one-hot y), class after class, by numpy."""
-    x, y = open_client(Path(problem.silos.folder), problem.silos.manifest.client(client), "train")
+    x, y = open_client(Path(setup.silos.folder), setup.silos.manifest.client(client), "train")
     joint = np.cov(np.column_stack([x, np.eye(CLASSES)[y]]).astype(float).T)
     return x, y, joint[FEATURES:, :FEATURES].flatten()
 
 
-def plainly(problem, clients, logits, make, start, rounds):
+def plainly(setup, clients, logits, make, start, rounds):
     """Epochs of mini-batches in plain torch; the orders are the ones that the pooled client draws."""
-    parts = [own_rows(problem, client) for client in clients]
+    parts = [own_rows(setup, client) for client in clients]
     x = torch.from_numpy(np.concatenate([x for x, _, _ in parts]))
     y = torch.from_numpy(np.concatenate([y for _, y, _ in parts]))
     beside = torch.from_numpy(np.concatenate([np.tile(m, (len(y), 1)) for _, y, m in parts])).float()
     weights = {n: w.clone().requires_grad_() for n, w in start.items()}
     for number in range(1, rounds + 1):
         optimiser = make(list(weights.values()))
-        stream = client_streams(problem.seed, ["+".join(clients)], number, "local_train")[0]
+        stream = client_streams(setup.seed, ["+".join(clients)], number, "local_train")[0]
         for epoch in range(EPOCHS):
             order = shuffle(fold_in(stream, epoch), len(y), torch.tensor(len(y)))
             for rows in order.split(BATCH):
@@ -66,11 +66,11 @@ OPTIMISERS = [
 @pytest.mark.parametrize(("ours", "theirs"), OPTIMISERS, ids=["sgd", "adamw"])
 @pytest.mark.parametrize("form", FORMS)
 def test_it_is_a_plain_loop_over_rows_with_their_statistics_behind_them(form, ours, theirs, make_problem, play):
-    problem = make_problem(SIZES, optimiser=ours)
+    setup = make_problem(SIZES, optimiser=ours)
     page = Conditional(form=form, arm="pooled", experts=2)
-    start = page.init(problem).tensors["weights"]
-    played = play(page, problem, [1, 2])
-    expected = plainly(problem, tuple(SIZES), FORMS[form], theirs, start, 2)
+    start = page.init(setup).tensors["weights"]
+    played = play(page, setup, [1, 2])
+    expected = plainly(setup, tuple(SIZES), FORMS[form], theirs, start, 2)
     for name, w in expected.items():
         torch.testing.assert_close(played.state.tensors["weights"][name], w, rtol=0, atol=2e-6)
     moved = max(float((w - start[name]).abs().max()) for name, w in expected.items())
@@ -78,11 +78,11 @@ def test_it_is_a_plain_loop_over_rows_with_their_statistics_behind_them(form, ou
 
 
 def test_only_those_who_answered_are_in_it(make_problem, play):
-    problem, there = make_problem(SIZES, optimiser=SGD(0.1)), ("b", "c", "e")
+    setup, there = make_problem(SIZES, optimiser=SGD(0.1)), ("b", "c", "e")
     page = Conditional(arm="pooled")
-    start = page.init(problem).tensors["weights"]
-    played = play(page, problem, [1], absent={1: ["a", "d"]})
-    expected = plainly(problem, there, joined, lambda p: torch.optim.SGD(p, 0.1), start, 1)
+    start = page.init(setup).tensors["weights"]
+    played = play(page, setup, [1], absent={1: ["a", "d"]})
+    expected = plainly(setup, there, joined, lambda p: torch.optim.SGD(p, 0.1), start, 1)
     for name, w in expected.items():
         torch.testing.assert_close(played.state.tensors["weights"][name], w, rtol=0, atol=2e-6)
 
@@ -98,9 +98,7 @@ def test_with_zeros_for_statistics_it_is_the_method_pooled_to_the_bit(make_probl
 
 
 def test_of_one_client_it_is_that_clients_own_training_to_rounding(make_problem, play):
-    problem = make_problem({"only": 13})
-    pooled, alone = (
-        play(Conditional(arm=arm), problem, [1, 2]).state.tensors["weights"] for arm in ("pooled", "fedavg")
-    )
+    setup = make_problem({"only": 13})
+    pooled, alone = (play(Conditional(arm=arm), setup, [1, 2]).state.tensors["weights"] for arm in ("pooled", "fedavg"))
     for name, w in alone.items():
         torch.testing.assert_close(pooled[name], w, rtol=0, atol=1e-6)

@@ -15,17 +15,17 @@ SIZES = {"a": 9, "b": 12, "c": 4, "d": 1, "e": 7}
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(SIZES)
 
 
 @pytest.fixture
-def ask(problem, make_round):
+def ask(setup, make_round):
     """The message of every client, joined; `weights`: (sets, models, ...)."""
 
     def run(weights, **options):
-        model = Model(problem.network, shared=weights, clients=problem.silos.clients)
-        messages = make_round(problem, **options).each(regroup, model, training=problem.training)
+        model = Model(setup.network, shared=weights, clients=setup.silos.clients)
+        messages = make_round(setup, **options).each(regroup, model, training=setup.training)
         return {
             client: (int(m.rows[at]), m.choice[at].tolist(), m.loss[at].tolist())
             for m in messages
@@ -35,19 +35,19 @@ def ask(problem, make_round):
     return run
 
 
-def drawn(problem, sets: int, models: int):
-    starts = [problem.network.init(server_stream(s, 0, "init")) for s in range(sets * models)]
+def drawn(setup, sets: int, models: int):
+    starts = [setup.network.init(server_stream(s, 0, "init")) for s in range(sets * models)]
     return {n: torch.stack([s[n] for s in starts]).unflatten(0, (sets, models)) for n in starts[0]}
 
 
-def test_the_choice_is_the_smallest_mean_loss_of_plain_pytorch(problem, ask):
-    weights = drawn(problem, 2, 4)
+def test_the_choice_is_the_smallest_mean_loss_of_plain_pytorch(setup, ask):
+    weights = drawn(setup, 2, 4)
     found = ask(weights)
     assert {rows for rows, _, _ in found.values()} == set(SIZES.values())
     assert len({tuple(choice) for _, choice, _ in found.values()}) > 1
     for client, (_, choice, loss) in found.items():
-        entry = problem.silos.manifest.client(client)
-        x, y = (torch.from_numpy(a) for a in open_client(Path(problem.silos.folder), entry, "train"))
+        entry = setup.silos.manifest.client(client)
+        x, y = (torch.from_numpy(a) for a in open_client(Path(setup.silos.folder), entry, "train"))
         for at in range(2):
             losses = []
             for k in range(4):
@@ -59,13 +59,13 @@ def test_the_choice_is_the_smallest_mean_loss_of_plain_pytorch(problem, ask):
             assert loss[at] == pytest.approx(min(losses), abs=1e-6)
 
 
-def test_of_equal_models_the_first_is_taken(problem, ask):
-    weights = {n: t[:, [1, 1, 0, 0]] for n, t in drawn(problem, 1, 2).items()}
+def test_of_equal_models_the_first_is_taken(setup, ask):
+    weights = {n: t[:, [1, 1, 0, 0]] for n, t in drawn(setup, 1, 2).items()}
     assert all(choice[0] in (0, 2) for _, choice, _ in ask(weights).values())
 
 
-def test_a_model_that_is_no_number_is_the_last_choice(problem, ask):
-    weights = {n: t.clone() for n, t in drawn(problem, 1, 3).items()}
+def test_a_model_that_is_no_number_is_the_last_choice(setup, ask):
+    weights = {n: t.clone() for n, t in drawn(setup, 1, 3).items()}
     for t in weights.values():
         t[0, 0] = torch.nan
     assert all(choice[0] in (1, 2) for _, choice, _ in ask(weights).values())
@@ -74,6 +74,6 @@ def test_a_model_that_is_no_number_is_the_last_choice(problem, ask):
     assert all(choice == [0] for _, choice, _ in ask(weights).values())
 
 
-def test_dealing_does_not_matter(problem, ask):
-    weights = drawn(problem, 1, 3)
+def test_dealing_does_not_matter(setup, ask):
+    weights = drawn(setup, 1, 3)
     assert ask(weights, workers=1, stack=2) == ask(weights, workers=3, stack=2)

@@ -19,27 +19,27 @@ CLIENTS = {"oslo": 9, "lyon": 7, "one": 1, "rome": 300}
 @pytest.fixture
 def ask(make_problem, make_round):
     """Each client's numbers."""
-    problem = make_problem(CLIENTS, network=MLP(5, (30,), 3, dropout=0.5))
-    weights = {n: 4 * w for n, w in problem.network.init(server_stream(0, 0, "init")).items()}
-    model = Model(problem.network, weights, clients=problem.silos.clients)
+    setup = make_problem(CLIENTS, network=MLP(5, (30,), 3, dropout=0.5))
+    weights = {n: 4 * w for n, w in setup.network.init(server_stream(0, 0, "init")).items()}
+    model = Model(setup.network, weights, clients=setup.silos.clients)
 
     def numbers(seed=0, number=1, passes=2, split="train", **options):
-        asked = {"training": problem.training, "seed": seed, "round": number, "passes": passes, "split": split}
-        told = make_round(problem, **options).each(uncertainty_check, model, **asked)
+        asked = {"training": setup.training, "seed": seed, "round": number, "passes": passes, "split": split}
+        told = make_round(setup, **options).each(uncertainty_check, model, **asked)
         return {c: {n: float(v[at]) for n, v in m.numbers.items()} for m in told for at, c in enumerate(m.clients)}
 
-    return problem, weights, numbers
+    return setup, weights, numbers
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_the_numbers_are_those_of_plain_passes_over_the_clients_rows_of_that_split(split, ask):
-    problem, weights, numbers = ask
+    setup, weights, numbers = ask
     found = numbers(seed=3, number=5, passes=4, split=split)
     for client, stream in zip(CLIENTS, client_streams(3, list(CLIENTS), 5, "uncertainty_check"), strict=True):
-        rows = load_rows(problem.silos, Stack((client,), 1), split, "cpu")
+        rows = load_rows(setup.silos, Stack((client,), 1), split, "cpu")
         p = []
         for number, x in enumerate(rows.x[0].split(256)):
-            own = [problem.network.apply(weights, {}, x, fold_in(fold_in(stream, number), t)) for t in range(4)]
+            own = [setup.network.apply(weights, {}, x, fold_in(fold_in(stream, number), t)) for t in range(4)]
             p.append(together([logits[None] for logits in own]).p[0])
         p = torch.cat(p)
         entropy = torch.special.entr(p).sum(-1).mean()

@@ -40,16 +40,16 @@ class FinalEvaluation(Callback):
         rounds, state, reported = folder.rounds(last), run.state, last
         if project.params.evaluation.report == "best":
             state, reported, _ = folder.the_best(last, quantity) or Checkpoint(state, last, {})
-        round = run.round(reported, SampledClients(run.problem.silos.clients), "result")
+        round = run.round(reported, SampledClients(run.setup.silos.clients), "result")
         model = scored_model(method, silos, state, round)
         metrics, doubts = last_scores(project, for_scored(project, method, model), round, folder)
         metrics |= scores_of_others(project, method, state, round)
         result: dict[str, Any] = {
             "method": run.method_name,
-            "seed": run.problem.seed,
+            "seed": run.setup.seed,
             "model": method.tested_model,
             "task": silos.manifest.task,
-            "data_version": run.problem.silos.version,
+            "data_version": run.setup.silos.version,
             "rounds": last,
             "reported_round": reported,
             "ended_by": state.finished or run.stop_reason or "training.rounds",
@@ -74,9 +74,7 @@ class FinalEvaluation(Callback):
         each, personal = folder.journal.each, project.params.tracking.personal_models
         scene = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
         figures = draw_figures([*method.pictures(), *project.figures], scene)
-        run.artifacts = final_artifacts(
-            project, method, run.problem, run.private, model, folder, result, final, figures
-        )
+        run.artifacts = final_artifacts(project, method, run.setup, run.private, model, folder, result, final, figures)
         run.result = result
 
 
@@ -145,7 +143,7 @@ class RunNotes(Callback):
 
     def before_training(self, run: RunContext) -> None:
         """See Callback."""
-        of_rows = notes_of_rows(run.project, run.problem, run.runner, run.private)
+        of_rows = notes_of_rows(run.project, run.setup, run.runner, run.private)
         run.notes += [*notes_of_scores(run.project, run.method), *run.agreement.notes, *of_rows]
         log_notes(run.notes)
-        log_warnings(run.folder.name, run.sampler.warnings(run.problem))
+        log_warnings(run.folder.name, run.sampler.warnings(run.setup))

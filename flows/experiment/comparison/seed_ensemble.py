@@ -43,7 +43,7 @@ def _together(
     project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner)
     silos = project.scored.federated()
-    messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.problem.training, members=models)
+    messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.setup.training, members=models)
     by_name: dict[str, list[float]] = {}
     for message in messages:
         for name, values in message.numbers.items():
@@ -69,6 +69,6 @@ def _model(
 
 
 def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> RoundContext:
-    problem = project.problem(seed)
+    setup = project.training_setup(seed)
     private: ClientStore = project.private(folder.path)
-    return RoundContext(number, problem, problem.silos.clients, (), runner, private, project.device)
+    return RoundContext(number, setup, setup.silos.clients, (), runner, private, project.device)

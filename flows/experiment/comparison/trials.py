@@ -78,7 +78,7 @@ def trial_name(at: int) -> str:
     return f"setting{at}"
 
 
-def check_tuning(project: Project, methods: list[str], problem: TrainingSetup) -> None:
+def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> None:
     """UserError if params ask for tuned methods and these cannot be, or not with all that their pages name."""
     if not project.params.comparison.tune:
         return
@@ -92,7 +92,7 @@ def check_tuning(project: Project, methods: list[str], problem: TrainingSetup) -
         _grid(project, method)
         tuned_by = find_method(method, project.plugins).tuned
         for point in product(*(axis.values for axis in tuned_by.values())):
-            _check_options(project, method, dict(zip(tuned_by, point, strict=True)), problem)
+            _check_options(project, method, dict(zip(tuned_by, point, strict=True)), setup)
 
 
 def first_setting(project: Project, method: str) -> list[str]:
@@ -163,12 +163,12 @@ def _grid(project: Project, method_name: str) -> Grid:
     return grid_of(method_name, method, rate, params.comparison.tune, options)
 
 
-def _check_options(project: Project, method: str, options: dict[str, Any], problem: TrainingSetup) -> None:
+def _check_options(project: Project, method: str, options: dict[str, Any], setup: TrainingSetup) -> None:
     """UserError naming what the method is tuned by, if it cannot be run with it."""
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
     try:
-        start_method(method_of(params.model_copy(update={"method": section}), method, project.root), problem)
+        start_method(method_of(params.model_copy(update={"method": section}), method, project.root), setup)
     except UserError as error:
         said = ", ".join(f"{key} {as_yaml(value)}" for key, value in options.items())
         raise UserError(f"{method} is tuned by {said}, with which it cannot be run: {error}") from None

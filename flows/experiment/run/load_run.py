@@ -50,8 +50,8 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     if done is None:
         raise UserError(f"{folder.path} is not finished; the command that started it, with --resume, finishes it.")
     project = _as_then(project, folder, known)
-    problem = project.problem(known["seed"])
-    _same_start(folder, known, {one.network.starts_from for one in problem.network.single_networks} - {""})
+    setup = project.training_setup(known["seed"])
+    _same_start(folder, known, {one.network.starts_from for one in setup.network.single_networks} - {""})
     private = project.private(folder.path)
     checkpoint = load_state(folder.checkpoint)
     if project.params.evaluation.report == "best":
@@ -59,7 +59,7 @@ def finished_run(project: Project, run: str) -> FinishedRun:
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing; {ANEW}.")
     method = method_of(project.params, known["method"], project.root)
-    round = RoundContext(checkpoint.round, problem, problem.silos.clients, (), PlainRunner(), private)
+    round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
     model = scored_model(method, project.silos, checkpoint.state, round)
     return FinishedRun(folder, project, known["method"], known["seed"], checkpoint.round, model, private)
 

@@ -72,7 +72,7 @@ def _unused(project: Project, methods: Sequence[str]) -> dict[str, str]:
 def final_artifacts(
     project: Project,
     method: Method,
-    problem: TrainingSetup,
+    setup: TrainingSetup,
     private: ClientStore,
     model: Model,
     folder: RunFolder,
@@ -85,13 +85,13 @@ def final_artifacts(
     The model's own are those of its round that are in `result`, as they were delivered then, and the last.
     """
     clients = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
-    served = _model(project, method, problem, private, model)
+    served = _model(project, method, setup, private, model)
     record = folder.journal.read(final["round"])
     own = {name: value for name, value in record["metrics"].items() if name in result["metrics"]}
     return FinalArtifacts(
         (clients, *pictures),
         model=served and {**served, "name": folder.name, "tags": {"weights_sha256": result["weights_sha256"]}},
-        data=dataset(project, problem.silos),
+        data=dataset(project, setup.silos),
         metrics=final,
         scores=({"round": record["round"], "time_ms": record["time_ms"], "metrics": own}, final),
         tags={"weights_sha256": result["weights_sha256"]},
@@ -133,10 +133,10 @@ def git_commit(root: Path) -> str:
 
 
 def _model(
-    project: Project, method: Method, problem: TrainingSetup, private: ClientStore, model: Model
+    project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model
 ) -> dict[str, Any] | None:
     """What is logged as the model; None where that would be personal weights that nobody asked for."""
-    manifest, personal, clients = problem.silos.manifest, model.personal, model.clients
+    manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
     network, reads = model.network.served, method.reads()
     if not network.portable and not _is_of_page(network):
         try:
@@ -170,11 +170,11 @@ def _model(
         "shape": list(manifest.shape),
         "dtype": manifest.dtype,
         "columns": columns_of(manifest, project.params.data),
-        **problem.silos.scaling.as_json(),
+        **setup.silos.scaling.as_json(),
         "personal": bool(personal),
         "clients": list(clients) if personal else [],
         "context": sorted(beside),
-        "statistics": reads.described(problem.silos) if reads and model.context else None,
+        "statistics": reads.described(setup.silos) if reads and model.context else None,
     }
     return {
         "uri": project.tracking,

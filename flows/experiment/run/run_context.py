@@ -45,7 +45,7 @@ class RunContext:
     project: Project
     method: Method
     method_name: str
-    problem: TrainingSetup
+    setup: TrainingSetup
     identity: dict[str, Any]
     folder: RunFolder
     runner: PrefectRunner
@@ -77,7 +77,7 @@ class RunContext:
     def round(self, number: int, sampled: SampledClients, when: str) -> RoundContext:
         """Build the context of a round; `when` starts the names of its task runs."""
         there, device, runner = (sampled.clients, sampled.dropped), self.project.device, replace(self.runner, when=when)
-        return RoundContext(number, self.problem, *there, runner, self.private, device, leaving=sampled.leaving)
+        return RoundContext(number, self.setup, *there, runner, self.private, device, leaving=sampled.leaving)
 
     def error_of_method(self, error: BaseException) -> MethodError | None:
         """Explain an error that a plugin file raised; None for any other error."""
@@ -90,7 +90,7 @@ def open_run(
     project: Project,
     method: Method,
     method_name: str,
-    problem: TrainingSetup,
+    setup: TrainingSetup,
     identity: dict[str, Any],
     folder: RunFolder,
     runner: PrefectRunner,
@@ -102,7 +102,7 @@ def open_run(
         project: With the params of the run.
         method: The method, with its own section of params.yaml.
         method_name: Its name there.
-        problem: What stays the same over all rounds, before clients agreed on a standardization.
+        setup: What stays the same over all rounds, before clients agreed on a standardization.
         identity: As `RunFolder.identify` wrote it.
         folder: The run's folder.
         runner: Where tasks run.
@@ -112,12 +112,12 @@ def open_run(
         UserError: If a file that the run goes on from is damaged or missing.
     """
     private = project.private(folder.path)
-    agreement = fit_or_load(project, problem, folder, runner)
+    agreement = fit_or_load(project, setup, folder, runner)
     if agreement.scaling != project.scaling:
         project = replace(project, scaling=agreement.scaling)
-        problem = project.problem(problem.seed)
-    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, problem), 0, {})
+        setup = project.training_setup(setup.seed)
+    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, setup), 0, {})
     for _ in folder.journal.each(number):
         pass  # a damaged record is reported now, not after the rounds that are left
     place = (folder, runner, private, agreement)
-    return RunContext(project, method, method_name, problem, identity, *place, state, number, memory, number, began)
+    return RunContext(project, method, method_name, setup, identity, *place, state, number, memory, number, began)

@@ -41,11 +41,11 @@ class FittedStandardization:
         tally.bytes_down += self.bytes_down
 
 
-def fit_or_load(project: Project, problem: TrainingSetup, folder: RunFolder, runner: Runner) -> FittedStandardization:
+def fit_or_load(project: Project, setup: TrainingSetup, folder: RunFolder, runner: Runner) -> FittedStandardization:
     """As it is in the run's folder; else the clients are asked, and it is written there."""
     known = _kept(folder)
     if known is None:
-        known = fit_standardizer(project.params, problem, runner, project.ledgers)
+        known = fit_standardizer(project.params, setup, runner, project.ledgers)
         if known.scaling != NO_STANDARDIZATION:
             traffic = {"bytes": [known.bytes_up, known.bytes_down], "notes": list(known.notes)}
             write_json(folder.scaling, {**known.scaling.as_json(), **traffic})
@@ -75,7 +75,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
                     return known
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unlike.append(str(folder.path.relative_to(project.runs.parent)))
-    found = fit_standardizer(project.params, project.problem(0), PlainRunner(), project.ledgers)
+    found = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
     return replace(found, notes=(*found.notes, _note_of_unlike(unlike))) if unlike else found
 
 
@@ -86,7 +86,7 @@ def _asked(params: dict[str, Any]) -> list[Any]:
 
 
 def fit_standardizer(
-    params: Params, problem: TrainingSetup, runner: Runner, ledgers: ClientStore
+    params: Params, setup: TrainingSetup, runner: Runner, ledgers: ClientStore
 ) -> FittedStandardization:
     """Asks the federated clients that are there in round 1 for what params want; nobody where that is nothing.
 
@@ -95,10 +95,10 @@ def fit_standardizer(
     inputs, targets = (wanted == "standardise" for wanted in (params.model.inputs, params.model.targets))
     if not (inputs or targets):
         return FittedStandardization(NO_STANDARDIZATION, 0, 0)
-    silos, join = problem.silos, params.clients.join
+    silos, join = setup.silos, params.clients.join
     there = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
-    round = RoundContext(0, problem, there, (), runner, ledgers)
-    model = Model(problem.network, {}, clients=silos.clients)
+    round = RoundContext(0, setup, there, (), runner, ledgers)
+    model = Model(setup.network, {}, clients=silos.clients)
     told: list[ScaleMoments] = round.each(report_moments, model, inputs=inputs, targets=targets)
     whole: Standardizer = round.once(combine_moments, told)
     notes = _notes(told)

@@ -39,20 +39,20 @@ def notes_of_scores(project: Project, method: Method) -> list[Note]:
     return [{"about": "evaluation", "sentence": sentence} for sentence in said]
 
 
-def notes_of_rows(project: Project, problem: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
+def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
     """Of inputs and targets that are far from unit scale and not scaled: federated clients say yes or no.
 
     Of more than _MOST_ASKED so many are asked, all over their list.
     """
-    params, manifest = project.params, problem.silos.manifest
+    params, manifest = project.params, setup.silos.manifest
     asked = {
         "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
         "targets": params.model.targets == "none" and manifest.task == "regression",
     }
     if not any(asked.values()):
         return []
-    round = RoundContext(0, problem, _spread(problem.silos.clients, _MOST_ASKED), (), runner, private)
-    told: list[ScaleCheck] = round.each(check_scale, Model(problem.network, {}, clients=round.clients))
+    round = RoundContext(0, setup, _spread(setup.silos.clients, _MOST_ASKED), (), runner, private)
+    told: list[ScaleCheck] = round.each(check_scale, Model(setup.network, {}, clients=round.clients))
     far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
     return [
         {"about": about, "sentence": _far(about, far[about], len(round.clients))}

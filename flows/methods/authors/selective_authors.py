@@ -58,10 +58,10 @@ class SelectiveAuthors(Method):
     threshold: float = Field(0.82, ge=0, le=1, description="overlap from which clients are together")
     assign: Assign = Field("first_member", description="how groups are made of overlaps")
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """Nobody has trained; UserError where groups are to be made without rows on which every client can be tried."""
         if self.local_rounds:
-            correctness_overlap.check_common_rows("selective_authors", problem)
+            correctness_overlap.check_common_rows("selective_authors", setup)
         return ServerState(numbers={"groups": [], "group": {}}, private={LOCAL: {}, TRAINED: {}})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
@@ -73,22 +73,22 @@ class SelectiveAuthors(Method):
         made = None
         if state.numbers["groups"] or not self.local_rounds:
             state = _with_late(state, round)
-            local = [_local(state, round.problem, names) for names in _present(state, round)]
+            local = [_local(state, round.setup, names) for names in _present(state, round)]
             means = [self._mean(model, round) for model in local]
             state = state.with_tensors(weights=train_together(means))
         elif round.number >= self.local_rounds:
-            answers = correctness_overlap.asked(_local(state, round.problem, round.clients), round)
+            answers = correctness_overlap.asked(_local(state, round.setup, round.clients), round)
             rows = correctness_overlap.rows_of(round)
             made = round.once(overlap, answers, rows, self.overlap, self.threshold, self.assign)
             state = _grouped(state, made.groups)
         return state, _report(updates, state, made)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client's own weights until groups have some, then those of the last group that it joined."""
         if "weights" not in state.tensors:
-            return _local(state, problem, problem.silos.clients)
+            return _local(state, setup, setup.silos.clients)
         group = state.numbers["group"]
-        return model_of_groups(problem, state.tensors["weights"], {c: group.get(c, 0) for c in problem.silos.clients})
+        return model_of_groups(setup, state.tensors["weights"], {c: group.get(c, 0) for c in setup.silos.clients})
 
     def pictures(self) -> Sequence[FigureWriter]:
         """Who was with whom."""
@@ -102,7 +102,7 @@ class SelectiveAuthors(Method):
         for clients in [[client for client in round.clients if client in begun], *starts]:
             if clients:
                 own = clients[0] if self.starts == "own" and clients[0] not in begun else None
-                model = _local(state, round.problem, clients, own)
+                model = _local(state, round.setup, clients, own)
                 updates += round.train(local_train, model, round.silos.select(clients))
         for update in updates:
             state = state.with_private(LOCAL, update.private[LOCAL])
@@ -115,48 +115,47 @@ class SelectiveAuthors(Method):
         if self.averaging == "mean":
             refs: dict[str, str] = {}
             for number, clients in enumerate(members(round.clients, group, len(groups))):
-                model = Model(round.problem.network, of_group(before, number), clients=tuple(clients))
+                model = Model(round.setup.network, of_group(before, number), clients=tuple(clients))
                 trained = round.train(local_train, model, round.silos.select(clients), keep=TRAINED) if clients else []
                 updates += trained
                 refs |= {client: ref for update in trained for client, ref in update.private[TRAINED].items()}
             there = [[client for client in names if client in refs] for names in groups]
             kept = [
-                Model(round.problem.network, {}, ClientStateRefs(TRAINED, refs), clients=tuple(names))
-                for names in there
+                Model(round.setup.network, {}, ClientStateRefs(TRAINED, refs), clients=tuple(names)) for names in there
             ]
             means = [self._mean(model, round, of_group(before, number)) for number, model in enumerate(kept)]
             return state.with_tensors(weights=train_together(means)), updates
         after = [of_group(before, number) for number in range(len(groups))]
         for client in round.clients:
-            model = Model(round.problem.network, after[group[client]], clients=(client,))
+            model = Model(round.setup.network, after[group[client]], clients=(client,))
             (update,) = round.train(local_train, model, round.silos.select([client]))
             after[group[client]] = round.once(aggregate, [update], model.shared)
             updates.append(update)
-        share = self._shares(round) or {c: float(rows) for c, rows in round.problem.silos.rows("train").items()}
+        share = self._shares(round) or {c: float(rows) for c, rows in round.setup.silos.rows("train").items()}
         means = [_mean_of([after[group[c]] for c in names], [share[c] for c in names]) for names in groups]
         return state.with_tensors(weights=train_together(means)), updates
 
     def _mean(self, model: Model, round: RoundContext, otherwise: Weights | None = None) -> Weights:
         """Of the weights that the model's clients keep; others if there are none."""
         sent = round.each(send_weights, model, round.silos.select(model.clients), shares=self._shares(round))
-        start = _drawn(round.problem) if otherwise is None else otherwise
+        start = _drawn(round.setup) if otherwise is None else otherwise
         mean: Weights = round.once(aggregate, sent, start)
         return mean
 
     def _shares(self, round: RoundContext) -> Mapping[str, float] | None:
         """What clients count in a mean; nothing where it is their rows."""
-        return dict.fromkeys(round.problem.silos.clients, 1.0) if self.weighting == "equal" else None
+        return dict.fromkeys(round.setup.silos.clients, 1.0) if self.weighting == "equal" else None
 
 
-def _drawn(problem: TrainingSetup, client: str | None = None) -> Weights:
+def _drawn(setup: TrainingSetup, client: str | None = None) -> Weights:
     """FedAvg's start, or a client's own."""
-    return problem.network.init(server_stream(problem.seed, 0, "init" if client is None else f"init {client}"))
+    return setup.network.init(server_stream(setup.seed, 0, "init" if client is None else f"init {client}"))
 
 
-def _local(state: ServerState, problem: TrainingSetup, clients: Sequence[str], own: str | None = None) -> Model:
+def _local(state: ServerState, setup: TrainingSetup, clients: Sequence[str], own: str | None = None) -> Model:
     """Each client's own weights; without such the start, FedAvg's or the named client's own."""
-    personal = ClientStateRefs(LOCAL, state.private[LOCAL], _drawn(problem, own))
-    return Model(problem.network, {}, personal, clients=tuple(clients))
+    personal = ClientStateRefs(LOCAL, state.private[LOCAL], _drawn(setup, own))
+    return Model(setup.network, {}, personal, clients=tuple(clients))
 
 
 def _grouped(state: ServerState, groups: Sequence[Sequence[str]]) -> ServerState:

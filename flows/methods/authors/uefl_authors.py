@@ -52,16 +52,16 @@ class UEFLAuthors(Method):
     )
     until: Until = Field("certain", description="certain ends the run when nobody is uncertain")
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start, and the same words from N(0, start_scale^2) for everybody to have a copy of."""
-        network = fitting(self._network(with_classes("uefl_authors", problem)), "method.uefl_authors.words")
-        weights = network.init(server_stream(problem.seed, 0, "init"))
+        network = fitting(self._network(with_classes("uefl_authors", setup)), "method.uefl_authors.words")
+        weights = network.init(server_stream(setup.seed, 0, "init"))
         return codebook_stages.begin(weights, copies=[name for name in weights if plain(name) == SHARED])
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average all but words; at a stage's end, if somebody doubts, give words to all."""
         state, news = self._joined(state, round)
-        state, report = codebook_stages.train(state, round, self._model(state, round.problem, round.clients), news)
+        state, report = codebook_stages.train(state, round, self._model(state, round.setup, round.clients), news)
         state = state.with_numbers(since=state.numbers["since"] + 1)
         if not codebook_stages.is_over(state, self.first_rounds, self.more_rounds):
             return state, codebook_stages.also(report, {"stage": state.numbers["stage"]})
@@ -71,9 +71,9 @@ class UEFLAuthors(Method):
             state = self._replaced(state, round, extended)
         return codebook_stages.conclude(state, round, report, check, extended, self.words, self.until)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same network for everybody, each client with its own words; one that never took part reads the first ones."""
-        return self._model(state, problem, problem.silos.clients)
+        return self._model(state, setup, setup.silos.clients)
 
     def pictures(self) -> tuple[FigureWriter, ...]:
         """Stages; each client's words are its own, so there is no common plane."""
@@ -81,7 +81,7 @@ class UEFLAuthors(Method):
 
     def _check(self, state: ServerState, round: RoundContext) -> Check:
         """What clients tell of their doubts, and (1 + gamma) times the mean entropy of the first stage."""
-        numbers = doubts(round, self._model(state, round.problem, round.clients), split="test", passes=0)
+        numbers = doubts(round, self._model(state, round.setup, round.clients), split="test", passes=0)
         entropy, limit = numbers["entropy"].values(), state.numbers["limit"]
         return Check(numbers, (1 + self.tolerance) * (sum(entropy) / len(entropy)) if limit is None else limit)
 
@@ -101,15 +101,15 @@ class UEFLAuthors(Method):
     def _extended(
         self, state: ServerState, round: RoundContext, task: ClientStep, clients: Sequence[str]
     ) -> ServerState:
-        model = self._model(state, round.problem, codebook_stages.storing(state, round, clients))
+        model = self._model(state, round.setup, codebook_stages.storing(state, round, clients))
         room = max(state.numbers["room"], self.words)
         return codebook_stages.extend(state, round, task, model, clients, self.words, room)
 
-    def _model(self, state: ServerState, problem: TrainingSetup, clients: Sequence[str]) -> Model:
-        return codebook_stages.worded(state, self._network(problem, state.numbers["room"]), clients)
+    def _model(self, state: ServerState, setup: TrainingSetup, clients: Sequence[str]) -> Model:
+        return codebook_stages.worded(state, self._network(setup, state.numbers["room"]), clients)
 
-    def _network(self, problem: TrainingSetup, room: int = 0) -> Network:
+    def _network(self, setup: TrainingSetup, room: int = 0) -> Network:
         options: dict[str, Any] = self.model_dump(
             include={"words", "segments", "commitment", "code_weight", "start_scale"}
         )
-        return with_codes("uefl_authors", problem.network, room=room, **options)
+        return with_codes("uefl_authors", setup.network, room=room, **options)

@@ -75,16 +75,16 @@ class VirtualAuthors(virtual.Virtual):
             )
         return self
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """The prior, and what the clients' random guesses add to it."""
-        state = super().init(problem)
+        state = super().init(setup)
         if not self.evidence:
             return state
         held = {**state.tensors[SITES]}
-        clients = problem.silos.federated().clients
-        share = ep_sites.shares(problem, clients, "rows", 1.0)
-        for at, stream in enumerate(client_streams(problem.seed, clients, 0, "init")):
-            drawn = problem.network.init(stream)
+        clients = setup.silos.federated().clients
+        share = ep_sites.shares(setup, clients, "rows", 1.0)
+        for at, stream in enumerate(client_streams(setup.seed, clients, 0, "init")):
+            drawn = setup.network.init(stream)
             for name in gaussian_names(held, ".pull"):
                 guess = natural(drawn[name], torch.full_like(drawn[name], self.deviation)).named(name)
                 for part, value in guess.items():
@@ -92,9 +92,9 @@ class VirtualAuthors(virtual.Virtual):
         known = {name: w + held[name].sum(0) if name in held else w for name, w in state.tensors[KNOWN].items()}
         return state.with_tensors(**{KNOWN: known, SITES: held}).with_numbers(informed=True)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The server's posterior, as it is or with its precision doubled."""
-        model = super().model(state, problem)
+        model = super().model(state, setup)
         if not self.doubled_precision:
             return model
         narrower = {name: w * 0.5**0.5 if name.endswith(DEVIATION) else w for name, w in model.shared.items()}

@@ -41,7 +41,7 @@ def train_groups(
     for group, clients in enumerate(members):
         current = of_group(weights, group)
         if clients:
-            model = Model(round.problem.network, shared=current, clients=tuple(clients))
+            model = Model(round.setup.network, shared=current, clients=tuple(clients))
             mine = round.train(local_train, model, round.silos.select(clients), **options)
             current = round.once(aggregate, mine, current)
             updates += mine
@@ -49,11 +49,11 @@ def train_groups(
     return train_together(after), updates
 
 
-def model_of_groups(problem: TrainingSetup, weights: Weights, group_of: Mapping[str, int]) -> Model:
+def model_of_groups(setup: TrainingSetup, weights: Weights, group_of: Mapping[str, int]) -> Model:
     """Every client with its group's weights, out of (groups, ...); no client has a copy."""
-    clients = problem.silos.clients
+    clients = setup.silos.clients
     personal = OfGroups(weights, tuple(group_of[client] for client in clients))
-    return Model(problem.network, shared={}, personal=personal, clients=clients)
+    return Model(setup.network, shared={}, personal=personal, clients=clients)
 
 
 @dataclass

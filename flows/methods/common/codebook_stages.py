@@ -97,7 +97,7 @@ class Check:
 
 def storing(state: ServerState, round: RoundContext, extended: Collection[str] = ()) -> tuple[str, ...]:
     """Who has stored words, and those who are to have more, in listing order: all are stored with the same room."""
-    silos = round.problem.silos
+    silos = round.setup.silos
     return tuple(sorted((c for c in {*state.private[SECTION], *extended} if c in silos), key=silos.index))
 
 
@@ -115,10 +115,10 @@ def extend(
 
     model: of those `storing` words.
     """
-    problem, counts, refs = round.problem, dict(state.numbers["words"]), dict[str, str]()
-    options |= {"training": problem.training, "seed": problem.seed, "round": round.number}
+    setup, counts, refs = round.setup, dict(state.numbers["words"]), dict[str, str]()
+    options |= {"training": setup.training, "seed": setup.seed, "round": round.number}
     options |= {"extend": tuple(extended), "words": words, "room": room}
-    for message in round.each(task, model, silos=problem.silos.select(model.clients), **options):
+    for message in round.each(task, model, silos=setup.silos.select(model.clients), **options):
         refs |= message.refs
         counts |= message.held
     return state.with_private(SECTION, refs).with_numbers(
@@ -139,7 +139,7 @@ def conclude(
 
     How many words of its own a client has is reported of those that take part, and of all together.
     """
-    problem, stage, uncertain = round.problem, state.numbers["stage"], check.uncertain
+    setup, stage, uncertain = round.setup, state.numbers["stage"], check.uncertain
     numbers = {"stage": stage, "check/limit": check.limit, "clients/uncertain": len(uncertain)}
     numbers |= {"clients/extended": len(extended)}
     numbers |= {f"check/{name}": sum(of.values()) / len(of) for name, of in check.doubts.items()}
@@ -148,9 +148,9 @@ def conclude(
     rows["extended"] = {client: float(client in more) for client in check.doubts["entropy"]}
     state = state.with_numbers(limit=check.limit)
     if extended:
-        each = " in each member" if len(problem.network.single_networks) > 1 else ""
+        each = " in each member" if len(setup.network.single_networks) > 1 else ""
         what = f"{len(extended)} get {words} words{each}: {', '.join(extended)}"
-        counts = local_codes(problem.network, storing(state, round), state.numbers["words"])
+        counts = local_codes(setup.network, storing(state, round), state.numbers["words"])
         rows["words"] = {client: words + counts[client] for client in round.clients if client in counts}
         numbers["words/own"] = sum(counts.values())
         state = state.with_numbers(stage=stage + 1, since=0)

@@ -77,8 +77,8 @@ def _nearest(model: Model, round: RoundContext, client: str, sources: Sequence[s
     """The source whose words are least far from the client's training tokens; None if the shared ones are as near."""
     personal = model.personal
     assert isinstance(personal, ClientStateRefs)
-    silos = round.problem.silos.select([client])
-    options: dict[str, Any] = {"training": round.problem.training, "seed": round.problem.seed, "round": round.number}
+    silos = round.setup.silos.select([client])
+    options: dict[str, Any] = {"training": round.setup.training, "seed": round.setup.seed, "round": round.number}
     far = {}
     for source in (None, *sources):
         refs = {} if source is None else {client: personal.refs[source]}
@@ -90,18 +90,18 @@ def _nearest(model: Model, round: RoundContext, client: str, sources: Sequence[s
 
 def _union(model: Model, round: RoundContext, fresh: Sequence[str], sources: Sequence[str]) -> Model:
     """Everybody's words stored with room for all of them, and all of them with the fresh clients."""
-    personal, held, problem = model.personal, _held(model), round.problem
+    personal, held, setup = model.personal, _held(model), round.setup
     assert isinstance(personal, ClientStateRefs)
     union = max(sum(held[one.prefix + source] for source in sources) for one in model.network.single_networks)
     stored = model.network.single_networks[0].network.room  # more than words, where a silo had fewer different tokens
     room = max(union, stored)
-    options: dict[str, Any] = {"training": problem.training, "words": 0, "room": room, "seed": problem.seed}
-    there = problem.silos.select([client for client in model.clients if client in personal.refs])
+    options: dict[str, Any] = {"training": setup.training, "words": 0, "room": room, "seed": setup.seed}
+    there = setup.silos.select([client for client in model.clients if client in personal.refs])
     padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
     refs = {client: ref for message in padded for client, ref in message.refs.items()}
     lent = ClientStateRefs(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
     asked: dict[str, Any] = {"lent": Broadcast(lent), "words": Broadcast(held), "room": room}
-    for message in round.each(borrow_words, model, silos=problem.silos.select(fresh), **asked):
+    for message in round.each(borrow_words, model, silos=setup.silos.select(fresh), **asked):
         refs |= message.refs
         held |= message.held
     return _with(model, refs, held, room)

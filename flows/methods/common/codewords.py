@@ -46,9 +46,9 @@ def common_codebooks(round: RoundContext, models: Sequence[Model], words: int) -
     Where fewer centres than words differ somewhere, all books have as few: their networks are of one shape. They have none
     where all clients of a model have too few rows to tell any.
     """
-    problem = round.problem
-    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
-    stream = server_stream(problem.seed, round.number, "common_codes")
+    setup = round.setup
+    options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
+    stream = server_stream(setup.seed, round.number, "common_codes")
     answers = [round.each(report_centroids, m, round.silos.select(m.clients), words=words, **options) for m in models]
 
     def books(words: int) -> list[dict[str, Tensor]]:
@@ -80,14 +80,14 @@ def with_codes(method: str, network: Network, segments: int | Literal["auto"], *
     return made
 
 
-def with_classes(method: str, problem: TrainingSetup) -> TrainingSetup:
+def with_classes(method: str, setup: TrainingSetup) -> TrainingSetup:
     """The problem; UserError for a regression, of whose predictions there is no entropy."""
-    if problem.training.objective.task == "regression":
+    if setup.training.objective.task == "regression":
         raise UserError(
             f"params.yaml: the method {method} asks how unsure a client is of its classes, and predicted numbers have none; "
             "use a source with classes, or another method."
         )
-    return problem
+    return setup
 
 
 def doubts(round: RoundContext, model: Model, split: str, passes: int) -> dict[str, dict[str, float]]:
@@ -95,8 +95,8 @@ def doubts(round: RoundContext, model: Model, split: str, passes: int) -> dict[s
 
     UserError if one has no rows to be unsure of.
     """
-    problem = round.problem
-    options: dict[str, Any] = {"training": problem.training, "seed": problem.seed, "round": round.number}
+    setup = round.setup
+    options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
     messages: Sequence[UncertaintyScores] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
     for client, rows in ((c, n) for m in messages for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
         if not rows:

@@ -117,7 +117,7 @@ class Conditioning:
         self, round: RoundContext, model: Model, clients: Sequence[str], known: StatisticsMatrix
     ) -> StatisticsMatrix:
         """`known`, and what those are asked to keep now whose statistics these clients read: a task on training rows."""
-        silos = round.problem.silos
+        silos = round.setup.silos
         if not self.private:
             return known
         asked = silos.federated() if self.source == "permuted" else silos.select(clients)

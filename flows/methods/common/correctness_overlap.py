@@ -33,14 +33,14 @@ def nobody_yet() -> dict[str, object]:
     return {"group": {}, "names": [], "threshold": None}
 
 
-def check_common_rows(method: str, problem: TrainingSetup) -> None:
+def check_common_rows(method: str, setup: TrainingSetup) -> None:
     """UserError where there are no rows on which every client can be right or wrong."""
-    if problem.training.objective.task == "regression":
+    if setup.training.objective.task == "regression":
         raise UserError(
             f"params.yaml: the method {method} asks on which rows a client is right, and predicted numbers never are; "
             "use a source with classes, or another method."
         )
-    if not problem.silos.common("validation"):
+    if not setup.silos.common("validation"):
         raise UserError(
             f"params.yaml: the method {method} tries every client on the same rows, and there are none; set "
             "data.split.validation_rows to common and data.split.validation to a share."
@@ -49,14 +49,14 @@ def check_common_rows(method: str, problem: TrainingSetup) -> None:
 
 def rows_of(round: RoundContext) -> int:
     """How many common validation rows there are."""
-    return round.problem.silos.common("validation")
+    return round.setup.silos.common("validation")
 
 
-def unasked(problem: TrainingSetup) -> tuple[str, ...]:
+def unasked(setup: TrainingSetup) -> tuple[str, ...]:
     """For a person: the classes of the data that no common row has, if there are such; these rows are nobody's."""
-    _, labels = open_common(problem.silos, "validation")
+    _, labels = open_common(setup.silos, "validation")
     there = set(np.unique(labels).tolist())
-    lacking = [name for code, name in enumerate(problem.silos.manifest.classes) if code not in there]
+    lacking = [name for code, name in enumerate(setup.silos.manifest.classes) if code not in there]
     if not lacking:
         return ()
     which, it = (f"class {lacking[0]}", "it") if len(lacking) == 1 else (f"the classes {some(lacking)}", "them")
@@ -65,13 +65,13 @@ def unasked(problem: TrainingSetup) -> tuple[str, ...]:
 
 def halving(round: RoundContext, anew: bool) -> int:
     """The seed by which these rows are halved: anew in every round, or once for all rounds."""
-    return int(server_stream(round.problem.seed, round.number if anew else 0, "halves")) & 0x7FFFFFFF
+    return int(server_stream(round.setup.seed, round.number if anew else 0, "halves")) & 0x7FFFFFFF
 
 
 def asked(model: Model, round: RoundContext) -> list[CorrectnessBits]:
     """The bits of the model's clients."""
-    silos = round.problem.silos.select(model.clients)
-    return round.each(regroup, model, silos, training=round.problem.training, evidence=report_correctness)
+    silos = round.setup.silos.select(model.clients)
+    return round.each(regroup, model, silos, training=round.setup.training, evidence=report_correctness)
 
 
 def kept(state: ServerState) -> list[CorrectnessBits]:
@@ -181,10 +181,10 @@ def _fits(
     evidence = partial(prior_shift_fit, places=places)
     fits: dict[Names, dict[str, float]] = {}
     for names, of_names in zip(groups, weights, strict=True):
-        model = Model(round.problem.network, of_names, clients=names)
-        silos = round.problem.silos.select(names)
+        model = Model(round.setup.network, of_names, clients=names)
+        silos = round.setup.silos.select(names)
         answers: list[PriorShiftAccuracy] = round.each(
-            regroup, model, silos, training=round.problem.training, evidence=evidence
+            regroup, model, silos, training=round.setup.training, evidence=evidence
         )
         fits[names] = {c: v for a in answers for c, v in zip(a.clients, a.accuracy.tolist(), strict=True)}
     return fits

@@ -27,16 +27,16 @@ Share = Literal["rows", "equal", "whole"]
 """How a client's step counts: by its rows among all that are visited with it, by their number, or in full."""
 
 
-def begin(problem: TrainingSetup, bias: Bias, prior_precision: float, held: bool, columns: bool) -> ServerState:
+def begin(setup: TrainingSetup, bias: Bias, prior_precision: float, held: bool, columns: bool) -> ServerState:
     """The prior N(0, 1 / prior_precision), FedAvg's draw of what is not Gaussian, and sites that say nothing.
 
     UserError for a network of which no weight is Gaussian.
     """
     known: dict[str, torch.Tensor] = {}
-    drawn = _drawn(problem, bias)
+    drawn = _drawn(setup, bias)
     if not any(is_gaussian(name, bias) for name in drawn):
         raise UserError(
-            f"the network {kind_of(problem.network)} has no weight that could be Gaussian: these are those whose names end "
+            f"the network {kind_of(setup.network)} has no weight that could be Gaussian: these are those whose names end "
             "in .weight; name them so."
         )
     for name, w in drawn.items():
@@ -50,12 +50,12 @@ def begin(problem: TrainingSetup, bias: Bias, prior_precision: float, held: bool
     )
     if not held:
         return state.with_private(SITES, {})
-    clients = len(problem.silos.federated().clients)
+    clients = len(setup.silos.federated().clients)
     return state.with_tensors(**{SITES: {n: t.new_zeros(clients, *t.shape) for n, t in _nothing(known).items()}})
 
 
 def known_to(
-    network: Network, state: ServerState, problem: TrainingSetup, clients: Sequence[str], column: Weights
+    network: Network, state: ServerState, setup: TrainingSetup, clients: Sequence[str], column: Weights
 ) -> Model:
     """What these clients get, or have: all that the server knows, their sites, and columns that begin like this one."""
     known = state.tensors[KNOWN]
@@ -63,7 +63,7 @@ def known_to(
     if SITES not in state.tensors:
         site = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
         return Model(network, known, own, site, tuple(clients))
-    place, held = _places(problem), state.tensors[SITES]
+    place, held = _places(setup), state.tensors[SITES]
     at = [
         place.get(client, len(place)) for client in clients
     ]  # who never trains has no place, and a site that says nothing
@@ -83,16 +83,16 @@ def fresh_law(column: Weights, bias: Bias, deviation: float) -> dict[str, torch.
     return {**column, **{name + DEVIATION: torch.full_like(w, deviation) for name, w in gaussian.items()}}
 
 
-def start(state: ServerState, problem: TrainingSetup, bias: Bias) -> Weights | None:
+def start(state: ServerState, setup: TrainingSetup, bias: Bias) -> Weights | None:
     """The means to learn from while the server has only the prior: FedAvg's draw, which everybody makes alike."""
     if state.numbers["informed"]:
         return None
-    return {name: w for name, w in _drawn(problem, bias).items() if is_gaussian(name, bias)}
+    return {name: w for name, w in _drawn(setup, bias).items() if is_gaussian(name, bias)}
 
 
-def shares(problem: TrainingSetup, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
+def shares(setup: TrainingSetup, clients: Sequence[str], by: Share, damping: float) -> dict[str, float]:
     """Client to what of its step counts."""
-    rows = problem.silos.select(clients).rows("train")
+    rows = setup.silos.select(clients).rows("train")
     whole = {"rows": sum(rows.values()), "equal": len(clients), "whole": 1}[by]
     return {client: damping * (rows[client] if by == "rows" else 1) / max(whole, 1) for client in clients}
 
@@ -107,7 +107,7 @@ def absorbed(
     taken, known = 1.0, state.tensors[KNOWN]
     if SITES in state.tensors:
         held = state.tensors[SITES]
-        after = round.once(absorb_apart, messages, known, held, _places(round.problem), least, kept)
+        after = round.once(absorb_apart, messages, known, held, _places(round.setup), least, kept)
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
         state = state.with_tensors(**{KNOWN: round.once(absorb_sites, messages, known)})
@@ -126,14 +126,14 @@ def departed(state: ServerState, round: RoundContext, least: float | None) -> tu
     """
     known = state.tensors[KNOWN]
     if SITES in state.tensors:
-        after = round.once(divide_out, round.clients, known, state.tensors[SITES], _places(round.problem), least)
+        after = round.once(divide_out, round.clients, known, state.tensors[SITES], _places(round.setup), least)
         informed = any(bool(site.any()) for site in after.sites.values())
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
         gone = [client for client in round.clients if client in state.private[SITES]]
         sites = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
-        model = Model(round.problem.network, {}, {}, sites, tuple(gone))
-        messages = round.each(remove_sites, model, round.problem.silos.select(gone))
+        model = Model(round.setup.network, {}, {}, sites, tuple(gone))
+        messages = round.each(remove_sites, model, round.setup.silos.select(gone))
         state = state.with_tensors(**{KNOWN: round.once(absorb_sites, messages, known)}).without_private(SITES, gone)
         informed, taken = bool(state.private[SITES]), 1.0
     return state.with_numbers(informed=state.numbers["informed"] and informed), taken
@@ -171,9 +171,9 @@ def _nothing(known: Weights) -> dict[str, torch.Tensor]:
     return {name: torch.zeros_like(t) for name, t in known.items() if name.endswith((PULL, PRECISION))}
 
 
-def _drawn(problem: TrainingSetup, bias: Bias) -> Weights:
-    return without(problem.network.init(server_stream(problem.seed, 0, "init")), bias)
+def _drawn(setup: TrainingSetup, bias: Bias) -> Weights:
+    return without(setup.network.init(server_stream(setup.seed, 0, "init")), bias)
 
 
-def _places(problem: TrainingSetup) -> dict[str, int]:
-    return {client: number for number, client in enumerate(problem.silos.federated().clients)}
+def _places(setup: TrainingSetup) -> dict[str, int]:
+    return {client: number for number, client in enumerate(setup.silos.federated().clients)}

@@ -17,19 +17,19 @@ Own = Collection[str]
 """Names of the weights that stay with clients; none of a network without such layers."""
 
 
-def start(problem: TrainingSetup, own: Own) -> ServerState:
+def start(setup: TrainingSetup, own: Own) -> ServerState:
     """One draw of weights, the same for every method of a seed, without what stays with clients."""
-    sections, _ = _drawn(problem, own)
+    sections, _ = _drawn(setup, own)
     return ServerState(sections, private={SECTION: {}} if own else {})
 
 
-def model(state: ServerState, problem: TrainingSetup, own: Own) -> Model:
+def model(state: ServerState, setup: TrainingSetup, own: Own) -> Model:
     """The shared weights, and what each client keeps; one that keeps nothing yet has the start of that."""
-    shared, clients = state.tensors["weights"], problem.silos.clients
+    shared, clients = state.tensors["weights"], setup.silos.clients
     if not own:
-        return Model(problem.network, shared=shared, clients=clients)
-    _, begin = _drawn(problem, own)
-    return Model(problem.network, shared, ClientStateRefs(SECTION, state.private[SECTION], begin), clients=clients)
+        return Model(setup.network, shared=shared, clients=clients)
+    _, begin = _drawn(setup, own)
+    return Model(setup.network, shared, ClientStateRefs(SECTION, state.private[SECTION], begin), clients=clients)
 
 
 def with_kept(state: ServerState, updates: Sequence[Update], own: Own) -> ServerState:
@@ -43,14 +43,14 @@ def measured_where_missing(model: Model, round: RoundContext) -> Model:
     """For clients that keep nothing yet the statistics of their own training rows; nothing is trained."""
     if not isinstance(model.personal, ClientStateRefs):
         return model
-    refs, problem = dict(model.personal.refs), round.problem
-    missing = problem.silos.select([client for client in problem.silos.clients if client not in refs])
+    refs, setup = dict(model.personal.refs), round.setup
+    missing = setup.silos.select([client for client in setup.silos.clients if client not in refs])
     for told in round.each(
-        local_batchnorm_statistics, model, missing, training=problem.training, seed=problem.seed, round=round.number
+        local_batchnorm_statistics, model, missing, training=setup.training, seed=setup.seed, round=round.number
     ):
         refs |= told.refs
     return replace(model, personal=replace(model.personal, refs=refs))
 
 
-def _drawn(problem: TrainingSetup, own: Own) -> tuple[dict[str, Weights], Weights]:
-    return apart(problem.network.init(server_stream(problem.seed, 0, "init")), own)
+def _drawn(setup: TrainingSetup, own: Own) -> tuple[dict[str, Weights], Weights]:
+    return apart(setup.network.init(server_stream(setup.seed, 0, "init")), own)

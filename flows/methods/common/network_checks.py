@@ -13,24 +13,24 @@ from silos.errors import UserError
 from silos.io.free_memory import must_fit
 
 
-def ending_in_a_layer(problem: TrainingSetup) -> Any:
+def ending_in_a_layer(setup: TrainingSetup) -> Any:
     """The problem's network; UserError if it has no last dense layer that a method could read or replace."""
-    return offering(problem.network, problem.network.linear_head, "last dense layer to build on")
+    return offering(setup.network, setup.network.linear_head, "last dense layer to build on")
 
 
-def not_normalising(problem: TrainingSetup) -> None:
+def not_normalising(setup: TrainingSetup) -> None:
     """UserError for a network whose weights cannot all be Gaussian: batch normalisation has statistics among them."""
-    if problem.network.normalising or problem.network.buffers:
+    if setup.network.normalising or setup.network.buffers:
         raise UserError(
-            f"params.yaml: model.kind {kind_of(problem.network)} normalises by batches, whose running statistics are no "
+            f"params.yaml: model.kind {kind_of(setup.network)} normalises by batches, whose running statistics are no "
             "weights that a posterior could be of; use mlp or cnn."
         )
 
 
-def dense_only(problem: TrainingSetup, key: str) -> None:
+def dense_only(setup: TrainingSetup, key: str) -> None:
     """UserError where an option asks for a network of dense layers and there is another."""
-    if not isinstance(problem.network, MLP):
-        raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(problem.network)}.")
+    if not isinstance(setup.network, MLP):
+        raise UserError(f"params.yaml: {key} needs model.kind mlp, and it is {kind_of(setup.network)}.")
 
 
 def fitting(network: Network, key: str, copies: int = 1) -> Network:

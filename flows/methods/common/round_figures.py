@@ -35,8 +35,8 @@ def codewords(scene: FigureContext) -> Path | None:
     shared = scene.model.shared.get(one.prefix + SHARED)
     if shared is None or len(shared) < 2 or not scene.personal:
         return None
-    silos, axes, problem = scene.silos.select(scene.model.clients), plane(shared), scene.round.problem
-    options: dict[str, Any] = {"training": problem.training, "axes": axes, "seed": problem.seed}
+    silos, axes, setup = scene.silos.select(scene.model.clients), plane(shared), scene.round.setup
+    options: dict[str, Any] = {"training": setup.training, "axes": axes, "seed": setup.seed}
     points = {
         client: (tokens.tolist(), words.tolist())
         for message in scene.round.each(projection, scene.model, silos=silos, **options)

@@ -17,22 +17,22 @@ class ClusterOracle(Method):
 
     tested_model = "personal"
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start for every group."""
-        start = problem.network.init(server_stream(problem.seed, 0, "init"))
-        groups = problem.silos.laws()
+        start = setup.network.init(server_stream(setup.seed, 0, "init"))
+        groups = setup.silos.laws()
         return ServerState({"weights": train_together([start] * len(groups))}, {"groups": groups})
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """FedAvg, group by group."""
         names = state.numbers["groups"]
-        groups = members(round.clients, _group_of(round.problem.silos, names), len(names))
+        groups = members(round.clients, _group_of(round.setup.silos, names), len(names))
         weights, updates = train_groups(round, state.tensors["weights"], groups)
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client has its group's weights."""
-        return model_of_groups(problem, state.tensors["weights"], _group_of(problem.silos, state.numbers["groups"]))
+        return model_of_groups(setup, state.tensors["weights"], _group_of(setup.silos, state.numbers["groups"]))
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
         """A client of a group that nobody trained on has no model."""

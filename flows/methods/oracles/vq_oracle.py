@@ -50,12 +50,12 @@ class VQOracle(Method):
     )
     start_scale: float = Field(1.0, gt=0, le=limits.MAX_REAL, description="spread of the words with start normal")
 
-    def init(self, problem: TrainingSetup) -> ServerState:
+    def init(self, setup: TrainingSetup) -> ServerState:
         """FedAvg's start, and the same words for every domain, or none yet."""
-        domains = problem.silos.laws()
-        network = self._network(problem, 0 if self.start == "centres" else self.words)
-        fitting(self._network(problem, self.words), "method.vq_oracle.words", len(domains))
-        sections, book = apart(network.init(server_stream(problem.seed, 0, "init")), (SHARED,))
+        domains = setup.silos.laws()
+        network = self._network(setup, 0 if self.start == "centres" else self.words)
+        fitting(self._network(setup, self.words), "method.vq_oracle.words", len(domains))
+        sections, book = apart(network.init(server_stream(setup.seed, 0, "init")), (SHARED,))
         books = {name: torch.stack([words] * len(domains)) for name, words in book.items()}
         return ServerState({**sections, "books": books}, {"domains": domains})
 
@@ -65,7 +65,7 @@ class VQOracle(Method):
         books, updates = list(state.tensors["books"][SHARED]), []
         for domain, clients in enumerate(_by_domain(state, round)):
             if clients:
-                model = self._of(state, round.problem, domain, clients)
+                model = self._of(state, round.setup, domain, clients)
                 mine = round.train(local_train, model, round.silos.select(clients))
                 books[domain] = round.once(aggregate, mine, model.shared)[SHARED]
                 updates += mine
@@ -76,11 +76,11 @@ class VQOracle(Method):
             report = replace(report, said=(_WAITS,))
         return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
 
-    def model(self, state: ServerState, problem: TrainingSetup) -> Model:
+    def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """One network, each client with its domain's words."""
-        books, clients = state.tensors["books"][SHARED], problem.silos.clients
-        words = books[[_domain_of(problem.silos, state)[client] for client in clients]]
-        network = self._network(problem, books.shape[1])
+        books, clients = state.tensors["books"][SHARED], setup.silos.clients
+        words = books[[_domain_of(setup.silos, state)[client] for client in clients]]
+        network = self._network(setup, books.shape[1])
         return Model(network, state.tensors["weights"], {SHARED: words}, clients=clients)
 
     def silos_with_a_model(self, silos: Silos) -> Silos:
@@ -93,23 +93,23 @@ class VQOracle(Method):
         groups = _by_domain(state, round)
         if state.tensors["books"][SHARED].shape[1] or round.number <= self.warm_up or not all(groups):
             return state
-        models = [self._of(state, round.problem, domain, clients) for domain, clients in enumerate(groups)]
+        models = [self._of(state, round.setup, domain, clients) for domain, clients in enumerate(groups)]
         books = [tensors[SHARED] for tensors in common_codebooks(round, models, self.words)]
         return state.with_tensors(books={SHARED: torch.stack(books)})
 
-    def _of(self, state: ServerState, problem: TrainingSetup, domain: int, clients: Sequence[str]) -> Model:
+    def _of(self, state: ServerState, setup: TrainingSetup, domain: int, clients: Sequence[str]) -> Model:
         book = state.tensors["books"][SHARED][domain]
         shared = {**state.tensors["weights"], SHARED: book}
-        return Model(self._network(problem, len(book)), shared, clients=tuple(clients))
+        return Model(self._network(setup, len(book)), shared, clients=tuple(clients))
 
-    def _network(self, problem: TrainingSetup, words: int) -> Network:
+    def _network(self, setup: TrainingSetup, words: int) -> Network:
         options: dict[str, Any] = self.model_dump(include={"segments", "commitment", "code_weight", "start_scale"})
-        return with_codes("vq_oracle", problem.network, words=words, **options)
+        return with_codes("vq_oracle", setup.network, words=words, **options)
 
 
 def _by_domain(state: ServerState, round: RoundContext) -> list[list[str]]:
     """The clients of each domain that take part."""
-    return members(round.clients, _domain_of(round.problem.silos, state), len(state.numbers["domains"]))
+    return members(round.clients, _domain_of(round.setup.silos, state), len(state.numbers["domains"]))
 
 
 def _domain_of(silos: Silos, state: ServerState) -> dict[str, int]:

@@ -36,7 +36,7 @@ class Sampler(ABC):
     """Whether clients that train tell their losses on validation rows, which are then in `RoundContext.validation`."""
 
     @abstractmethod
-    def call(self, problem: TrainingSetup, number: int, memory: Memory) -> SampledClients:
+    def call(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
         """The clients of this round."""
 
     def remember(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
@@ -46,21 +46,21 @@ class Sampler(ABC):
         """
         return memory
 
-    def warnings(self, problem: TrainingSetup) -> Sequence[str]:
+    def warnings(self, setup: TrainingSetup) -> Sequence[str]:
         """Sentences for a person, before the first round."""
         return ()
 
 
-def sample_clients(sampler: Sampler, problem: TrainingSetup, number: int, memory: Memory) -> SampledClients:
+def sample_clients(sampler: Sampler, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
     """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
-    answer = sampler.call(problem, number, memory)
+    answer = sampler.call(setup, number, memory)
     if not isinstance(answer, SampledClients):
         raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
     given = (answer.clients, answer.dropped, answer.leaving)
     clients, dropped, leaving = ((part,) if isinstance(part, str) else tuple(part) for part in given)
     seen = set()
     for client in (*clients, *dropped, *leaving):
-        if client not in problem.silos:
+        if client not in setup.silos:
             raise ValueError(f"a sampler calls {client!r}, and there is no such client")
         if client in seen:
             raise ValueError(f"a sampler calls {client!r} twice in a round")
@@ -84,23 +84,23 @@ class FractionSampler(Sampler):
 
     @abstractmethod
     def draw(
-        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """So many of these clients, which are more."""
 
-    def call(self, problem: TrainingSetup, number: int, memory: Memory) -> SampledClients:
+    def call(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
         """See Sampler."""
-        missing, there = self._missing(number), problem.silos.clients
+        missing, there = self._missing(number), setup.silos.clients
         if missing:
             there = tuple(c for c in there if c not in missing)
         drawn: Sequence[str] = there
         wanted = max(1, round(self.fraction * len(there)))
         if wanted < len(there):
-            chosen = {*self.draw(problem, there, wanted, number, memory)} - missing
-            drawn = sorted((c for c in chosen if c in problem.silos), key=problem.silos.index)
-        ticket = uniform_by_client(problem, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
+            chosen = {*self.draw(setup, there, wanted, number, memory)} - missing
+            drawn = sorted((c for c in chosen if c in setup.silos), key=setup.silos.index)
+        ticket = uniform_by_client(setup, drawn, number, "dropout") if self.dropout else dict.fromkeys(drawn, 1.0)
         stay, lost = ([c for c in drawn if (ticket[c] >= self.dropout) == kept] for kept in (True, False))
-        leaving = sorted((c for c, when in self.leave.items() if when == number), key=problem.silos.index)
+        leaving = sorted((c for c, when in self.leave.items() if when == number), key=setup.silos.index)
         return SampledClients(tuple(stay), tuple(lost), tuple(leaving))
 
     def _missing(self, number: int) -> set[str]:
@@ -116,11 +116,11 @@ class OwnDrawing(FractionSampler):
     own: OwnSampler | None = None
 
     def draw(
-        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
         assert self.own is not None
-        given = {"problem": problem, "clients": clients, "wanted": wanted, "number": number, "memory": memory}
+        given = {"setup": setup, "clients": clients, "wanted": wanted, "number": number, "memory": memory}
         drawn: Collection[str] = run_entry(self.own, **given)
         return drawn
 
@@ -129,10 +129,10 @@ class Uniform(FractionSampler):
     """Every client is drawn with the same chance (McMahan et al. 2017); it remembers nothing."""
 
     def draw(
-        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        return min_rows(sampling_keys(problem, clients, number, "draw"), clients, wanted)
+        return min_rows(sampling_keys(setup, clients, number, "draw"), clients, wanted)
 
 
 class BySize(FractionSampler):
@@ -144,9 +144,9 @@ class BySize(FractionSampler):
     """
 
     def draw(
-        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        rows = problem.silos.select(clients).rows_array("train")
-        waits = -np.log1p(-sampling_keys(problem, clients, number, "draw")) / rows
+        rows = setup.silos.select(clients).rows_array("train")
+        waits = -np.log1p(-sampling_keys(setup, clients, number, "draw")) / rows
         return min_rows(waits, clients, wanted)

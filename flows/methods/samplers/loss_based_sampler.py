@@ -31,14 +31,14 @@ class LossBasedSampler(FractionSampler):
     improvement: Literal["last_seen", "within_round"] = "last_seen"
 
     def draw(
-        self, problem: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
+        self, setup: TrainingSetup, clients: Sequence[str], wanted: int, number: int, memory: Memory
     ) -> Collection[str]:
         """See Drawing."""
-        there = problem.silos.select(clients)  # who improved may have left
+        there = setup.silos.select(clients)  # who improved may have left
         improved = [c for c in memory["improved"] if c in there] if memory.get("round") == number - 1 else []
         most = math.floor(self.focus * wanted + 1e-9)  # 0.58 * 50 rounds to below 29
-        again = min_rows_of(uniform_by_client(problem, improved, number, "focus"), most)
-        rest = sampling_keys(problem, clients, number, "draw")
+        again = min_rows_of(uniform_by_client(setup, improved, number, "focus"), most)
+        rest = sampling_keys(setup, clients, number, "draw")
         rest[[there.index(client) for client in again]] = math.inf
         return [*again, *min_rows(rest, clients, wanted - len(again))]
 
@@ -62,9 +62,9 @@ class LossBasedSampler(FractionSampler):
             last = {c: loss for c, loss in last.items() if c not in gone} if gone else last
         return {"round": round.number, "improved": improved, "last": last}
 
-    def warnings(self, problem: TrainingSetup) -> Sequence[str]:
+    def warnings(self, setup: TrainingSetup) -> Sequence[str]:
         """Who never improves, since it has too few rows to tell."""
-        few = [client for client, rows in validation_rows(problem.silos).items() if rows < LEAST_ROWS]
+        few = [client for client, rows in validation_rows(setup.silos).items() if rows < LEAST_ROWS]
         if not few:
             return ()
         some = ", ".join(few[:3]) + (f" and {len(few) - 3} more" if len(few) > 3 else "")

@@ -23,14 +23,14 @@ that: other numbers, and as random.
 _BLOCK = 1 << 15  # streams whose numbers stay in a core's cache
 
 
-def sampling_keys(problem: TrainingSetup, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
+def sampling_keys(setup: TrainingSetup, clients: Sequence[str], number: int, purpose: str) -> np.ndarray:
     """(clients,) float64: it follows from the seed, the round, the purpose, the client's name and whether all are many."""
-    if len(problem.silos.clients) <= NAMED:  # and not those that are there: who comes or leaves changes nobody's luck
-        return np.array(list(uniform_by_client(problem, clients, number, purpose).values()))
-    streams = problem.own_streams
-    if clients is not problem.silos.clients:
-        streams = streams[[problem.silos.index(client) for client in clients]]
-    key = server_stream(problem.seed, number, purpose)
+    if len(setup.silos.clients) <= NAMED:  # and not those that are there: who comes or leaves changes nobody's luck
+        return np.array(list(uniform_by_client(setup, clients, number, purpose).values()))
+    streams = setup.own_streams
+    if clients is not setup.silos.clients:
+        streams = streams[[setup.silos.index(client) for client in clients]]
+    key = server_stream(setup.seed, number, purpose)
     blocks = [uniform(block ^ key, (1,))[:, 0] for block in streams.split(_BLOCK)]
     return torch.cat(blocks).numpy().astype(np.float64)
 

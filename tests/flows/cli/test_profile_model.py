@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from flows.methods import fedavg
 from flows.plugins import register_method
 from models.model import Model
-from models.networks.wrapper import Around
+from models.networks.wrapper import NetworkWrapper
 
 @dataclass(frozen=True)
-class Mine(Around):
+class Mine(NetworkWrapper):
     pass
 
 @register_method("own")
 class Own(fedavg.FedAvg):
-    def model(self, state, problem):
-        return Model(Mine(problem.network), state.tensors["weights"], clients=problem.silos.clients)
+    def model(self, state, setup):
+        return Model(Mine(setup.network), state.tensors["weights"], clients=setup.silos.clients)
 """
 
 
@@ -54,9 +54,9 @@ def test_arithmetic_of_a_round_is_of_the_client_with_most_rows(ask, project):
 
 
 def test_bytes_of_a_round_are_those_that_a_run_of_fedavg_counts(ask, make_problem, play):
-    problem = make_problem({"a": 8})
-    played = play(FedAvg(), problem, [1])
-    weights = problem.network.init(server_stream(0, 0, "init"))
+    setup = make_problem({"a": 8})
+    played = play(FedAvg(), setup, [1])
+    weights = setup.network.init(server_stream(0, 0, "init"))
     tally = played.rounds[0].tally
     found = page._bytes(weights)
     assert (found["up"], found["down"]) == (tally.bytes_up, tally.bytes_down)

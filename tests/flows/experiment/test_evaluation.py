@@ -40,13 +40,13 @@ def score(make_round, play, make_problem):
         from flows.methods.base import find_method
         from models.networks.mlp import MLP
 
-        problem = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)
-        problem = replace(problem, silos=silos.federated())
-        played = play(find_method(name)(), problem, [1])
-        everybody = replace(problem, silos=silos if clients is None else silos.select(clients))
+        setup = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)
+        setup = replace(setup, silos=silos.federated())
+        played = play(find_method(name)(), setup, [1])
+        everybody = replace(setup, silos=silos if clients is None else silos.select(clients))
         model = played.page.model(played.state, everybody)
         return model, played.rounds[0].each(
-            evaluate, model, silos=everybody.silos, training=problem.training, splits=("test",)
+            evaluate, model, silos=everybody.silos, training=setup.training, splits=("test",)
         )
 
     return run

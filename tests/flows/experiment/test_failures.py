@@ -190,9 +190,9 @@ from silos.errors import UserError
 @register_method("half")
 class Half(fedavg.FedAvg):
     def run_round(self, state, round):
-        if round.problem.seed == 1:
+        if round.setup.seed == 1:
             raise UserError("the loss is no number; lower the learning rate.")
-        return super().one_round(state, round)
+        return super().run_round(state, round)
 """
 
 

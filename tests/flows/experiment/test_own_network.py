@@ -16,11 +16,11 @@ PAGE = """
 from dataclasses import dataclass, replace
 from flows.methods import fedavg
 from flows.plugins import register_method
-from models.networks.wrapper import Around
+from models.networks.wrapper import NetworkWrapper
 
 
 @dataclass(frozen=True)
-class Shrinking(Around):
+class Shrinking(NetworkWrapper):
     def cost(self, weights, context, batch, objective):
         cost, buffers = self.inner.cost(weights, context, batch, objective)
         return cost + sum((w**2).sum() for w in weights.values()), buffers
@@ -28,8 +28,8 @@ class Shrinking(Around):
 
 @register_method("{name}")
 class Page(fedavg.FedAvg):
-    def model(self, state, problem):
-        model = super().model(state, problem)
+    def model(self, state, setup):
+        model = super().model(state, setup)
         return replace(model, network=Shrinking(model.network))
 """
 SERVED = """

@@ -68,5 +68,5 @@ def test_a_checkpoint_is_as_large_with_1000_clients_as_with_10_but_for_two_refer
     everybody = play(Virtual(), many, [1], stack=100).state
     assert size(everybody) - size(ten) == pytest.approx(990 * (2 * 51 + 10), rel=0.01)
     weights = 5 * 6 + 6 * 3
-    held, held_of_many = (Virtual(site="free").init(problem) for problem in (few, many))
+    held, held_of_many = (Virtual(site="free").init(setup) for setup in (few, many))
     assert size(held_of_many) - size(held) == pytest.approx(990 * 16 * weights, abs=100)

@@ -121,9 +121,9 @@ def open_toy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         folder = RunFolder(project.runs / f"toy{held}" / "counting-seed0")
         about = {"kind": "run", "name": folder.path.parent.name, "started": "20000101-000000"}
         write_json(folder.path.parent / "experiment.json", about)
-        problem = here.problem(0)
-        identity = folder.identify(fingerprint_of(here, problem, method, "counting"), resume)
-        return open_run(here, method, "counting", problem, identity, folder, NamedRunner(), 0.0)
+        setup = here.training_setup(0)
+        identity = folder.identify(fingerprint_of(here, setup, method, "counting"), resume)
+        return open_run(here, method, "counting", setup, identity, folder, NamedRunner(), 0.0)
 
     return opened
 
@@ -244,7 +244,7 @@ def test_an_error_of_a_users_callback_names_it_fails_the_run_and_loses_nothing(o
 
 
 def expected_sha256(run: RunContext) -> str:
-    state = Counting().init(run.problem)
+    state = Counting().init(run.setup)
     for number in range(1, ROUNDS + 1):
         state = state.with_tensors(weights=moved(state, number))
     return str(state.sha256())

@@ -27,14 +27,16 @@ def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
         (["model.members=1"], network),
         (["model.members=3"], DeepEnsemble(network, 3)),
     ):
-        problem = opened(*override).problem(0)
-        assert problem.network == expected
-        assert problem.training.engine == "batched"
+        setup = opened(*override).training_setup(0)
+        assert setup.network == expected
+        assert setup.training.engine == "batched"
 
 
 def test_focal_loss_has_a_number_for_each_class_or_one_for_all(opened):
     def objective(alpha):
-        return opened(f"training.objective={{kind: focal, gamma: 1, alpha: {alpha}}}").problem(0).training.objective
+        return (
+            opened(f"training.objective={{kind: focal, gamma: 1, alpha: {alpha}}}").training_setup(0).training.objective
+        )
 
     assert objective(0.25) == Focal(1.0, 0.25)
     assert objective([1] * 9 + [2]) == Focal(1.0, (1.0,) * 9 + (2.0,))
@@ -48,14 +50,14 @@ def test_of_one_class_there_is_no_focal_loss(opened, project):
     np.savez(project / "one.npz", x=np.arange(24.0).reshape(12, 2), y=[0] * 12, client=["a", "b"] * 6)
     source = ["data.name=one", "data.source={kind: npz, path: one.npz}", COLUMN]
     with pytest.raises(UserError, match=r"objective\.kind is focal, and data/one has one class, .*; use cross_entropy"):
-        opened(*source, "training.objective={kind: focal}").problem(0)
-    assert opened(*source).problem(0).silos.clients == ("a", "b")
+        opened(*source, "training.objective={kind: focal}").training_setup(0)
+    assert opened(*source).training_setup(0).silos.clients == ("a", "b")
 
 
 def test_clients_may_join_later(opened):
     project = opened("clients.join={c05: 3, c00: 2}")
     join = project.params.clients.join
-    there = [set(Uniform(1.0, 0.0, join).call(project.problem(0), number, {}).clients) for number in (1, 2, 3)]
+    there = [set(Uniform(1.0, 0.0, join).call(project.training_setup(0), number, {}).clients) for number in (1, 2, 3)]
     assert [len(clients) for clients in there] == [4, 5, 6]
     assert there[2] - there[1] == {"c05"}
 
@@ -71,13 +73,13 @@ def test_clients_may_join_later(opened):
 )
 def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
     with pytest.raises(UserError, match=said):
-        opened(f"clients.join={join}").problem(0)
+        opened(f"clients.join={join}").training_setup(0)
 
 
 def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
     project = opened("clients.leave={c05: 3, c00: 2}", "clients.join={c00: 1, c01: 2}")
-    project.problem(0)
-    calls = [project.sampler.call(project.problem(0), number, {}) for number in (1, 2, 3)]
+    project.training_setup(0)
+    calls = [project.sampler.call(project.training_setup(0), number, {}) for number in (1, 2, 3)]
     every = {f"c0{i}" for i in range(6)}
     assert [set(call.clients) for call in calls] == [every - {"c01"}, every - {"c00"}, every - {"c00", "c05"}]
     assert [call.leaving for call in calls] == [(), ("c00",), ("c05",)]
@@ -113,7 +115,7 @@ ALL = {f"c0{i}": 3 for i in range(6)}
 )
 def test_who_leaves_must_have_been_there_and_somebody_must_remain(leave, join, said, opened):
     with pytest.raises(UserError, match=said):
-        opened(f"clients.leave={leave}", f"clients.join={join}").problem(0)
+        opened(f"clients.leave={leave}", f"clients.join={join}").training_setup(0)
 
 
 @pytest.mark.parametrize(
@@ -142,19 +144,19 @@ def test_nobody_improves_without_validation_rows(rows, opened):
     split = f"data.split={{validation: 0.03, test: 0.2, validation_rows: {rows}}}"
     improving = "clients.sampling={kind: improving}"
     if rows == "common":
-        assert opened(split, improving).problem(0)
+        assert opened(split, improving).training_setup(0)
     else:
         with pytest.raises(UserError, match=r"kind is improving, and no client of data/digits has 10 validation rows"):
-            opened(split, improving).problem(0)
-        assert opened(split, "clients.sampling={kind: by_size}").problem(0)
+            opened(split, improving).training_setup(0)
+        assert opened(split, "clients.sampling={kind: by_size}").training_setup(0)
     with pytest.raises(UserError, match=r"raise data\.split\.validation, or use uniform or by_size\.$"):
-        opened("data.split={validation: 0, test: 0.2}", improving).problem(0)
+        opened("data.split={validation: 0, test: 0.2}", improving).training_setup(0)
 
 
 def test_a_client_that_is_never_trained_joins_nothing(opened):
     scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 1}]"
     with pytest.raises(UserError, match=r"has no client 'c05' that takes part in training"):
-        opened(scheme, "clients.join={c05: 3}").problem(0)
+        opened(scheme, "clients.join={c05: 3}").training_setup(0)
 
 
 def test_the_first_round_of_a_client_is_a_number(opened):
@@ -164,7 +166,7 @@ def test_the_first_round_of_a_client_is_a_number(opened):
 
 def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_made(opened):
     with pytest.raises(UserError) as told:
-        opened("model.hidden=[10000000, 10000000]", "model.members=1000").problem(0)
+        opened("model.hidden=[10000000, 10000000]", "model.members=1000").training_setup(0)
     assert str(told.value).startswith(
         "params.yaml: model has 100,000,760,000,010,000 parameters of 1,000 members, and training a stack of 1 clients "
         "(16 bytes for each parameter: weight, gradient and optimiser) takes 1,600,012.2 TB, and "
@@ -176,8 +178,8 @@ def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypat
     monkeypatch.setattr("silos.io.free_memory.free_bytes", lambda: 10**9)
     large = ["model.hidden=[100000]", "model.members=4"]  # 0.48 GB for each client
     with pytest.raises(UserError, match=r"training a stack of 6 clients .* are free here; set engine\.stack to 1\."):
-        opened(*large, "engine.stack=8").problem(0)
-    assert opened(*large, "engine.stack=1").problem(0).stack == 1
+        opened(*large, "engine.stack=8").training_setup(0)
+    assert opened(*large, "engine.stack=1").training_setup(0).stack == 1
 
 
 @pytest.mark.parametrize(
@@ -194,4 +196,4 @@ def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made
     monkeypatch.setattr("silos.io.free_memory.free_bytes", lambda: 10**10)  # enough for what params alone ask for
     project = opened(f"method.{method}={options}", "model.hidden=[1000000]")
     with pytest.raises(UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters takes .* are free here"):
-        method_of(project.params, method, project.root).init(project.problem(0))
+        method_of(project.params, method, project.root).init(project.training_setup(0))

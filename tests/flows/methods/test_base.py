@@ -31,7 +31,7 @@ class HalfWay(fedavg.FedAvg):
 
     def run_round(self, state, round):
         """FedAvg's round, and part of the way."""
-        new, report = super().one_round(state, round)
+        new, report = super().run_round(state, round)
         old, mean = state.tensors["weights"], new.tensors["weights"]
         return new.with_tensors(weights={n: w + self.step * (mean[n] - w) for n, w in old.items()}), report
 '''
@@ -74,9 +74,9 @@ def test_a_users_own_page_joins_and_runs(tmp_path, make_problem, play):
     assert "half_way" in method_names(plugins)
     page = find_method("half_way", plugins)(step=0.25)
     assert describe_method("half_way", plugins)["options"] == {"step": 0.5}
-    problem = make_problem({"a": 6, "b": 9})
-    own, fedavg = (play(p, problem, [1]).state.tensors["weights"] for p in (page, find_method("fedavg")()))
-    start = page.init(problem).tensors["weights"]
+    setup = make_problem({"a": 6, "b": 9})
+    own, fedavg = (play(p, setup, [1]).state.tensors["weights"] for p in (page, find_method("fedavg")()))
+    start = page.init(setup).tensors["weights"]
     for name in start:
         assert (own[name] - (start[name] + 0.25 * (fedavg[name] - start[name]))).abs().max() < 1e-7
 
@@ -165,7 +165,7 @@ def test_what_an_own_page_prints_at_import_is_not_in_the_answer(tmp_path, capsys
 
 
 def test_an_own_page_that_cannot_start_is_told_with_file_line_and_message(tmp_path, make_problem):
-    (tmp_path / "mine.py").write_text(OPENING + "def init(self, problem):\n        return 1 / 0\n")
+    (tmp_path / "mine.py").write_text(OPENING + "def init(self, setup):\n        return 1 / 0\n")
     page = find_method("mine", load(tmp_path, ["mine.py"]))()
     with pytest.raises(UserError, match=r"mine\.py, line 6: ZeroDivisionError: division by zero; mend the page\."):
         start_method(page, make_problem({"a": 6}))

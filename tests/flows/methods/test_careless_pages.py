@@ -65,8 +65,8 @@ def test_numbers_that_grow_with_a_clients_rows_are_not_few(summed, make_problem,
         each = [(s.clients, rows.y[: len(s.clients)].float()) for s, rows, *_ in opened]
         return [Told(clients, y.sum(1) if summed else y) for clients, y in each]
 
-    problem = make_problem(SIZES)
-    round, model = make_round(problem, stack=2), FedAvg().model(FedAvg().init(problem), problem)
+    setup = make_problem(SIZES)
+    round, model = make_round(setup, stack=2), FedAvg().model(FedAvg().init(setup), setup)
     if summed:
         assert len(round.each(tell, model)) == 2
     else:
@@ -109,9 +109,9 @@ def test_an_answer_that_is_no_list_of_messages_of_these_clients_is_refused(which
     def tell(cohort: Cohort, model: Model, private: ClientStore, device: str) -> list:
         return answer(cohort)
 
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     with pytest.raises(TypeError, match=message):
-        make_round(problem).each(tell, FedAvg().model(FedAvg().init(problem), problem))
+        make_round(setup).each(tell, FedAvg().model(FedAvg().init(setup), setup))
 
 
 @pytest.mark.parametrize("change", [lambda updates: updates[:1], lambda updates: updates * 2])
@@ -121,9 +121,9 @@ def test_training_that_leaves_a_client_out_or_tells_it_twice_is_refused(change, 
              device: str) -> list[Update]:  # fmt: skip
         return change(local_train.fn(cohort, model, training, private, seed, round, device))
 
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     with pytest.raises(TypeError, match=r"answers for client \w+ [02] times"):
-        make_round(problem, stack=2).train(some, FedAvg().model(FedAvg().init(problem), problem))
+        make_round(setup, stack=2).train(some, FedAvg().model(FedAvg().init(setup), setup))
 
 
 def test_an_update_whose_numbers_are_not_of_its_clients_is_refused():
@@ -136,20 +136,20 @@ def test_an_update_whose_numbers_are_not_of_its_clients_is_refused():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0, None])
 def test_a_share_that_no_mean_can_be_weighed_by_is_refused(bad, make_problem, make_round):
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     shares = dict.fromkeys(SIZES, 1.0) | ({"rome": bad} if bad is not None else {})
     if bad is None:
         del shares["rome"]
     with pytest.raises(ValueError, match="the share of client rome is"):
-        make_round(problem).train(local_train, FedAvg().model(FedAvg().init(problem), problem), shares=shares)
+        make_round(setup).train(local_train, FedAvg().model(FedAvg().init(setup), setup), shares=shares)
 
 
 def test_what_clients_keep_is_not_written_over_by_another_section_of_that_name(make_problem, make_round):
     """With momentum its names are those of the weights: the velocities were what the client answered with."""
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     with pytest.raises(ValueError, match="two things in the private section 'weights'"):
-        make_round(problem).train(
-            local_train, LocalOnly().model(LocalOnly().init(problem), problem), optimiser=ClientStateRefs("weights", {})
+        make_round(setup).train(
+            local_train, LocalOnly().model(LocalOnly().init(setup), setup), optimiser=ClientStateRefs("weights", {})
         )
 
 
@@ -169,19 +169,19 @@ def test_training_only_weights_that_there_are_not_is_refused(only, message, make
             train(model.network, weights, context, rows, training, torch.zeros(stack.size).long(), only=only)
         return []
 
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     with pytest.raises(ValueError, match=message):
-        make_round(problem).train(part, FedAvg().model(FedAvg().init(problem), problem))
+        make_round(setup).train(part, FedAvg().model(FedAvg().init(setup), setup))
 
 
 def test_a_network_around_an_ensemble_has_the_loss_of_the_ensemble(make_problem, make_round):
     """A mean over members, and not their sum."""
-    problem = make_problem(SIZES)
-    network = DeepEnsemble(problem.network, 3)
-    problem = replace(problem, network=network)
-    model = Model(network, network.init(server_stream(0, 0, "init")), clients=problem.silos.clients)
-    (plain,) = make_round(problem, stack=4).train(local_train, model)
-    (around,) = make_round(problem, stack=4).train(local_train, replace(model, network=NetworkWrapper(network)))
+    setup = make_problem(SIZES)
+    network = DeepEnsemble(setup.network, 3)
+    setup = replace(setup, network=network)
+    model = Model(network, network.init(server_stream(0, 0, "init")), clients=setup.silos.clients)
+    (plain,) = make_round(setup, stack=4).train(local_train, model)
+    (around,) = make_round(setup, stack=4).train(local_train, replace(model, network=NetworkWrapper(network)))
     assert torch.allclose(around.loss, plain.loss, rtol=1e-4)
 
 

@@ -25,14 +25,14 @@ ALWAYS = {"mean_below": 1e9, "longest_above": 0.0}
 
 def clusters(played) -> list[set[str]]:
     held: dict[int, set[str]] = {}
-    for client in played.problem.silos.clients:
+    for client in played.setup.silos.clients:
         held.setdefault(Tree.of(played.state).of_client(client), set()).add(client)
     return sorted(held.values(), key=min)
 
 
 def test_a_bound_of_0_on_the_mean_is_fedavg_to_the_bit(make_problem, play):
-    problem, absent = make_problem(SIZES), {2: ["b", "e"]}
-    cfl, fedavg = (play(page, problem, [1, 2, 3], absent=absent) for page in (CFL(mean_below=0), FedAvg()))
+    setup, absent = make_problem(SIZES), {2: ["b", "e"]}
+    cfl, fedavg = (play(page, setup, [1, 2, 3], absent=absent) for page in (CFL(mean_below=0), FedAvg()))
     for name, w in fedavg.state.tensors["weights"].items():
         assert torch.equal(cfl.state.tensors["weights"][name], w[None])
     for ours, theirs in zip(cfl.reports, fedavg.reports, strict=True):
@@ -43,13 +43,13 @@ def test_a_bound_of_0_on_the_mean_is_fedavg_to_the_bit(make_problem, play):
 
 @pytest.mark.parametrize("linkage", ["single", "complete"])
 def test_without_bounds_every_round_splits_down_to_clusters_of_two_at_most(linkage, make_problem, play):
-    problem = make_problem({f"c{i}": 6 + i for i in range(7)})
+    setup = make_problem({f"c{i}": 6 + i for i in range(7)})
     page = CFL(**ALWAYS, linkage=linkage)
-    counts = [r.numbers["clusters"] for r in play(page, problem, range(1, 8)).reports]
+    counts = [r.numbers["clusters"] for r in play(page, setup, range(1, 8)).reports]
     assert counts[:3] == sorted(set(counts[:3]))  # at least one more a round
-    final = clusters(play(page, problem, range(1, 8)))
+    final = clusters(play(page, setup, range(1, 8)))
     assert max(len(c) for c in final) <= 2
-    assert sorted(c for cluster in final for c in cluster) == sorted(problem.silos.clients)
+    assert sorted(c for cluster in final for c in cluster) == sorted(setup.silos.clients)
 
 
 def test_two_groups_with_opposite_gradients_split_exactly_in_one_step(quadratic, play):
@@ -71,9 +71,9 @@ def test_a_cluster_that_was_split_keeps_the_weights_that_the_updates_left_from(q
 
 
 def test_after_a_split_each_part_goes_on_as_fedavg_among_its_clients(quadratic, play):
-    problem = quadratic(OPPOSED)
+    setup = quadratic(OPPOSED)
     page = CFL(mean_below=0.01, longest_above=0.15)
-    played = play(page, problem, range(1, 61))
+    played = play(page, setup, range(1, 61))
     ends = [played.state.tensors["weights"]["w"][node].item() for node in (1, 2)]
     assert ends == pytest.approx([(2 + 2 + 1) / 3, (4 + 4 + 5) / 3], abs=0.02)
 
@@ -91,16 +91,16 @@ def test_both_bounds_must_be_passed(below, above, splits, quadratic, play):
 
 
 def test_the_longest_update_must_exceed_its_bound_and_not_only_reach_it(quadratic, play):
-    problem = quadratic(OPPOSED)
-    longest = play(CFL(), problem, [1]).reports[0].numbers["update/longest"]
+    setup = quadratic(OPPOSED)
+    longest = play(CFL(), setup, [1]).reports[0].numbers["update/longest"]
     for bound, parts in ((longest, 1), (math.nextafter(longest, 0), 2)):
-        assert len(clusters(play(CFL(mean_below=0.01, longest_above=bound), problem, [1]))) == parts
+        assert len(clusters(play(CFL(mean_below=0.01, longest_above=bound), setup, [1]))) == parts
 
 
 def test_bounds_that_are_not_given_are_shares_of_the_first_rounds_longest_update(quadratic, play):
     """At first the mean is above a tenth of it; near the stationary point it is below, and the longest above .2 of it."""
-    problem = quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 6), "d": (4, 1, 2)})  # mean 3.5, start 3
-    played = play(CFL(), problem, range(1, 30))
+    setup = quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 6), "d": (4, 1, 2)})  # mean 3.5, start 3
+    played = play(CFL(), setup, range(1, 30))
     counts = [r.numbers["clusters"] for r in played.reports]
     assert counts[0] == 1
     assert counts[-1] > 1
@@ -113,14 +113,14 @@ def test_bounds_that_are_not_given_are_shares_of_the_first_rounds_longest_update
 def test_clients_that_are_alike_never_split(bound, make_problem, play):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 5)), rng.integers(0, 3, 60)
-    problem = make_problem(
+    setup = make_problem(
         dict.fromkeys("abcd", 12), batch=100, silos={"rows_of": lambda _, total: (x[:total], y[:total])}
     )
-    played = play(CFL(mean_below=bound, longest_above=bound), problem, range(1, 6))
+    played = play(CFL(mean_below=bound, longest_above=bound), setup, range(1, 6))
     assert clusters(played) == [{"a", "b", "c", "d"}]
-    guarded = play(CFL(**ALWAYS, separation=0.1), problem, range(1, 4))
+    guarded = play(CFL(**ALWAYS, separation=0.1), setup, range(1, 4))
     assert clusters(guarded) == [{"a", "b", "c", "d"}]
-    assert len(clusters(play(CFL(**ALWAYS), problem, [1]))) == 2
+    assert len(clusters(play(CFL(**ALWAYS), setup, [1]))) == 2
 
 
 def test_clients_that_pull_apart_pass_the_separation(quadratic, play):
@@ -129,9 +129,9 @@ def test_clients_that_pull_apart_pass_the_separation(quadratic, play):
 
 
 def test_the_order_of_the_clients_is_nothing(quadratic, play):
-    problem, page = quadratic(OPPOSED), CFL(mean_below=0.01, longest_above=0.05)
-    turned = replace(problem, silos=problem.silos.select(problem.silos.clients[::-1]))
-    one, other = (play(page, p, range(1, 6)) for p in (problem, turned))
+    setup, page = quadratic(OPPOSED), CFL(mean_below=0.01, longest_above=0.05)
+    turned = replace(setup, silos=setup.silos.select(setup.silos.clients[::-1]))
+    one, other = (play(page, p, range(1, 6)) for p in (setup, turned))
     assert one.state.sha256() == other.state.sha256()
 
 
@@ -143,9 +143,9 @@ def test_running_statistics_are_in_no_length_and_no_cosine(make_problem, make_ro
         return rng.normal(0, 9, size=(total, 8, 8)), rng.integers(0, 3, total)
 
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
-    problem = make_problem(SIZES, network=network, optimiser=SGD(0.001), silos={"rows_of": rows_of})
-    page, round = CFL(**ALWAYS), make_round(problem)
-    start = page.init(problem)
+    setup = make_problem(SIZES, network=network, optimiser=SGD(0.001), silos={"rows_of": rows_of})
+    page, round = CFL(**ALWAYS), make_round(setup)
+    start = page.init(setup)
     current = {name: w[0] for name, w in start.tensors["weights"].items()}
     sent = round.train(local_train, Model(network, shared=current, clients=round.clients), each=True)
     state, report = page.run_round(start, round)
@@ -211,22 +211,22 @@ class LookedUpOnly(dict):
 
 
 def test_a_round_looks_at_those_that_are_called_and_a_root_that_is_whole_names_nobody(quadratic, play):
-    problem = quadratic(OPPOSED)
-    few = play(CFL(**ALWAYS), problem, [1, 2], absent={1: ["a", "b", "c"], 2: ["e"]})
+    setup = quadratic(OPPOSED)
+    few = play(CFL(**ALWAYS), setup, [1, 2], absent={1: ["a", "b", "c"], 2: ["e"]})
     assert few.state.numbers["cluster"] == {}
-    split = play(CFL(**ALWAYS), problem, [1])
+    split = play(CFL(**ALWAYS), setup, [1])
     known = LookedUpOnly(split.state.numbers["cluster"])
     state = split.state.with_numbers(cluster=known)
-    again = play(CFL(mean_below=0), problem, [2], state=state, absent={2: ["a", "b", "e"]})
+    again = play(CFL(mean_below=0), setup, [2], state=state, absent={2: ["a", "b", "e"]})
     assert again.reports[0].numbers["clusters"] == 2
     assert again.reports[0].rows["cluster"] == {c: float(dict.__getitem__(known, c)) for c in ("c", "d", "f")}
 
 
 def test_the_state_of_an_earlier_version_which_names_everybody_goes_on_alike(quadratic, play):
-    problem, page = quadratic(OPPOSED), CFL(mean_below=0.01, longest_above=0.05)
-    begun = page.init(problem)
-    earlier = begun.with_numbers(cluster=dict.fromkeys(problem.silos.clients, 0))
-    one, other = (play(page, problem, [1, 2, 3], state=state) for state in (begun, earlier))
+    setup, page = quadratic(OPPOSED), CFL(mean_below=0.01, longest_above=0.05)
+    begun = page.init(setup)
+    earlier = begun.with_numbers(cluster=dict.fromkeys(setup.silos.clients, 0))
+    one, other = (play(page, setup, [1, 2, 3], state=state) for state in (begun, earlier))
     assert one.state.sha256() == other.state.sha256()
 
 
@@ -237,9 +237,9 @@ def test_the_first_rounds_can_be_left_to_fedavg(quadratic, play):
 
 def test_a_fresh_client_goes_down_the_tree_to_the_part_whose_direction_is_its_own(quadratic, make_round, play):
     everybody = quadratic({**OPPOSED, "x": (3, 1, -4), "y": (2, 1, 9)})
-    problem = replace(everybody, silos=everybody.silos.select(list(OPPOSED)))
+    setup = replace(everybody, silos=everybody.silos.select(list(OPPOSED)))
     page = CFL(mean_below=0.01, longest_above=0.05)
-    played = play(page, problem, range(1, 10))
+    played = play(page, setup, range(1, 10))
     low, high = (played.state.tensors["weights"]["w"][node].item() for node in (1, 2))
     before = played.state.sha256()
     model = page.scored_model(played.state, make_round(everybody))
@@ -261,9 +261,9 @@ def test_two_levels_of_the_tree_are_gone_down(make_problem, make_round, play):
     names = [f"l{law}{i}" for law in range(4) for i in range(4)]
     everybody = make_problem(dict.fromkeys(names, 16), batch=100, optimiser=SGD(0.5), silos={"rows_of": rows_of})
     everybody = replace(everybody, network=type(everybody.network)(5, (), 4))
-    problem = replace(everybody, silos=everybody.silos.select([n for n in names if not n.endswith("3")]))
+    setup = replace(everybody, silos=everybody.silos.select([n for n in names if not n.endswith("3")]))
     page = CFL(mean_below=0.2, longest_above=0.2)
-    played = play(page, problem, range(1, 12))
+    played = play(page, setup, range(1, 12))
     assert clusters(played) == [{f"l{law}{i}" for i in range(3)} for law in range(4)]
     model = page.scored_model(played.state, make_round(everybody))
     at = {client: place for place, client in enumerate(model.clients)}

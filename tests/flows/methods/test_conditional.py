@@ -49,13 +49,13 @@ def test_with_zeros_it_is_the_reference_that_is_as_large_to_the_bit(arm, referen
 
 
 def test_with_zeros_the_further_inputs_never_move_and_the_others_follow_fedavg(make_problem, play):
-    problem, page = make_problem(SIZES), Conditional(source="zeros")
-    start = page.init(problem)
+    setup, page = make_problem(SIZES), Conditional(source="zeros")
+    start = page.init(setup)
     wide = start.tensors["weights"]["dense0.weight"]
     narrow = {**start.tensors["weights"], "dense0.weight": wide[:FEATURES]}
-    ours = play(page, problem, [1, 2, 3], state=start).state.tensors["weights"]
-    fedavg = FedAvg().init(problem).with_tensors(weights=narrow)
-    theirs = play(FedAvg(), problem, [1, 2, 3], state=fedavg).state.tensors["weights"]
+    ours = play(page, setup, [1, 2, 3], state=start).state.tensors["weights"]
+    fedavg = FedAvg().init(setup).with_tensors(weights=narrow)
+    theirs = play(FedAvg(), setup, [1, 2, 3], state=fedavg).state.tensors["weights"]
     assert torch.equal(ours["dense0.weight"][FEATURES:], wide[FEATURES:])
     torch.testing.assert_close(ours["dense0.weight"][:FEATURES], theirs["dense0.weight"], rtol=0, atol=1e-6)
     for name in ("dense0.bias", "dense1.weight", "dense1.bias"):
@@ -63,23 +63,22 @@ def test_with_zeros_the_further_inputs_never_move_and_the_others_follow_fedavg(m
 
 
 def test_model_statistics_makes_every_other_method_as_large(project):
-    problem = Project.open(["model.statistics=640"], project, derived=True).problem(0)
-    plain = Project.open([], project, derived=True).problem(0)
-    assert problem.network == MLP(64, (8,), 10, statistics=640)
+    setup = Project.open(["model.statistics=640"], project, derived=True).training_setup(0)
+    plain = Project.open([], project, derived=True).training_setup(0)
+    assert setup.network == MLP(64, (8,), 10, statistics=640)
     assert plain.network == MLP(64, (8,), 10)
-    weights = (page.init(p).tensors["weights"] for page, p in ((FedAvg(), problem), (Conditional(), plain)))
+    weights = (page.init(p).tensors["weights"] for page, p in ((FedAvg(), setup), (Conditional(), plain)))
     assert len({num_parameters(w) for w in weights}) == 1
 
 
 @pytest.mark.parametrize("form", ["joined", "bilinear", "ensemble"])
 def test_gradients_of_clients_make_the_step_of_their_rows_together(form, make_problem, play):
     """FedSGD is the pooled arm in one full batch: the same model, on rows beside their own client's statistics."""
-    problem = make_problem(SIZES, epochs=1, batch=100, optimiser=SGD(0.1))
+    setup = make_problem(SIZES, epochs=1, batch=100, optimiser=SGD(0.1))
     one, other = (
-        play(Conditional(form=form, arm=arm), problem, [1, 2, 3]).state.tensors["weights"]
-        for arm in ("fedsgd", "pooled")
+        play(Conditional(form=form, arm=arm), setup, [1, 2, 3]).state.tensors["weights"] for arm in ("fedsgd", "pooled")
     )
-    start = Conditional(form=form).init(problem).tensors["weights"]
+    start = Conditional(form=form).init(setup).tensors["weights"]
     for name, w in other.items():
         torch.testing.assert_close(one[name], w, rtol=0, atol=1e-6)
         assert not torch.equal(w, start[name])
@@ -95,18 +94,18 @@ def test_every_source_and_arm_trains_with_whoever_is_there_and_answers_for_all(
     everybody = make_problem(
         {**SIZES, "f": 6, "g": 7}, silos={"domains": {**DOMAINS, "f": "east", "g": "west"}, "roles": roles}
     )
-    problem = replace(everybody, silos=everybody.silos.federated())
+    setup = replace(everybody, silos=everybody.silos.federated())
     absent = {
-        2: problem.silos.clients[1:],
-        3: [c for c in problem.silos.clients if everybody.silos.domain(c) == "east"],
+        2: setup.silos.clients[1:],
+        3: [c for c in setup.silos.clients if everybody.silos.domain(c) == "east"],
     }
     page = Conditional(source=source, arm=arm)
-    played = play(page, problem, [1, 2, 3], absent=absent)
+    played = play(page, setup, [1, 2, 3], absent=absent)
     before = played.state.sha256()
     round = make_round(everybody, 3, private=played.private)
     model = page.scored_model(played.state, round)
     assert played.state.sha256() == before
-    scores = round.each(evaluate, model, silos=everybody.silos, training=problem.training)
+    scores = round.each(evaluate, model, silos=everybody.silos, training=setup.training)
     table = by_client(scores)
     assert set(table) == set(everybody.silos.clients)
     assert summary(table, "test")["loss/mean"] < 10
@@ -114,26 +113,26 @@ def test_every_source_and_arm_trains_with_whoever_is_there_and_answers_for_all(
 
 def test_a_resumed_run_reads_the_same_statistics_to_the_bit(make_problem, play, tmp_path):
     """Clients that first take part before and after the break, in an optimiser's arm."""
-    problem = make_problem(SIZES, optimiser=Adam(0.01))
+    setup = make_problem(SIZES, optimiser=Adam(0.01))
     absent = {1: ["b", "c"], 2: ["b"], 3: ["a"]}
     for page in (Conditional(form="ensemble"), Conditional(arm="fedsgd"), Conditional(source="permuted")):
         name = f"{page.form}-{page.arm}-{page.source}"
-        whole = play(page, problem, [1, 2, 3, 4], absent=absent, private=ClientStore(str(tmp_path / name / "whole")))
+        whole = play(page, setup, [1, 2, 3, 4], absent=absent, private=ClientStore(str(tmp_path / name / "whole")))
         store = ClientStore(str(tmp_path / name / "half"))
-        save_state(tmp_path / "checkpoint", play(page, problem, [1, 2], absent=absent, private=store).state, 2)
+        save_state(tmp_path / "checkpoint", play(page, setup, [1, 2], absent=absent, private=store).state, 2)
         state, _, _ = load_state(tmp_path / "checkpoint")
-        rest = play(page, problem, [3, 4], state=state, absent=absent, private=ClientStore(store.folder))
+        rest = play(page, setup, [3, 4], state=state, absent=absent, private=ClientStore(store.folder))
         assert rest.state.sha256() == whole.state.sha256()
         assert rest.reports == whole.reports[2:]
 
 
 def test_statistics_are_computed_when_a_client_first_takes_part_and_never_again(make_problem, play):
-    problem = make_problem(SIZES)
-    first = play(Conditional(), problem, [1], absent={1: ["b"]})
+    setup = make_problem(SIZES)
+    first = play(Conditional(), setup, [1], absent={1: ["b"]})
     assert set(first.state.private["statistics"]) == set(SIZES) - {"b"}
-    second = play(Conditional(), problem, [2], state=first.state)
+    second = play(Conditional(), setup, [2], state=first.state)
     assert "client_stats" in second.rounds[0].tally.seconds
-    third = play(Conditional(), problem, [3], state=second.state)
+    third = play(Conditional(), setup, [3], state=second.state)
     assert "client_stats" not in third.rounds[0].tally.seconds
     refs = third.state.private["statistics"]
     assert {c: refs[c] for c in first.state.private["statistics"]} == first.state.private["statistics"]
@@ -142,9 +141,9 @@ def test_statistics_are_computed_when_a_client_first_takes_part_and_never_again(
 def test_a_fresh_client_reads_its_own_statistics_and_trains_nothing(make_problem, play, make_round):
     everybody = make_problem(SIZES, silos={"domains": DOMAINS, "roles": [{"kind": "fresh", "per_domain": 1}]})
     fresh = [c for c in SIZES if everybody.silos.role(c) == "fresh"]
-    problem = replace(everybody, silos=everybody.silos.federated())
+    setup = replace(everybody, silos=everybody.silos.federated())
     page = Conditional()
-    played = play(page, problem, [1, 2])
+    played = play(page, setup, [1, 2])
     model = page.scored_model(played.state, make_round(everybody, 2, private=played.private))
     assert set(fresh) & set(played.state.private["statistics"]) == set()
     vectors = {c: played.private.load("statistics", model.context.refs, c)["statistics"].tobytes() for c in SIZES}
@@ -198,15 +197,15 @@ def coins(client, rows):
 def test_a_run_says_once_of_how_many_clients_loadings_are_noise_and_what_to_set_instead(
     sign, instead, make_problem, play
 ):
-    problem = make_problem(dict.fromkeys("defghi", 40), silos={"rows_of": coins})
+    setup = make_problem(dict.fromkeys("defghi", 40), silos={"rows_of": coins})
     page = Conditional(statistics=[{"kind": "loadings", "sign": sign}])
-    played = play(page, problem, [1, 2, 3], absent={1: "efghi"})
+    played = play(page, setup, [1, 2, 3], absent={1: "efghi"})
     counts = [report.numbers["clients/unsteady"] for report in played.reports]
     said = [sentence for report in played.reports for sentence in report.said]
     assert counts[1] == counts[2] >= 2
     assert len(said) == 1
     assert re.match(rf"\d of \d clients have other loadings in one half of their training rows .*; {instead}", said[0])
-    control = play(replace_source(page, "random"), problem, [1, 2])
+    control = play(replace_source(page, "random"), setup, [1, 2])
     assert control.reports[-1].numbers["clients/unsteady"] == counts[1]
     assert not [sentence for report in control.reports for sentence in report.said]
 
@@ -218,8 +217,8 @@ def replace_source(page, source):
 def test_where_halves_agree_or_are_too_small_to_compare_nothing_is_said(make_problem, play):
     steady = make_problem({"a": 60, "b": 50, "c": 60}, silos={"rows_of": coins})
     few = make_problem(dict.fromkeys("defg", 19), silos={"rows_of": coins, "name": "few"})
-    for problem in (steady, few):
-        (report,) = play(Conditional(statistics=[{"kind": "loadings"}]), problem, [1]).reports
+    for setup in (steady, few):
+        (report,) = play(Conditional(statistics=[{"kind": "loadings"}]), setup, [1]).reports
         assert report.numbers["clients/unsteady"] == 0
         assert not report.said
 
@@ -241,9 +240,9 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
         rng = np.random.default_rng(list(client.encode()))
         return rng.normal(size=(rows, 8, 8)), np.arange(rows) % 3
 
-    problem = make_problem(SIZES, network=CNN((8, 8), (2,), (4,), 3, kernel=3), silos={"rows_of": images})
+    setup = make_problem(SIZES, network=CNN((8, 8), (2,), (4,), 3, kernel=3), silos={"rows_of": images})
     page = Conditional(form="planes", statistics=[{"kind": "loadings", "components": 2, "sign": "ones"}])
-    played = play(page, problem, [1, 2])
+    played = play(page, setup, [1, 2])
     assert played.state.tensors["weights"]["conv0.weight"].shape == (2, 3, 3, 3)
     signed = [{"kind": "loadings", "sign": "ones"}]
     for wrong in (
@@ -252,7 +251,7 @@ def test_loadings_are_pictures_beside_the_image(make_problem, play):
         {"statistics": signed, "source": "client_id"},
     ):
         with pytest.raises(UserError, match=r"method\.conditional\.form is planes, which needs a cnn on images"):
-            Conditional(form="planes", **wrong).init(problem)
+            Conditional(form="planes", **wrong).init(setup)
 
 
 @pytest.mark.parametrize(
@@ -294,13 +293,13 @@ def test_the_ensemble_learns_two_laws_that_one_model_cannot_and_knows_fresh_clie
     }
     settings = {"objective": SquaredError(), "optimiser": Adam(0.05), "epochs": 5, "batch": 20}
     everybody = make_problem(sizes, network=MLP(3, (), 1), silos=silos, **settings)
-    problem = replace(everybody, silos=everybody.silos.federated())
+    setup = replace(everybody, silos=everybody.silos.federated())
     rmse = {}
     for page in (FedAvg(), Conditional(form="ensemble", experts=4, arm=arm)):
-        played = play(page, problem, range(1, 31), stack=8)
+        played = play(page, setup, range(1, 31), stack=8)
         round = make_round(everybody, 30, private=played.private)
         model = page.scored_model(played.state, round)
-        table = by_client(round.each(evaluate, model, silos=everybody.silos, training=problem.training), RMSE)
+        table = by_client(round.each(evaluate, model, silos=everybody.silos, training=setup.training), RMSE)
         for role in ("federated", "fresh"):
             rows = {c: row for c, row in table.items() if everybody.silos.role(c) == role}
             rmse[type(page), role] = summary(rows, "test", RMSE)["rmse/pooled"]

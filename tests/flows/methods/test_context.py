@@ -20,19 +20,19 @@ NAMES = [f"c{i:02d}" for i in range(20)]
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(dict.fromkeys(NAMES, 2), silos={"validation": 0, "test": 1})
 
 
-def test_a_rounds_silos_are_those_that_take_part(problem, make_round):
-    assert make_round(problem, clients=NAMES[3:5]).silos.clients == tuple(NAMES[3:5])
+def test_a_rounds_silos_are_those_that_take_part(setup, make_round):
+    assert make_round(setup, clients=NAMES[3:5]).silos.clients == tuple(NAMES[3:5])
 
 
-def test_the_longest_cohort_counts_for_the_seconds(problem, make_round):
+def test_the_longest_cohort_counts_for_the_seconds(setup, make_round):
     """Cohorts run side by side: two workers' time is the slower one's, not the sum."""
-    round = make_round(problem, workers=2)
+    round = make_round(setup, workers=2)
     page = FedAvg()
-    page.run_round(page.init(problem), round)
+    page.run_round(page.init(setup), round)
     assert set(round.tally.seconds) == {"local_train"}
     assert round.tally.seconds["local_train"] > 0
 
@@ -50,19 +50,17 @@ def given(round: RoundContext, silos: Silos | None = None, **options: Any) -> li
     """What each cohort was given."""
     SEEN.clear()
     page = FedAvg()
-    round.each(looks, page.model(page.init(round.problem), round.problem), silos, **options)
+    round.each(looks, page.model(page.init(round.setup), round.setup), silos, **options)
     return list(SEEN)
 
 
-def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(problem, make_round):
+def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(setup, make_round):
     """Also of clients that take no part; and whatever the keyword is called."""
     start, by_client = {"m": torch.ones(1)}, {c: f"{at}/0" for at, c in enumerate(NAMES)}
-    model = Model(
-        problem.network, {}, {"w": torch.arange(20.0)[:, None]}, ClientStateRefs("c", by_client), tuple(NAMES)
-    )
+    model = Model(setup.network, {}, {"w": torch.arange(20.0)[:, None]}, ClientStateRefs("c", by_client), tuple(NAMES))
     one = ClientStore("nowhere")
     cohorts = given(
-        make_round(problem, clients=NAMES[:9], workers=3, stack=3),
+        make_round(setup, clients=NAMES[:9], workers=3, stack=3),
         kept=ClientStateRefs("kept", by_client, start),
         shares=MappingProxyType(by_client),
         deep={"sections": [(one, by_client)], "models": (model, 3)},
@@ -82,19 +80,19 @@ def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(probl
         assert (options["weights"], options["names"]) == (start, NAMES)
 
 
-def test_a_pooled_client_is_given_what_its_members_hold(problem, make_round):
+def test_a_pooled_client_is_given_what_its_members_hold(setup, make_round):
     by_client = dict.fromkeys(NAMES, "a/0")
-    silos = problem.silos.select(NAMES[:4]).pool()
+    silos = setup.silos.select(NAMES[:4]).pool()
     ((_, options),) = given(
-        make_round(problem), silos, context=ClientStateRefs("s", by_client), by_pool={"+".join(NAMES[:4]): 1}
+        make_round(setup), silos, context=ClientStateRefs("s", by_client), by_pool={"+".join(NAMES[:4]): 1}
     )
     assert options["context"].refs == dict.fromkeys(NAMES[:4], "a/0")
     assert options["by_pool"] == {"+".join(NAMES[:4]): 1}
 
 
-def test_what_clients_show_to_others_is_given_to_all(problem, make_round):
+def test_what_clients_show_to_others_is_given_to_all(setup, make_round):
     lent = ClientStateRefs("words", dict.fromkeys(NAMES[:2], "a/0"))
-    for _, options in given(make_round(problem, workers=2), problem.silos.select(NAMES[4:]), lent=Broadcast(lent)):
+    for _, options in given(make_round(setup, workers=2), setup.silos.select(NAMES[4:]), lent=Broadcast(lent)):
         assert options["lent"] is lent
 
 
@@ -122,8 +120,8 @@ def says(cohort: Cohort, model: Any, private: Any, device: str, what: str = "", 
         ("shape", "not one number for each of"),
     ],
 )
-def test_a_step_that_does_not_answer_for_its_clients_is_told(what, match, problem, make_round):
+def test_a_step_that_does_not_answer_for_its_clients_is_told(what, match, setup, make_round):
     page = FedAvg()
-    model = page.model(page.init(problem), problem)
+    model = page.model(page.init(setup), setup)
     with pytest.raises((TypeError, ValueError), match=match):
-        make_round(problem, stack=20).train(says, model, what=what)
+        make_round(setup, stack=20).train(says, model, what=what)

@@ -34,11 +34,11 @@ def added(weights: dict) -> dict:
 
 def test_with_mix_0_it_is_fedavg_with_both_halves_of_the_last_layer_added(make_problem, play):
     """To rounding, whatever the offsets; with a last layer that learns twice as fast."""
-    page, problem, absent = DisTrans(mix=0, start_scale=50.0), make_problem(SIZES), {2: ["b", "e"]}
-    start = page.init(problem).tensors["weights"]
-    plain = LastTwiceAsFast(**{f.name: getattr(problem.network, f.name) for f in fields(MLP)})
+    page, setup, absent = DisTrans(mix=0, start_scale=50.0), make_problem(SIZES), {2: ["b", "e"]}
+    start = page.init(setup).tensors["weights"]
+    plain = LastTwiceAsFast(**{f.name: getattr(setup.network, f.name) for f in fields(MLP)})
     reference = make_problem(SIZES, network=plain, engine="vmap")
-    ours = play(page, problem, [1, 2, 3], absent=absent)
+    ours = play(page, setup, [1, 2, 3], absent=absent)
     theirs = play(FedAvg(), reference, [1, 2, 3], state=ServerState({"weights": added(start)}), absent=absent)
     for name, w in theirs.state.tensors["weights"].items():
         torch.testing.assert_close(added(ours.state.tensors["weights"])[name], w, rtol=0, atol=2e-6)
@@ -47,8 +47,8 @@ def test_with_mix_0_it_is_fedavg_with_both_halves_of_the_last_layer_added(make_p
 
 
 def test_offsets_stay_with_the_clients_and_cost_no_bytes(make_problem, play):
-    problem = make_problem(SIZES)
-    played = play(DisTrans(), problem, [1])
+    setup = make_problem(SIZES)
+    played = play(DisTrans(), setup, [1])
     number = 5 * 6 + 6 + 12 * 3 + 3
     assert set(played.state.tensors) == {"weights"}
     assert set(played.state.tensors["weights"]) == {"dense0.weight", "dense0.bias", LAST, "dense1.bias"}
@@ -60,12 +60,12 @@ def test_offsets_stay_with_the_clients_and_cost_no_bytes(make_problem, play):
 
 
 def test_an_absent_client_keeps_its_offset_and_one_that_never_trained_has_the_start(make_problem, play):
-    problem = make_problem(SIZES)
-    before = play(DisTrans(), problem, [1], absent={1: ["e"]})
-    after = play(DisTrans(), problem, [2], state=before.state, absent={2: ["b", "e"]})
+    setup = make_problem(SIZES)
+    before = play(DisTrans(), setup, [1], absent={1: ["e"]})
+    after = play(DisTrans(), setup, [2], state=before.state, absent={2: ["b", "e"]})
     assert offset(after, "b").tobytes() == offset(before, "b").tobytes()
     assert offset(after, "a").tobytes() != offset(before, "a").tobytes()
-    model = after.page.model(after.state, problem)
+    model = after.page.model(after.state, setup)
     assert "e" not in model.personal.refs
     start = model.personal.start["offset"]
     assert start.shape == (5,)
@@ -73,21 +73,21 @@ def test_an_absent_client_keeps_its_offset_and_one_that_never_trained_has_the_st
 
 
 def test_a_client_goes_on_from_its_own_offset(make_problem, play):
-    problem = make_problem(SIZES)
-    before = play(DisTrans(), problem, [1])
-    still = replace(problem, training=replace(problem.training, optimiser=SGD(1e-30)))
+    setup = make_problem(SIZES)
+    before = play(DisTrans(), setup, [1])
+    still = replace(setup, training=replace(setup.training, optimiser=SGD(1e-30)))
     after = play(DisTrans(), still, [2], state=before.state)
     assert all(offset(after, client).tobytes() == offset(before, client).tobytes() for client in SIZES)
 
 
 def test_with_offset_rate_0_offsets_are_a_fixed_augmentation(make_problem, play):
-    problem = make_problem(SIZES)
-    played = play(DisTrans(offset_rate=0), problem, [1, 2])
-    start = played.page.model(played.state, problem).personal.start["offset"].numpy()
+    setup = make_problem(SIZES)
+    played = play(DisTrans(offset_rate=0), setup, [1, 2])
+    start = played.page.model(played.state, setup).personal.start["offset"].numpy()
     assert all(offset(played, client).tobytes() == start.tobytes() for client in SIZES)
 
 
 def test_a_network_without_a_last_dense_layer_is_refused_with_a_way_out(make_problem):
-    problem = make_problem(SIZES, network=Ensemble(5, 3, 4, experts=2))
+    setup = make_problem(SIZES, network=Ensemble(5, 3, 4, experts=2))
     with pytest.raises(UserError, match=r"model.kind ensemble has no last dense layer to build on; use residual"):
-        DisTrans().init(problem)
+        DisTrans().init(setup)

@@ -47,35 +47,35 @@ def fitting(make_problem):
     """A problem that the page takes: with common validation rows for one that asks for them."""
 
     def build(page, clients, seed=0, **silos):
-        problem = make_problem(clients, seed=seed, silos=silos)
+        setup = make_problem(clients, seed=seed, silos=silos)
         try:
-            page.init(problem)
+            page.init(setup)
         except UserError as error:
             if "set data.split.validation_rows to common" not in str(error):
                 raise
-            problem = make_problem(clients, seed=seed, silos={**silos, "common": ["validation"]})
-        return problem
+            setup = make_problem(clients, seed=seed, silos={**silos, "common": ["validation"]})
+        return setup
 
     return build
 
 
 @pytest.fixture
-def problem(page, fitting):
+def setup(page, fitting):
     return fitting(page, CLIENTS, **ROWS)
 
 
-def test_one_round_runs_and_teaches_something(page, problem, play):
-    played = play(page, problem, [1])
-    assert played.state.sha256() != page.init(problem).sha256()
+def test_one_round_runs_and_teaches_something(page, setup, play):
+    played = play(page, setup, [1])
+    assert played.state.sha256() != page.init(setup).sha256()
     assert played.rounds[0].tally.seconds
     assert all(torch.isfinite(torch.tensor(v)) for v in played.reports[0].numbers.values())
-    before, after = (_loss(page, problem, state, played) for state in (page.init(problem), _more(page, played, play)))
+    before, after = (_loss(page, setup, state, played) for state in (page.init(setup), _more(page, played, play)))
     assert after < before
 
 
-def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem, fitting):
-    assert page.init(problem).sha256() == page.init(problem).sha256()
-    first, second = (page.model(page.init(p), p) for p in (problem, fitting(page, CLIENTS, seed=1, **ROWS)))
+def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, setup, fitting):
+    assert page.init(setup).sha256() == page.init(setup).sha256()
+    first, second = (page.model(page.init(p), p) for p in (setup, fitting(page, CLIENTS, seed=1, **ROWS)))
     start = [
         {**m.shared, **(m.personal.start if isinstance(m.personal, ClientStateRefs) else m.personal)}
         for m in (first, second)
@@ -83,114 +83,114 @@ def test_the_start_is_the_same_for_a_seed_and_another_for_another(page, problem,
     assert not all(torch.equal(start[0][n], start[1][n]) for n in start[0])
 
 
-def test_its_state_survives_a_write_and_a_read(page, problem, play, tmp_path):
-    state = play(page, problem, [1]).state
+def test_its_state_survives_a_write_and_a_read(page, setup, play, tmp_path):
+    state = play(page, setup, [1]).state
     save_state(tmp_path / "checkpoint", state, 1)
     read, number, _ = load_state(tmp_path / "checkpoint")
     assert (number, read.sha256()) == (1, state.sha256())
 
 
-def test_a_resumed_run_is_bit_identical(page, problem, play, tmp_path):
+def test_a_resumed_run_is_bit_identical(page, setup, play, tmp_path):
     """Four rounds, and two rounds, a new process's view of the folder, two rounds."""
-    whole = play(page, problem, [1, 2, 3, 4], private=ClientStore(str(tmp_path / "whole")))
-    half = play(page, problem, [1, 2], private=ClientStore(str(tmp_path / "half")))
+    whole = play(page, setup, [1, 2, 3, 4], private=ClientStore(str(tmp_path / "whole")))
+    half = play(page, setup, [1, 2], private=ClientStore(str(tmp_path / "half")))
     save_state(tmp_path / "checkpoint", half.state, 2)
     state, number, _ = load_state(tmp_path / "checkpoint")
     rest = [number + 1, number + 2]
-    resumed = play(page, problem, rest, state=state, private=ClientStore(str(tmp_path / "half")))
+    resumed = play(page, setup, rest, state=state, private=ClientStore(str(tmp_path / "half")))
     assert resumed.state.sha256() == whole.state.sha256()
     assert resumed.reports == whole.reports[2:]
 
 
-def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, problem, play, tmp_path):
-    problem = replace(problem, training=replace(problem.training, optimiser=Adam(0.01), keeps=True))
+def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_path):
+    setup = replace(setup, training=replace(setup.training, optimiser=Adam(0.01), keeps=True))
     whole, half = ({"private": ClientStore(str(tmp_path / name)), "stack": 2} for name in ("whole", "half"))
     try:
-        expected = play(page, problem, [1, 2, 3, 4], **whole)
+        expected = play(page, setup, [1, 2, 3, 4], **whole)
     except UserError as error:
         if "starts its optimiser anew" not in str(error):
             raise
         pytest.skip("a page of the docs whose step has no such argument")
-    save_state(tmp_path / "checkpoint", play(page, problem, [1, 2], workers=2, **half).state, 2)
+    save_state(tmp_path / "checkpoint", play(page, setup, [1, 2], workers=2, **half).state, 2)
     state, _, _ = load_state(tmp_path / "checkpoint")
-    resumed = play(page, problem, [3, 4], state=state, workers=2, **half)
+    resumed = play(page, setup, [3, 4], state=state, workers=2, **half)
     assert resumed.state.sha256() == expected.state.sha256()
     assert resumed.reports == expected.reports[2:]
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_dealing_does_not_matter(workers, page, problem, play):
-    one, more = (play(page, problem, [1, 2], workers=n, stack=2) for n in (1, workers))
+def test_dealing_does_not_matter(workers, page, setup, play):
+    one, more = (play(page, setup, [1, 2], workers=n, stack=2) for n in (1, workers))
     assert one.state.sha256() == more.state.sha256()
     assert one.reports == more.reports
     for name in ("bytes_up", "bytes_down"):
         assert getattr(one.rounds[0].tally, name) == getattr(more.rounds[0].tally, name)
 
 
-def test_both_engines_learn_the_same_to_rounding(page, problem, play, sequential):
-    losses = [_loss(page, p, (d := play(page, p, [1])).state, d) for p in (problem, sequential(problem))]
+def test_both_engines_learn_the_same_to_rounding(page, setup, play, sequential):
+    losses = [_loss(page, p, (d := play(page, p, [1])).state, d) for p in (setup, sequential(setup))]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_client_with_one_row_or_one_class_does_not_break_it(page, fitting, play):
     for clients in ({"one": 1}, {"same": 6}, {"one": 1, "same": 6}):
-        problem = fitting(page, clients, one_class="same", validation=1, test=1)
-        played = play(page, problem, [1, 2, 3])
-        assert _loss(page, problem, played.state, played) < 10
+        setup = fitting(page, clients, one_class="same", validation=1, test=1)
+        played = play(page, setup, [1, 2, 3])
+        assert _loss(page, setup, played.state, played) < 10
 
 
-def test_its_model_answers_for_each_client(page, problem, play):
-    played = play(page, problem, [1])
-    model = page.model(played.state, problem)
+def test_its_model_answers_for_each_client(page, setup, play):
+    played = play(page, setup, [1])
+    model = page.model(played.state, setup)
     assert set(model.clients) == set(CLIENTS)
     one = any(isinstance(page, find_method(name)) for name in ONE_FOR_ALL)
     assert model.is_personal == (page.tested_model == "personal" and not one)
     for client in CLIENTS:
         stack = Stack((client,), 1)
         weights, context = load_weights(model.select([client]), stack, played.private, "cpu")
-        rows = load_rows(problem.silos, stack, "test", "cpu")
-        found = per_example_metrics(model.network, weights, context, rows, problem.training.objective)
+        rows = load_rows(setup.silos, stack, "test", "cpu")
+        found = per_example_metrics(model.network, weights, context, rows, setup.training.objective)
         assert torch.isfinite(found["loss"]).all()
-    scores = played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training)
+    scores = played.rounds[0].each(evaluate, model, silos=setup.silos, training=setup.training)
     table = by_client(scores)
     assert set(table) == set(CLIENTS)
     assert set(summary(table, "test")) == set(summary(table, "validation")) != set()
 
 
-def test_clients_that_drop_out_leave_everything_finite(page, problem, play):
+def test_clients_that_drop_out_leave_everything_finite(page, setup, play):
     absent = {1: ["oslo", "one"], 2: ["lyon", "same", "rome", "oslo"], 3: []}
-    played = play(page, problem, [1, 2, 3], absent=absent)
+    played = play(page, setup, [1, 2, 3], absent=absent)
     for section in played.state.tensors.values():
         assert all(torch.isfinite(t).all() for t in section.values())
-    assert _loss(page, problem, played.state, played) < 10
+    assert _loss(page, setup, played.state, played) < 10
     assert all(torch.isfinite(torch.tensor(v)) for r in played.reports for v in r.numbers.values())
 
 
 def test_clients_that_leave_are_called_no_more_are_scored_still_and_change_nothing_where_the_page_says_nothing(
-    page, problem, play, tmp_path
+    page, setup, play, tmp_path
 ):
     """A page without `leave` ends where it would had they dropped out of every round since."""
     gone, private = ["oslo", "same"], [ClientStore(str(tmp_path / name)) for name in ("left", "absent")]
-    left = play(page, problem, [1, 2, 3], leave={2: gone}, private=private[0])
+    left = play(page, setup, [1, 2, 3], leave={2: gone}, private=private[0])
     assert all({*gone} & {*round.clients} == set() for round in left.rounds[1:])
     for section in left.state.tensors.values():
         assert all(torch.isfinite(t).all() for t in section.values())
-    assert _loss(page, problem, left.state, left) < 10
+    assert _loss(page, setup, left.state, left) < 10
     if type(page).leave is Method.leave:
-        absent = play(page, problem, [1, 2, 3], absent={2: gone, 3: gone}, private=private[1])
+        absent = play(page, setup, [1, 2, 3], absent={2: gone, 3: gone}, private=private[1])
         assert left.state.sha256() == absent.state.sha256()
         assert left.reports == absent.reports
 
 
-def test_a_client_that_never_took_part_still_has_a_model(page, problem, play):
-    played = play(page, problem, [1], absent={1: ["oslo"]})
-    assert _loss(page, problem, played.state, played) < 10
+def test_a_client_that_never_took_part_still_has_a_model(page, setup, play):
+    played = play(page, setup, [1], absent={1: ["oslo"]})
+    assert _loss(page, setup, played.state, played) < 10
 
 
-def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, problem, play):
-    state = play(page, problem, [1]).state
+def test_a_round_changes_neither_the_state_nor_the_silos_it_was_given(page, setup, play):
+    state = play(page, setup, [1]).state
     before = state.sha256()
-    play(page, problem, [2], state=state)
+    play(page, setup, [2], state=state)
     assert state.sha256() == before
 
 
@@ -239,10 +239,10 @@ def test_all_that_it_draws_has_the_runs_seed_and_the_round_in_its_name(name, opt
         return named(seed, client, round, purpose)
 
     monkeypatch.setattr(prng, "_named", hear)
-    problem = fitting(page, CLIENTS, seed=7, **ROWS)
-    problem = replace(problem, network=replace(problem.network, dropout=0.2))
-    state = play(page, problem, [5]).state
-    page.scored_model(state, play(page, problem, [6], state=state).rounds[0])
+    setup = fitting(page, CLIENTS, seed=7, **ROWS)
+    setup = replace(setup, network=replace(setup.network, dropout=0.2))
+    state = play(page, setup, [5]).state
+    page.scored_model(state, play(page, setup, [6], state=state).rounds[0])
     assert {seed for seed, *_ in drawn} == {7}
     always = {purpose for *_, round, purpose in drawn if round == 0}
     assert all(purpose.startswith("init") or purpose.endswith("statistics") for purpose in always)
@@ -260,12 +260,12 @@ def test_every_client_that_trains_can_tell_its_validation_loss_and_trains_as_if_
 ):
     """But for methods whose clients send gradients, and a page of the docs whose step has no such argument."""
     page = find_method(name, PLUGINS)(**options)
-    problem = fitting(page, CLIENTS, validation=12, **ROWS)
+    setup = fitting(page, CLIENTS, validation=12, **ROWS)
     if name == "fedrep":
         with pytest.raises(UserError, match="tells no validation loss"):
-            play(page, problem, [1], validate=True)
+            play(page, setup, [1], validate=True)
         return
-    asked, plain = (play(page, problem, [1, 2, 3], absent={2: ["oslo"]}, validate=asks) for asks in (True, False))
+    asked, plain = (play(page, setup, [1, 2, 3], absent={2: ["oslo"]}, validate=asks) for asks in (True, False))
     assert asked.state.sha256() == plain.state.sha256()
     for round in asked.rounds:
         assert set(round.validation) == (set() if "fedsgd" in (name, options.get("arm")) else set(round.clients))
@@ -277,26 +277,26 @@ def test_the_sequential_engine_runs_functions_of_one_client_only(
     name, options, fitting, play, sequential, without_stacks
 ):
     page = find_method(name, PLUGINS)(**options)
-    problem = sequential(fitting(page, CLIENTS, **ROWS))
-    played = play(page, problem, [1, 2, 3])
+    setup = sequential(fitting(page, CLIENTS, **ROWS))
+    played = play(page, setup, [1, 2, 3])
     round = played.rounds[-1]
-    round.each(evaluate, page.scored_model(played.state, round), training=problem.training)
+    round.each(evaluate, page.scored_model(played.state, round), training=setup.training)
 
 
 @pytest.mark.parametrize("page", ["fedavg", "uefl"], indirect=True)
-def test_the_batched_engine_runs_forms_for_a_stack(page, problem, play, without_stacks):
+def test_the_batched_engine_runs_forms_for_a_stack(page, setup, play, without_stacks):
     with pytest.raises(AssertionError, match="is for a stack"):
-        play(page, problem, [1])
+        play(page, setup, [1])
 
 
 def _more(page, played, play):
-    return play(page, played.problem, range(2, 8), state=played.state).state
+    return play(page, played.setup, range(2, 8), state=played.state).state
 
 
-def _loss(page, problem, state, played) -> float:
-    model = page.model(state, problem)
+def _loss(page, setup, state, played) -> float:
+    model = page.model(state, setup)
     round = played.rounds[0]
-    scores = round.each(evaluate, model, silos=problem.silos, training=problem.training, splits=("train",))
+    scores = round.each(evaluate, model, silos=setup.silos, training=setup.training, splits=("train",))
     loss = summary(by_client(scores), "train")["loss/mean"]
     assert loss == loss
     return loss

@@ -20,21 +20,21 @@ from silos.storage.partition_store import open_client
 SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 
 
-def plain_fedavg(problem, rounds: int, batch: int, epochs: int, optimiser) -> dict[str, torch.Tensor]:
+def plain_fedavg(setup, rounds: int, batch: int, epochs: int, optimiser) -> dict[str, torch.Tensor]:
     """McMahan et al. 2017, algorithm 1, on torch.nn and torch.optim, one client after another."""
-    begin = problem.network.init(server_stream(problem.seed, 0, "init"))
-    (width,) = problem.network.hidden
+    begin = setup.network.init(server_stream(setup.seed, 0, "init"))
+    (width,) = setup.network.hidden
     server = torch.nn.Sequential(torch.nn.Linear(5, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
     for layer, name in ((server[0], "dense0"), (server[2], "dense1")):
         layer.load_state_dict({"weight": begin[f"{name}.weight"].T, "bias": begin[f"{name}.bias"]})
-    folder, manifest = Path(problem.silos.folder), problem.silos.manifest
+    folder, manifest = Path(setup.silos.folder), setup.silos.manifest
     for number in range(1, rounds + 1):
         sent, counts = [], []
-        for client in problem.silos.clients:
+        for client in setup.silos.clients:
             x, y = (torch.from_numpy(a) for a in open_client(folder, manifest.client(client), "train"))
             module = deepcopy(server)
             optimise = optimiser(module.parameters())
-            stream = client_streams(problem.seed, [client], number, "local_train")[0]
+            stream = client_streams(setup.seed, [client], number, "local_train")[0]
             for epoch in range(epochs):
                 for index in shuffle(fold_in(stream, epoch), len(y), torch.tensor(len(y))).split(batch):
                     optimise.zero_grad()
@@ -61,26 +61,26 @@ def plain_fedavg(problem, rounds: int, batch: int, epochs: int, optimiser) -> di
     ids=["sgd", "momentum"],
 )
 def test_five_rounds_are_those_of_plain_pytorch(ours, theirs, engine, make_problem, play):
-    problem = make_problem(SIZES, optimiser=ours, engine=engine)
-    weights = play(FedAvg(), problem, range(1, 6), stack=3).state.tensors["weights"]
-    expected = plain_fedavg(problem, 5, 4, 2, theirs)
+    setup = make_problem(SIZES, optimiser=ours, engine=engine)
+    weights = play(FedAvg(), setup, range(1, 6), stack=3).state.tensors["weights"]
+    expected = plain_fedavg(setup, 5, 4, 2, theirs)
     for name, w in expected.items():
         torch.testing.assert_close(weights[name], w, rtol=0, atol=1e-6)
 
 
 def test_adam_starts_fresh_in_every_round_as_in_plain_pytorch(make_problem, play):
-    problem = make_problem(SIZES, optimiser=Adam(0.01))
-    weights = play(FedAvg(), problem, range(1, 4), stack=3).state.tensors["weights"]
-    expected = plain_fedavg(problem, 3, 4, 2, lambda p: torch.optim.Adam(p, 0.01))
+    setup = make_problem(SIZES, optimiser=Adam(0.01))
+    weights = play(FedAvg(), setup, range(1, 4), stack=3).state.tensors["weights"]
+    expected = plain_fedavg(setup, 3, 4, 2, lambda p: torch.optim.Adam(p, 0.01))
     for name, w in expected.items():
         torch.testing.assert_close(weights[name], w, rtol=0, atol=2e-4)
 
 
 def test_a_network_whose_tensors_are_large_is_averaged_as_in_plain_pytorch(make_problem, play):
     """Its first layer has 5,000 numbers, and the large are added in another way than the small."""
-    problem = make_problem(SIZES, network=MLP(5, (1000,), 3))
-    weights = play(FedAvg(), problem, [1, 2], stack=3).state.tensors["weights"]
-    for name, w in plain_fedavg(problem, 2, 4, 2, lambda p: torch.optim.SGD(p, 0.1)).items():
+    setup = make_problem(SIZES, network=MLP(5, (1000,), 3))
+    weights = play(FedAvg(), setup, [1, 2], stack=3).state.tensors["weights"]
+    for name, w in plain_fedavg(setup, 2, 4, 2, lambda p: torch.optim.SGD(p, 0.1)).items():
         torch.testing.assert_close(weights[name], w, rtol=0, atol=1e-6)
 
 
@@ -107,31 +107,31 @@ def test_more_local_epochs_move_the_fixed_point_as_the_closed_form_says(
 
 @pytest.mark.parametrize(("a", "m", "mu"), [(1, 2, 0.5), (2, -1, 3), (4, 5, 0)])
 def test_fedprox_solved_exactly_is_the_weighted_mean_of_minimum_and_start(a, m, mu, quadratic, play):
-    problem = quadratic({"a": (3, a, m)}, epochs=400)
-    found = float(play(FedProx(proximal=mu), problem, [1]).state.tensors["weights"]["w"])
+    setup = quadratic({"a": (3, a, m)}, epochs=400)
+    found = float(play(FedProx(proximal=mu), setup, [1]).state.tensors["weights"]["w"])
     assert found == pytest.approx((a * m + mu * START) / (a + mu), abs=1e-9)
 
 
 def test_fedprox_pulls_towards_this_rounds_weights(quadratic, play):
     """Each exact round halves the way to the minimum: the anchor moves along."""
-    problem = quadratic({"a": (3, 2, 0)}, epochs=400)
-    found = float(play(FedProx(proximal=2), problem, [1, 2, 3]).state.tensors["weights"]["w"])
+    setup = quadratic({"a": (3, 2, 0)}, epochs=400)
+    found = float(play(FedProx(proximal=2), setup, [1, 2, 3]).state.tensors["weights"]["w"])
     assert found == pytest.approx(START / 8, abs=1e-9)
 
 
 def test_fedprox_without_a_proximal_term_is_fedavg_to_the_bit(make_problem, play):
-    problem = make_problem(SIZES)
-    prox, avg = (play(page, problem, [1, 2, 3]) for page in (FedProx(proximal=0), FedAvg()))
+    setup = make_problem(SIZES)
+    prox, avg = (play(page, setup, [1, 2, 3]) for page in (FedProx(proximal=0), FedAvg()))
     assert prox.state.sha256() == avg.state.sha256()
     assert prox.reports == avg.reports
 
 
 def test_a_large_proximal_term_stays_near_the_start(make_problem, play):
-    problem = make_problem(SIZES, optimiser=SGD(0.005))
-    start = FedAvg().init(problem).tensors["weights"]
+    setup = make_problem(SIZES, optimiser=SGD(0.005))
+    start = FedAvg().init(setup).tensors["weights"]
 
     def moved(mu):
-        weights = play(FedProx(proximal=mu), problem, [1], private=None).state.tensors["weights"]
+        weights = play(FedProx(proximal=mu), setup, [1], private=None).state.tensors["weights"]
         return sum(float((weights[n] - start[n]).norm()) for n in start)
 
     assert moved(0) > moved(10) > moved(100)
@@ -140,10 +140,10 @@ def test_a_large_proximal_term_stays_near_the_start(make_problem, play):
 
 @pytest.mark.parametrize("page", [FedAvg(), Pooled(), FedProx(proximal=0)])
 def test_with_one_client_it_is_local_only_to_the_bit(page, make_problem, play, tmp_path):
-    problem = make_problem({"only": 13})
-    shared = play(page, problem, [1, 2, 3])
+    setup = make_problem({"only": 13})
+    shared = play(page, setup, [1, 2, 3])
     store = ClientStore(str(tmp_path / "own"))
-    alone = play(LocalOnly(), problem, [1, 2, 3], private=store)
+    alone = play(LocalOnly(), setup, [1, 2, 3], private=store)
     kept = store.load("weights", alone.state.private["weights"], "only")
     for name, w in shared.state.tensors["weights"].items():
         assert kept[name].tobytes() == w.contiguous().numpy().tobytes()
@@ -152,18 +152,18 @@ def test_with_one_client_it_is_local_only_to_the_bit(page, make_problem, play, t
 
 def test_pooled_trains_on_the_rows_of_all_as_one_client(make_problem, write_silos, play):
     """In full batches the order is nothing: FedAvg on one client that owns the same rows."""
-    problem = make_problem({"a": 6, "b": 9}, batch=100)
-    pooled = play(Pooled(), problem, [1, 2]).state.tensors["weights"]
-    folder, manifest = Path(problem.silos.folder), problem.silos.manifest
+    setup = make_problem({"a": 6, "b": 9}, batch=100)
+    pooled = play(Pooled(), setup, [1, 2]).state.tensors["weights"]
+    folder, manifest = Path(setup.silos.folder), setup.silos.manifest
     x, y = (np.concatenate(p) for p in zip(*(open_client(folder, e, "train") for e in manifest.clients), strict=True))
     silos = write_silos({"all": 15}, 0, 0, rows_of=lambda *_: (x, y), name="union")
-    union = type(problem)(silos, problem.network, problem.training, problem.seed)
+    union = type(setup)(silos, setup.network, setup.training, setup.seed)
     one = play(FedAvg(), union, [1, 2]).state.tensors["weights"]
     for name in one:
         torch.testing.assert_close(pooled[name], one[name], rtol=0, atol=1e-6)
 
 
 def test_pooled_takes_the_rows_of_those_only_that_answered(make_problem, play):
-    problem = make_problem({"a": 6, "b": 9, "c": 4})
-    fewer = play(Pooled(), problem, [1], absent={1: ["c"]})
-    assert fewer.reports[0].numbers != play(Pooled(), problem, [1]).reports[0].numbers
+    setup = make_problem({"a": 6, "b": 9, "c": 4})
+    fewer = play(Pooled(), setup, [1], absent={1: ["c"]})
+    assert fewer.reports[0].numbers != play(Pooled(), setup, [1]).reports[0].numbers

@@ -48,7 +48,7 @@ def make(make_problem):
 
 def own(played, client, page=None):
     """The weights that a client uses, by name."""
-    model = (page or played.page).model(played.state, played.problem)
+    model = (page or played.page).model(played.state, played.setup)
     weights, _ = load_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")
     return {name: w[0] for name, w in weights.items()}
 
@@ -65,7 +65,7 @@ def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, other, mak
     for page in (FedAvg(), other):
         played = play(page, make(network), [1, 2, 3])
         last = played.rounds[-1]
-        scores = last.each(evaluate, page.scored_model(played.state, last), training=played.problem.training)
+        scores = last.each(evaluate, page.scored_model(played.state, last), training=played.setup.training)
         traffic = (last.tally.bytes_up, last.tally.bytes_down)
         found.append((played.state.sha256(), played.reports, traffic, by_client(scores)))
     assert found[0] == found[1]
@@ -106,12 +106,12 @@ def test_no_normalising_layer_is_sent_and_clients_go_on_from_their_own(make, pla
 @pytest.mark.parametrize("page", KEPT, ids=str)
 def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, make, play):
     """With one full batch they are mean and variance of what the first convolution gives on its training rows."""
-    problem = make(domains={"oslo": "a", "lyon": "a", "one": "b", "rome": "b"}, roles=FRESH)
-    problem = replace(problem, training=replace(problem.training, batch=100))
-    federated = replace(problem, silos=problem.silos.federated())
+    setup = make(domains={"oslo": "a", "lyon": "a", "one": "b", "rome": "b"}, roles=FRESH)
+    setup = replace(setup, training=replace(setup.training, batch=100))
+    federated = replace(setup, silos=setup.silos.federated())
     played = play(page, federated, [1, 2])
-    (fresh, _) = sorted({*problem.silos.clients} - {*federated.silos.clients})
-    evaluation = replace(played.rounds[-1], problem=problem, clients=problem.silos.clients)
+    (fresh, _) = sorted({*setup.silos.clients} - {*federated.silos.clients})
+    evaluation = replace(played.rounds[-1], setup=setup, clients=setup.silos.clients)
     before = played.state.sha256()
     model = page.scored_model(played.state, evaluation)
     assert played.state.sha256() == before
@@ -123,7 +123,7 @@ def test_a_fresh_client_measures_its_own_statistics_and_trains_nothing(page, mak
     torch.testing.assert_close(weights["norm0.variance"][0], seen.transpose(0, 1).flatten(1).var(1), rtol=0, atol=1e-4)
     for name, w in played.state.tensors["weights"].items():
         assert torch.equal(weights[name][0], w)
-    start = problem.network.init(torch.tensor(0))
+    start = setup.network.init(torch.tensor(0))
     for name in {*NETWORK.normalising} - {*normalisation_statistics(NETWORK)} - {*played.state.tensors["weights"]}:
         assert torch.equal(weights[name][0], start[name])
     kept = {client: model.personal.refs[client] for client in federated.silos.clients}
@@ -138,16 +138,16 @@ def test_with_statistics_of_their_own_clients_differ_in_them_alone(make, play):
 
 def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
     """One round: all that is learned is FedAvg's, statistics are of the validation rows of all, whoever reads them."""
-    problem = make(common=True)
-    problem = replace(problem, training=replace(problem.training, batch=100))
-    found, usual = (play(page, problem, [1]) for page in (ServerBN(), FedAvg()))
+    setup = make(common=True)
+    setup = replace(setup, training=replace(setup.training, batch=100))
+    found, usual = (play(page, setup, [1]) for page in (ServerBN(), FedAvg()))
     weights, averaged = found.state.tensors["weights"], usual.state.tensors["weights"]
     assert {name for name in weights if not torch.equal(weights[name], averaged[name])} == {
         *normalisation_statistics(NETWORK)
     }
     assert found.rounds[0].tally.bytes_up == usual.rounds[0].tally.bytes_up
-    assert not found.page.model(found.state, problem).is_personal
-    x = torch.from_numpy(open_common(problem.silos, "validation")[0])
+    assert not found.page.model(found.state, setup).is_personal
+    x = torch.from_numpy(open_common(setup.silos, "validation")[0])
     seen = torch.nn.functional.conv2d(x[:, None], weights["conv0.weight"], weights["conv0.bias"], padding=1)
     torch.testing.assert_close(weights["norm0.mean"], seen.mean((0, 2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(weights["norm0.variance"], seen.transpose(0, 1).flatten(1).var(1), rtol=0, atol=1e-4)
@@ -157,18 +157,18 @@ def test_the_server_measures_the_averaged_network_on_common_rows(make, play):
 
 @pytest.mark.parametrize("page", [*KEPT, ServerBN()], ids=str)
 def test_where_batches_normalise_neither_dealing_nor_a_resumed_run_changes_a_bit(page, make, play, tmp_path):
-    problem = make(common=True)
+    setup = make(common=True)
     found = []
     for workers in (1, 3):
         store = ClientStore(str(tmp_path / f"{workers}"))
-        half = play(page, problem, [1, 2], workers=workers, private=store)
+        half = play(page, setup, [1, 2], workers=workers, private=store)
         save_state(tmp_path / "checkpoint", half.state, 2)
         state, _, _ = load_state(tmp_path / "checkpoint")
-        found.append(play(page, problem, [3, 4], state=state, workers=workers, private=store))
-    whole = play(page, problem, [1, 2, 3, 4])
+        found.append(play(page, setup, [3, 4], state=state, workers=workers, private=store))
+    whole = play(page, setup, [1, 2, 3, 4])
     assert {played.state.sha256() for played in found} == {whole.state.sha256()}
     last = whole.rounds[-1]
-    scores = last.each(evaluate, page.scored_model(whole.state, last), training=problem.training)
+    scores = last.each(evaluate, page.scored_model(whole.state, last), training=setup.training)
     assert all(np.isfinite(m.sums["loss"]).all() for m in scores)
 
 
@@ -178,8 +178,8 @@ def test_a_server_without_common_rows_is_refused(make):
 
 
 def test_common_rows_are_measured_only_where_they_are_nobodys(make, make_round, play):
-    problem = make()
-    model = FedAvg().model(FedAvg().init(problem), problem)
-    round = make_round(problem)
+    setup = make()
+    model = FedAvg().model(FedAvg().init(setup), setup)
+    round = make_round(setup)
     with pytest.raises(ValueError, match="validation rows are clients' own"):
-        round.each(common_batchnorm_statistics, model, training=problem.training, seed=0, round=1)
+        round.each(common_batchnorm_statistics, model, training=setup.training, seed=0, round=1)

@@ -15,10 +15,10 @@ SIZES = {"a": 13, "b": 5, "c": 8, "d": 1, "e": 10}
 PARTS = ("dense1.weight", "dense1.bias")
 
 
-def mean_gradient(problem, weights, clients) -> dict:
+def mean_gradient(setup, weights, clients) -> dict:
     """Of the mean loss over all rows of these clients, by plain PyTorch."""
-    rows = [problem.silos.manifest.client(c) for c in clients]
-    opened = [open_client(Path(problem.silos.folder), entry, "train") for entry in rows]
+    rows = [setup.silos.manifest.client(c) for c in clients]
+    opened = [open_client(Path(setup.silos.folder), entry, "train") for entry in rows]
     x = torch.cat([torch.from_numpy(x.copy()) for x, _ in opened]).float()
     y = torch.cat([torch.from_numpy(y.copy()) for _, y in opened])
     w = {name: t.clone().requires_grad_() for name, t in weights.items()}
@@ -29,8 +29,8 @@ def mean_gradient(problem, weights, clients) -> dict:
 
 @pytest.mark.parametrize("optimiser", [SGD(0.1, 0.9), Adam(0.01)])
 def test_with_penalty_0_it_is_fedavg_to_the_bit(optimiser, make_problem, play):
-    problem, absent = make_problem(SIZES, optimiser=optimiser), {2: ["b", "e"]}
-    ours, theirs = (play(page, problem, [1, 2, 3], absent=absent) for page in (FedIIR(penalty=0), FedAvg()))
+    setup, absent = make_problem(SIZES, optimiser=optimiser), {2: ["b", "e"]}
+    ours, theirs = (play(page, setup, [1, 2, 3], absent=absent) for page in (FedIIR(penalty=0), FedAvg()))
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w)
     assert [r.rows for r in ours.reports] == [r.rows for r in theirs.reports]
@@ -38,14 +38,14 @@ def test_with_penalty_0_it_is_fedavg_to_the_bit(optimiser, make_problem, play):
 
 def test_g_is_the_exponential_mean_of_the_mean_gradients_of_those_with_ten_rows_that_took_part(make_problem, play):
     """Of a client with one row the gradient is that row's features times numbers."""
-    page, problem = FedIIR(decay=0.8), make_problem(SIZES)
-    start = problem.network.init(server_stream(0, 0, "init"))
-    first = play(page, problem, [1])
-    second = play(page, problem, [2], state=first.state, absent={2: ["a", "c"]})
-    expected = {n: 0.2 * g for n, g in mean_gradient(problem, start, ["a", "e"]).items()}
+    page, setup = FedIIR(decay=0.8), make_problem(SIZES)
+    start = setup.network.init(server_stream(0, 0, "init"))
+    first = play(page, setup, [1])
+    second = play(page, setup, [2], state=first.state, absent={2: ["a", "c"]})
+    expected = {n: 0.2 * g for n, g in mean_gradient(setup, start, ["a", "e"]).items()}
     for name in PARTS:
         torch.testing.assert_close(first.state.tensors["target"][name], expected[name], rtol=1e-5, atol=1e-7)
-    later = mean_gradient(problem, first.state.tensors["weights"], ["e"])
+    later = mean_gradient(setup, first.state.tensors["weights"], ["e"])
     for name in PARTS:
         now = 0.8 * expected[name] + 0.2 * later[name]
         torch.testing.assert_close(second.state.tensors["target"][name], now, rtol=1e-5, atol=1e-7)
@@ -55,10 +55,10 @@ def test_g_is_the_exponential_mean_of_the_mean_gradients_of_those_with_ten_rows_
 
 def test_one_client_that_forgets_g_takes_fedavgs_first_step_on_a_full_batch(make_problem, play):
     """Its own gradient is the target, so the penalty and its gradient are 0, however large lambda is."""
-    problem = make_problem({"a": 13}, batch=13, epochs=1, optimiser=SGD(0.1, 0.9))
-    plain = play(FedAvg(), problem, [1])
+    setup = make_problem({"a": 13}, batch=13, epochs=1, optimiser=SGD(0.1, 0.9))
+    plain = play(FedAvg(), setup, [1])
     for decay, same in ((0.0, True), (0.95, False)):
-        ours = play(FedIIR(penalty=10, decay=decay), problem, [1])
+        ours = play(FedIIR(penalty=10, decay=decay), setup, [1])
         close = [
             torch.allclose(ours.state.tensors["weights"][n], w, rtol=0, atol=1e-5)
             for n, w in plain.state.tensors["weights"].items()
@@ -67,11 +67,11 @@ def test_one_client_that_forgets_g_takes_fedavgs_first_step_on_a_full_batch(make
 
 
 def test_a_large_penalty_brings_the_clients_gradients_nearer_to_each_other(make_problem, play):
-    problem = make_problem(SIZES, optimiser=SGD(0.05))
+    setup = make_problem(SIZES, optimiser=SGD(0.05))
 
     def spread(page) -> float:
-        weights = play(page, problem, range(1, 9)).state.tensors["weights"]
-        each = [mean_gradient(problem, weights, [client]) for client in SIZES]
+        weights = play(page, setup, range(1, 9)).state.tensors["weights"]
+        each = [mean_gradient(setup, weights, [client]) for client in SIZES]
         return sum(float(torch.stack([g[n] for g in each]).var(0).sum()) for n in PARTS)
 
     assert spread(FedIIR(penalty=3, decay=0)) < spread(FedIIR(penalty=0))

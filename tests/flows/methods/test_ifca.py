@@ -28,9 +28,9 @@ def numbers(played) -> list:
 
 
 def test_one_cluster_is_fedavg_to_the_bit(make_problem, play):
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     absent = {2: ["b", "e"]}
-    ifca, fedavg = (play(page, problem, [1, 2, 3], absent=absent) for page in (IFCA(clusters=1), FedAvg()))
+    ifca, fedavg = (play(page, setup, [1, 2, 3], absent=absent) for page in (IFCA(clusters=1), FedAvg()))
     for name, w in fedavg.state.tensors["weights"].items():
         assert torch.equal(ifca.state.tensors["weights"][name], w[None, None])
     for ours, theirs in zip(ifca.reports, fedavg.reports, strict=True):
@@ -39,12 +39,12 @@ def test_one_cluster_is_fedavg_to_the_bit(make_problem, play):
 
 
 def test_of_equal_models_all_clients_train_the_first_and_the_others_stay(quadratic, play):
-    problem = quadratic(TWO_LAWS)  # its start is not drawn
-    played = play(IFCA(clusters=3), problem, [1])
+    setup = quadratic(TWO_LAWS)  # its start is not drawn
+    played = play(IFCA(clusters=3), setup, [1])
     assert played.state.numbers["choice"] == {c: [0] for c in TWO_LAWS}
     ((trained, second, third),) = numbers(played)
     assert (second, third) == (3, 3)
-    assert trained == pytest.approx(float(play(FedAvg(), problem, [1]).state.tensors["weights"]["w"]), abs=0)
+    assert trained == pytest.approx(float(play(FedAvg(), setup, [1]).state.tensors["weights"]["w"]), abs=0)
 
 
 def test_started_at_the_truth_the_first_assignment_is_the_truth(quadratic, play):
@@ -63,16 +63,16 @@ def test_every_cluster_is_the_mean_of_its_clients_by_rows(quadratic, play):
 
 
 def test_other_numbers_for_the_models_only_renumber_the_result(make_problem, play):
-    problem, page = make_problem(SIZES), IFCA(clusters=3)
-    start, order = page.init(problem), [2, 0, 1]
+    setup, page = make_problem(SIZES), IFCA(clusters=3)
+    start, order = page.init(setup), [2, 0, 1]
     turned = start.with_tensors(weights={n: w[:, order] for n, w in start.tensors["weights"].items()})
-    one, other = (play(page, problem, [1, 2, 3], state=state) for state in (start, turned))
+    one, other = (play(page, setup, [1, 2, 3], state=state) for state in (start, turned))
     assert len({c[0] for c in one.state.numbers["choice"].values()}) > 1
     for name, w in one.state.tensors["weights"].items():
         assert torch.equal(other.state.tensors["weights"][name], w[:, order])
     for client, (choice,) in one.state.numbers["choice"].items():
         assert order[other.state.numbers["choice"][client][0]] == choice
-    models = [page.model(played.state, problem) for played in (one, other)]
+    models = [page.model(played.state, setup) for played in (one, other)]
     assert all(torch.equal(models[0].personal[n], models[1].personal[n]) for n in models[0].personal)
 
 
@@ -90,19 +90,19 @@ def test_clients_choose_by_their_training_rows_in_training_and_in_evaluation(qua
         return np.stack([np.ones(total), m], 1), np.zeros(total, np.int64)
 
     training = quadratic(TWO_LAWS)
-    problem = make_problem(dict.fromkeys(TRUTH, 4), network=training.network, silos={"rows_of": rows_of})
-    problem = replace(problem, training=training.training)
-    played = play(IFCA(clusters=2), problem, [1], state=starting([1, 4]))
+    setup = make_problem(dict.fromkeys(TRUTH, 4), network=training.network, silos={"rows_of": rows_of})
+    setup = replace(setup, training=training.training)
+    played = play(IFCA(clusters=2), setup, [1], state=starting([1, 4]))
     assert played.reports[0].rows["cluster"] == TRUTH
-    model = played.page.scored_model(played.state, make_round(problem))
+    model = played.page.scored_model(played.state, make_round(setup))
     near = dict(zip(model.clients, (model.personal["w"][:, 0] > 2.5).tolist(), strict=True))
     assert near == TRUTH
 
 
 def test_fresh_and_absent_clients_choose_when_they_are_asked(quadratic, make_round, play):
     everybody = quadratic(TWO_LAWS)
-    problem = replace(everybody, silos=everybody.silos.select(["a", "b", "c"]))
-    played = play(IFCA(clusters=2), problem, [1], state=starting([1, 4]), absent={1: ["c"]})
+    setup = replace(everybody, silos=everybody.silos.select(["a", "b", "c"]))
+    played = play(IFCA(clusters=2), setup, [1], state=starting([1, 4]), absent={1: ["c"]})
     assert set(played.state.numbers["choice"]) == {"a", "b"}
     known = played.page.model(played.state, everybody)
     w = numbers(played)[0]
@@ -112,19 +112,19 @@ def test_fresh_and_absent_clients_choose_when_they_are_asked(quadratic, make_rou
 
 
 def test_who_changed_is_counted_against_the_last_time_that_they_were_asked(quadratic, play):
-    page, problem = IFCA(clusters=2), quadratic(TWO_LAWS)
-    played = play(page, problem, [1, 2], state=starting([0, 5]), absent={1: ["c"]})
+    page, setup = IFCA(clusters=2), quadratic(TWO_LAWS)
+    played = play(page, setup, [1, 2], state=starting([0, 5]), absent={1: ["c"]})
     assert [r.numbers["clients/changed"] for r in played.reports] == [0, 0]
     turned = played.state.with_tensors(weights={"w": played.state.tensors["weights"]["w"].flip(1)})
-    again = play(page, problem, [3], state=turned, absent={3: ["a"]})
+    again = play(page, setup, [3], state=turned, absent={3: ["a"]})
     assert again.reports[0].numbers["clients/changed"] == 3
     assert again.state.numbers["choice"] == {"a": [0], "b": [0], "c": [0], "d": [1]}
 
 
 def test_restarts_train_side_by_side_and_the_first_is_the_run_without(make_problem, play):
-    problem = make_problem(SIZES)
-    one = play(IFCA(clusters=2), problem, [1, 2]).state
-    three = play(IFCA(clusters=2, restarts=3), problem, [1, 2]).state
+    setup = make_problem(SIZES)
+    one = play(IFCA(clusters=2), setup, [1, 2]).state
+    three = play(IFCA(clusters=2, restarts=3), setup, [1, 2]).state
     for name, w in one.tensors["weights"].items():
         sets = three.tensors["weights"][name]
         assert len(sets) == 3
@@ -135,45 +135,45 @@ def test_restarts_train_side_by_side_and_the_first_is_the_run_without(make_probl
 
 def test_after_the_trial_the_set_with_the_smallest_training_loss_goes_on_alone(quadratic, play):
     """One set has both laws in one model, the other has a model for each."""
-    page, problem = IFCA(clusters=2, restarts=2, trial=3), quadratic(TWO_LAWS)
-    played = play(page, problem, [1, 2], state=starting([3, 99], [1, 4]))
+    page, setup = IFCA(clusters=2, restarts=2, trial=3), quadratic(TWO_LAWS)
+    played = play(page, setup, [1, 2], state=starting([3, 99], [1, 4]))
     assert len(numbers(played)) == 2
     assert played.state.numbers["best"] == 1
     assert played.reports[1].rows["cluster"] == TRUTH
-    later = play(page, problem, [3, 4], state=played.state)
-    alone = play(page, problem, [1, 2, 3, 4], state=starting([1, 4]))
+    later = play(page, setup, [3, 4], state=played.state)
+    alone = play(page, setup, [1, 2, 3, 4], state=starting([1, 4]))
     assert later.state.sha256() == alone.state.sha256()
 
 
 @pytest.mark.parametrize("stack", [1, 2, 3])
 def test_the_best_set_is_that_of_the_rows_and_not_of_the_clients(stack, quadratic, play):
     """Ten rows of one client lie at 0, and one row each of two others at 5; nobody trains on the way."""
-    problem = quadratic({"a": (10, 1, 0), "b": (1, 1, 5), "c": (1, 1, 5)}, optimiser=SGD(0.0))
+    setup = quadratic({"a": (10, 1, 0), "b": (1, 1, 5), "c": (1, 1, 5)}, optimiser=SGD(0.0))
     page = IFCA(clusters=1, restarts=2, trial=1)
-    played = play(page, problem, [1], state=starting([5], [0]), stack=stack)
+    played = play(page, setup, [1], state=starting([5], [0]), stack=stack)
     assert numbers(played) == [[0]]
     assert played.reports[0].numbers["loss/train"] == pytest.approx((10 * 0 + 12.5 + 12.5) / 12)
 
 
 def test_the_best_set_is_chosen_after_the_trial_and_not_before(quadratic, play):
     page = IFCA(clusters=1, restarts=2, trial=2)
-    problem = quadratic({"a": (4, 1, 0)})
-    sets = [len(numbers(play(page, problem, range(1, n + 1), state=starting([5], [1])))) for n in (1, 2, 3)]
+    setup = quadratic({"a": (4, 1, 0)})
+    sets = [len(numbers(play(page, setup, range(1, n + 1), state=starting([5], [1])))) for n in (1, 2, 3)]
     assert sets == [2, 1, 1]
 
 
 def test_a_set_with_a_diverged_model_that_somebody_takes_is_never_the_best(quadratic, play):
-    problem = quadratic(TWO_LAWS, optimiser=SGD(0.0))
+    setup = quadratic(TWO_LAWS, optimiser=SGD(0.0))
     page = IFCA(clusters=1, restarts=2, trial=1)
-    assert numbers(play(page, problem, [1], state=starting([float("nan")], [9]))) == [[9]]
+    assert numbers(play(page, setup, [1], state=starting([float("nan")], [9]))) == [[9]]
 
 
 def test_a_wider_start_is_the_same_draw_times_a_number(make_problem):
-    problem = make_problem(SIZES)
-    one, wide = (IFCA(start_scale=scale).init(problem).tensors["weights"] for scale in (1, 8))
+    setup = make_problem(SIZES)
+    one, wide = (IFCA(start_scale=scale).init(setup).tensors["weights"] for scale in (1, 8))
     for name in one:
         assert torch.equal(one[name] * 8, wide[name])
-        assert torch.equal(one[name][0, 0], FedAvg().init(problem).tensors["weights"][name])
+        assert torch.equal(one[name][0, 0], FedAvg().init(setup).tensors["weights"][name])
 
 
 @pytest.mark.parametrize(("restarts", "models"), [(1, 3), (2, 6)])
@@ -188,9 +188,9 @@ def test_traffic_is_the_hand_count(restarts, models, make_problem, play):
 
 def test_a_spread_start_leaves_running_statistics_alone(make_problem):
     network = Residual((8, 8), 3, (6,), 0.0, True, (4, 8))
-    problem = make_problem(
+    setup = make_problem(
         {"a": 9}, network=network, silos={"rows_of": lambda _, n: (np.zeros((n, 8, 8)), np.arange(n) % 3)}
     )
-    one, three = (IFCA(start_scale=scale).init(problem).tensors["weights"] for scale in (1.0, 3.0))
+    one, three = (IFCA(start_scale=scale).init(setup).tensors["weights"] for scale in (1.0, 3.0))
     for name, w in one.items():
         torch.testing.assert_close(three[name], w if name in network.buffers else 3 * w)

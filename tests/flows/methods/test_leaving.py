@@ -38,7 +38,7 @@ WAY = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(SIZES, optimiser=Adam(0.01))
 
 
@@ -46,7 +46,7 @@ def sites(played):
     """Of each client that has one the natural parameters of its site, from its store or from where the server holds it."""
     if SITES in played.state.tensors:
         held = played.state.tensors[SITES]
-        return {c: {n: t[at] for n, t in held.items()} for at, c in enumerate(played.problem.silos.clients)}
+        return {c: {n: t[at] for n, t in held.items()} for at, c in enumerate(played.setup.silos.clients)}
     refs = played.state.private[SITES]
     return {c: {n: torch.from_numpy(t) for n, t in played.private.load(SITES, refs, c).items()} for c in refs}
 
@@ -60,18 +60,18 @@ def assert_prior_times(those, state, prior):
 
 
 @WAY
-def test_the_server_is_the_prior_times_the_sites_of_those_who_remain_at_once_and_ever_after(options, problem, play):
+def test_the_server_is_the_prior_times_the_sites_of_those_who_remain_at_once_and_ever_after(options, setup, play):
     page = Virtual(**options)
-    before = play(page, problem, [1, 2, 3], absent={1: ["bonn"]})
+    before = play(page, setup, [1, 2, 3], absent={1: ["bonn"]})
     assert set(GONE) <= sites(before).keys()
     leave = {4: GONE}
-    nobody = play(page, problem, [4], state=before.state, absent={4: [*SIZES]}, leave=leave)
+    nobody = play(page, setup, [4], state=before.state, absent={4: [*SIZES]}, leave=leave)
     assert nobody.reports[0].numbers == {}, "all of it is taken out"
     remain = [site for client, site in sites(before).items() if client not in GONE]
     assert_prior_times(remain, nobody.state, page.prior_precision)
     state = before.state
     for number in (4, 5):
-        played = play(page, problem, [number], state=state, leave=leave)
+        played = play(page, setup, [number], state=state, leave=leave)
         state = played.state
         remain = [site for client, site in sites(played).items() if client not in GONE]
         assert_prior_times(remain, state, page.prior_precision)
@@ -79,14 +79,14 @@ def test_the_server_is_the_prior_times_the_sites_of_those_who_remain_at_once_and
 
 
 @WAY
-def test_who_left_keeps_its_own_posterior_and_columns_and_is_scored_with_them(options, problem, play, make_round):
+def test_who_left_keeps_its_own_posterior_and_columns_and_is_scored_with_them(options, setup, play, make_round):
     page = Virtual(**options, answers=["own", "server", "own_refreshed"])
-    before = play(page, problem, [1, 2])
-    after = play(page, problem, [3, 4], state=before.state, leave={3: GONE})
+    before = play(page, setup, [1, 2])
+    after = play(page, setup, [3, 4], state=before.state, leave={3: GONE})
     for section in ({POSTERIOR, "columns"}) & before.state.private.keys():
         for client in GONE:
             assert after.state.private[section][client] == before.state.private[section][client]
-    round = make_round(problem, 4, private=after.private)
+    round = make_round(setup, 4, private=after.private)
     own, refreshed = page.scored_model(after.state, round), page.other_models(after.state, round)["own_refreshed"]
     assert set(own.clients) == set(refreshed.clients) == set(SIZES)
     assert own.personal.refs["oslo"] == before.state.private[POSTERIOR]["oslo"]
@@ -94,44 +94,44 @@ def test_who_left_keeps_its_own_posterior_and_columns_and_is_scored_with_them(op
 
 @WAY
 def test_two_float64_a_weight_leave_a_client_that_leaves_where_it_was_ever_called_and_nothing_comes_down(
-    options, problem, play
+    options, setup, play
 ):
     page = Virtual(**options)
-    before = play(page, problem, [1], absent={1: ["one"]})
+    before = play(page, setup, [1], absent={1: ["one"]})
     everybody = {2: [*SIZES]}
-    tally = play(page, problem, [2], state=before.state, absent=everybody, leave={2: GONE}).rounds[0].tally
+    tally = play(page, setup, [2], state=before.state, absent=everybody, leave={2: GONE}).rounds[0].tally
     weights = WEIGHTS + (6 + 3 if page.bias == "gaussian" else 0)
     assert tally.bytes_up == (0 if page.site == "free" else 2 * 2 * 8 * weights)
     assert tally.bytes_down == 0
-    never = play(page, problem, [2], state=before.state, absent=everybody, leave={2: ["one"]})
+    never = play(page, setup, [2], state=before.state, absent=everybody, leave={2: ["one"]})
     assert never.rounds[0].tally.bytes_up == 0
     assert never.state.sha256() == before.state.sha256()
 
 
 @WAY
-def test_a_run_that_is_resumed_in_the_round_of_leaving_or_around_it_has_the_same_bits(options, problem, play, tmp_path):
+def test_a_run_that_is_resumed_in_the_round_of_leaving_or_around_it_has_the_same_bits(options, setup, play, tmp_path):
     """As is one that is dealt to two workers."""
     page, leave = Virtual(**options), {2: ["oslo"], 3: ["one", "bonn"]}
-    whole = play(page, problem, [1, 2, 3, 4], leave=leave, private=ClientStore(str(tmp_path / "whole")))
+    whole = play(page, setup, [1, 2, 3, 4], leave=leave, private=ClientStore(str(tmp_path / "whole")))
     for last in (1, 2, 3):
         private = ClientStore(str(tmp_path / f"half{last}"))
-        half = play(page, problem, range(1, last + 1), leave=leave, private=private, workers=2)
-        play(page, problem, [last + 1], state=half.state, leave=leave, private=private)  # killed before it counted
+        half = play(page, setup, range(1, last + 1), leave=leave, private=private, workers=2)
+        play(page, setup, [last + 1], state=half.state, leave=leave, private=private)  # killed before it counted
         save_state(tmp_path / "checkpoint", half.state, last)
         state = load_state(tmp_path / "checkpoint").state
-        rest = play(page, problem, range(last + 1, 5), state=state, leave=leave, private=private, workers=2)
+        rest = play(page, setup, range(last + 1, 5), state=state, leave=leave, private=private, workers=2)
         assert rest.state.sha256() == whole.state.sha256()
         assert rest.reports == whole.reports[last:]
 
 
 @pytest.mark.parametrize("site", ["nonneg", "free"])
-def test_when_all_have_left_who_said_anything_newcomers_start_from_the_common_draw(site, problem, play, tmp_path):
+def test_when_all_have_left_who_said_anything_newcomers_start_from_the_common_draw(site, setup, play, tmp_path):
     """And not from the prior, of whose width nothing can be learned."""
     page = Virtual(site=site, bias="none")
     first, late = (ClientStore(str(tmp_path / name)) for name in ("first", "late"))
-    new = play(page, problem, [3], absent={3: GONE}, private=first).state
-    state = play(page, problem, [1, 2], absent={n: ["lyon", "rome"] for n in (1, 2)}, private=late).state
-    after = play(page, problem, [3], state=state, leave={3: GONE}, private=late).state
+    new = play(page, setup, [3], absent={3: GONE}, private=first).state
+    state = play(page, setup, [1, 2], absent={n: ["lyon", "rome"] for n in (1, 2)}, private=late).state
+    after = play(page, setup, [3], state=state, leave={3: GONE}, private=late).state
     for name, t in new.tensors[KNOWN].items():
         scale = float(t.abs().max())
         torch.testing.assert_close(after.tensors[KNOWN][name], t, rtol=1e-4, atol=1e-4 * scale)
@@ -142,10 +142,10 @@ def test_of_free_sites_no_more_is_taken_out_than_leaves_server_and_cavities_prop
 ):
     """Whole steps with full divergence, of which some take much precision away; the rest counts on, as one who vanished."""
     page = Virtual(site="free", share="whole", kl_weight=1.0, deviation=0.05)
-    problem = make_problem(dict.fromkeys("abcdefgh", 6), optimiser=Adam(0.05), epochs=8)
-    played, shares = play(page, problem, range(1, 5)), set()
+    setup = make_problem(dict.fromkeys("abcdefgh", 6), optimiser=Adam(0.05), epochs=8)
+    played, shares = play(page, setup, range(1, 5)), set()
     for gone in ("a", "abc", "aceg", "bcdefgh"):
-        after = play(page, problem, [5], state=played.state, absent={5: "abcdefgh"}, leave={5: gone})
+        after = play(page, setup, [5], state=played.state, absent={5: "abcdefgh"}, leave={5: gone})
         taken = after.reports[0].numbers.get("leave/taken", 1.0)
         assert bool(after.reports[0].said) == (taken < 1)
         shares.add(taken)
@@ -161,10 +161,10 @@ def test_of_free_sites_no_more_is_taken_out_than_leaves_server_and_cavities_prop
     assert min(shares) < 1
 
 
-def test_the_authors_server_takes_out_what_their_cavities_do_even_where_that_leaves_no_law(problem, play):
+def test_the_authors_server_takes_out_what_their_cavities_do_even_where_that_leaves_no_law(setup, play):
     page = VirtualAuthors()
-    before = play(page, problem, [1, 2])
-    after = play(page, problem, [3], state=before.state, absent={3: [*SIZES]}, leave={3: ["rome"]}).state.tensors
+    before = play(page, setup, [1, 2])
+    after = play(page, setup, [3], state=before.state, absent={3: [*SIZES]}, leave={3: ["rome"]}).state.tensors
     for name, site in sites(before)["rome"].items():
         torch.testing.assert_close(after[KNOWN][name], before.state.tensors[KNOWN][name] - site, rtol=1e-15, atol=0)
 
@@ -184,9 +184,9 @@ def regression(client, total):
     return np.resize(x, (total, 3)), np.resize(x.sum(1) + 0.7 * draw.normal(size=8), total)
 
 
-def exact(problem, clients):
+def exact(setup, clients):
     """Bayes in closed form on these clients' training rows: precision prior + 2 sum x^2, pull 2 sum x y."""
-    opened = [load_rows(problem.silos, Stack((client,), 1), "train", "cpu") for client in clients]
+    opened = [load_rows(setup.silos, Stack((client,), 1), "train", "cpu") for client in clients]
     x, y = (torch.cat([part[at][0] for part in opened]).double() for at in (0, 1))
     return Natural(2 * (x * y[:, None]).sum(0), PRIOR + 2 * (x**2).sum(0))
 
@@ -201,24 +201,24 @@ def test_the_answer_after_a_leave_is_exact_bayes_without_the_rows_of_who_left(
     monkeypatch.setattr(virtual, "Tilted", solved)  # what clients solve in closed form in place of what they estimate
     rows = {"rows_of": regression, "task": "regression", "validation": 0, "test": 1}
     learning = {"objective": SquaredError(), "optimiser": SGD(0.1), "epochs": 350, "batch": 8}
-    problem = sequential(make_problem(dict.fromkeys("abc", 8), network=MLP(3, (), 1), silos=rows, **learning))
+    setup = sequential(make_problem(dict.fromkeys("abc", 8), network=MLP(3, (), 1), silos=rows, **learning))
     page = Virtual(
         site=site, bias="none", prior_precision=PRIOR, kl_weight=1, deviation=0.1, visits="sequential", share="whole"
     )
-    played = play(page, problem, [1])
-    answers(page, problem, played.state, exact(problem, "abc"))
+    played = play(page, setup, [1])
+    answers(page, setup, played.state, exact(setup, "abc"))
     for gone in map(list, who):
         remain = [client for client in "abc" if client not in gone]
-        left = play(page, problem, [2], state=played.state, absent={2: "abc"}, leave={2: gone}).state
-        answers(page, problem, left, exact(problem, remain))
-        left = play(page, problem, [2], state=played.state, leave={2: gone}).state
-        answers(page, problem, left, exact(problem, remain))
-        vanished = play(page, problem, [2], state=played.state, absent={2: gone}).state
-        answers(page, problem, vanished, exact(problem, "abc"))
+        left = play(page, setup, [2], state=played.state, absent={2: "abc"}, leave={2: gone}).state
+        answers(page, setup, left, exact(setup, remain))
+        left = play(page, setup, [2], state=played.state, leave={2: gone}).state
+        answers(page, setup, left, exact(setup, remain))
+        vanished = play(page, setup, [2], state=played.state, absent={2: gone}).state
+        answers(page, setup, vanished, exact(setup, "abc"))
 
 
-def answers(page, problem, state, expected):
+def answers(page, setup, state, expected):
     """To the digits of the float32 in which clients train."""
-    law = page.model(state, problem).shared
+    law = page.model(state, setup).shared
     torch.testing.assert_close(law[W][:, 0].double(), expected.mean, rtol=0, atol=2e-4)
     torch.testing.assert_close(law[W + DEVIATION][:, 0].double(), expected.deviation, rtol=1e-4, atol=0)

@@ -48,15 +48,15 @@ def test_a_page_around_one_network_that_forgot_to_say_so_is_told_what_to_write(m
 
 @pytest.mark.parametrize("name", TAKE)
 def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_it(name, make, play, tmp_path):
-    page, problem = find_method(name)(), make(DeepEnsemble(INNER, 2))
-    played = play(page, problem, [1, 2])
+    page, setup = find_method(name)(), make(DeepEnsemble(INNER, 2))
+    played = play(page, setup, [1, 2])
     save_state(tmp_path / "checkpoint", played.state, 2)
     assert load_state(tmp_path / "checkpoint")[0].sha256() == played.state.sha256()
-    after = play(page, problem, [3, 4, 5, 6], state=played.state)
+    after = play(page, setup, [3, 4, 5, 6], state=played.state)
     losses = []
-    for state in (page.init(problem), after.state):
-        model = page.model(state, problem)
-        scores = played.rounds[0].each(evaluate, model, silos=problem.silos, training=problem.training)
+    for state in (page.init(setup), after.state):
+        model = page.model(state, setup)
+        scores = played.rounds[0].each(evaluate, model, silos=setup.silos, training=setup.training)
         losses.append(summary(by_client(scores), "test")["loss/mean"])
     assert losses[1] < losses[0]
 
@@ -68,7 +68,7 @@ def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
     first, second = network.single_networks
     for client in CLIENTS:
         opened = [
-            load_weights(page.model(p.state, p.problem).select([client]), Stack((client,), 1), p.private, "cpu")[0]
+            load_weights(page.model(p.state, p.setup).select([client]), Stack((client,), 1), p.private, "cpu")[0]
             for p in (ours, theirs)
         ]
         for part, w in opened[1].items():
@@ -77,19 +77,19 @@ def test_the_first_member_is_the_run_without_an_ensemble(name, make, play):
 
 
 def test_dealing_does_not_matter_and_both_engines_learn_the_same(make, play, sequential):
-    page, problem = (
+    page, setup = (
         find_method("uefl")(arm="paper", words=4, first_rounds=1, tolerance=-1),
         make(DeepEnsemble(INNER, 2)),
     )
-    one, more = (play(page, problem, [1, 2], workers=n, stack=2) for n in (1, 2))
+    one, more = (play(page, setup, [1, 2], workers=n, stack=2) for n in (1, 2))
     assert one.state.sha256() == more.state.sha256()
-    reference = play(page, sequential(problem), [1])
-    batched = play(page, problem, [1])
+    reference = play(page, sequential(setup), [1])
+    batched = play(page, setup, [1])
     losses = []
     for played in (reference, batched):
-        model = page.model(played.state, problem)
+        model = page.model(played.state, setup)
         stack = Stack(("oslo",), 1)
         weights, context = load_weights(model.select(["oslo"]), stack, played.private, "cpu")
-        rows = load_rows(problem.silos, stack, "test", "cpu")
-        losses.append(per_example_metrics(model.network, weights, context, rows, problem.training.objective)["loss"])
+        rows = load_rows(setup.silos, stack, "test", "cpu")
+        losses.append(per_example_metrics(model.network, weights, context, rows, setup.training.objective)["loss"])
     torch.testing.assert_close(*losses, rtol=0, atol=1e-5)

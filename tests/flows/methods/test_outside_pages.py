@@ -29,8 +29,8 @@ def page(name, **options):
     return find_method(name, PLUGINS)(**options)
 
 
-def with_optimiser(problem, optimiser):
-    return replace(problem, training=replace(problem.training, optimiser=optimiser))
+def with_optimiser(setup, optimiser):
+    return replace(setup, training=replace(setup.training, optimiser=optimiser))
 
 
 def test_they_are_the_four_and_each_is_short():
@@ -46,24 +46,24 @@ def test_the_page_that_the_docs_show_is_the_file():
 
 
 def test_fedavgm_without_momentum_is_fedavg(make_problem, play):
-    problem = make_problem(SIZES)
-    ours = play(page("fedavgm", momentum=0.0), problem, [1, 2, 3]).state.tensors["weights"]
-    fedavg = play(FedAvg(), problem, [1, 2, 3]).state.tensors["weights"]
+    setup = make_problem(SIZES)
+    ours = play(page("fedavgm", momentum=0.0), setup, [1, 2, 3]).state.tensors["weights"]
+    fedavg = play(FedAvg(), setup, [1, 2, 3]).state.tensors["weights"]
     for name, w in fedavg.items():
         assert torch.allclose(ours[name], w, atol=1e-6)
 
 
 def test_fedavgm_is_the_recursion(make_problem, play):
     """Of three rounds, with averages that FedAvg gives from the same weights."""
-    problem, momentum = make_problem(SIZES), 0.7
-    state = FedAvg().init(problem)
+    setup, momentum = make_problem(SIZES), 0.7
+    state = FedAvg().init(setup)
     w, v = state.tensors["weights"], {n: torch.zeros_like(t) for n, t in state.tensors["weights"].items()}
     for number in (1, 2, 3):
-        average = play(FedAvg(), problem, [number], state=state).state.tensors["weights"]
+        average = play(FedAvg(), setup, [number], state=state).state.tensors["weights"]
         v = {n: momentum * v[n] + w[n] - average[n] for n in v}
         w = {n: w[n] - 0.5 * v[n] for n in v}
         state = state.with_tensors(weights=w)
-    ours = play(page("fedavgm", momentum=momentum, learning_rate=0.5), problem, [1, 2, 3]).state.tensors["weights"]
+    ours = play(page("fedavgm", momentum=momentum, learning_rate=0.5), setup, [1, 2, 3]).state.tensors["weights"]
     for name in w:
         assert torch.allclose(ours[name], w[name], atol=1e-6)
 
@@ -71,32 +71,32 @@ def test_fedavgm_is_the_recursion(make_problem, play):
 @pytest.mark.parametrize("kind", ["batched", "sequential"])
 def test_fedrep_is_its_algorithm_client_by_client(kind, make_problem, play):
     """Written anew with plain torch: heads first, bodies then, each with the other fixed; bodies averaged by rows."""
-    problem = make_problem(SIZES)
-    problem = replace(problem, training=replace(problem.training, engine=kind, batch=100, optimiser=SGD(0.1)))
-    played = play(page("fedrep", head_epochs=3), problem, [1, 2])
-    w = problem.network.init(server_stream(problem.seed, 0, "init"))
+    setup = make_problem(SIZES)
+    setup = replace(setup, training=replace(setup.training, engine=kind, batch=100, optimiser=SGD(0.1)))
+    played = play(page("fedrep", head_epochs=3), setup, [1, 2])
+    w = setup.network.init(server_stream(setup.seed, 0, "init"))
     head = sorted(w, key=lambda n: int(re.findall(r"\d+", n)[0]))[-2:]
     heads = {client: {n: w[n] for n in head} for client in SIZES}
     body = {n: t for n, t in w.items() if n not in head}
     for _ in range(2):
         trained = []
-        for client in problem.silos.clients:
-            rows = open_stack(problem.silos, Stack((client,), 1), "train")
+        for client in setup.silos.clients:
+            rows = open_stack(setup.silos, Stack((client,), 1), "train")
             x, y = torch.from_numpy(rows.x[0]).float(), torch.from_numpy(rows.y[0])
             own = {**body, **heads[client]}
-            for names, epochs in ((head, 3), (list(body), problem.training.epochs)):
+            for names, epochs in ((head, 3), (list(body), setup.training.epochs)):
                 for _ in range(epochs):
                     leaves = {n: t.clone().requires_grad_() for n, t in own.items()}
-                    problem.training.objective(problem.network.apply(leaves, {}, x, None), y).mean().backward()
+                    setup.training.objective(setup.network.apply(leaves, {}, x, None), y).mean().backward()
                     own = {n: (t - 0.1 * t.grad if n in names else t).detach() for n, t in leaves.items()}
             heads[client] = {n: own[n] for n in head}
             trained.append({n: own[n] * SIZES[client] for n in body})
         body = {n: sum(t[n] for t in trained) / sum(SIZES.values()) for n in body}
     for name, t in body.items():
         assert torch.allclose(played.state.tensors["weights"][name], t, atol=1e-6)
-    model = played.page.model(played.state, problem)
+    model = played.page.model(played.state, setup)
     assert isinstance(model.personal, ClientStateRefs)
-    assert set(played.rounds[0].tally.steps.values()) == {3 + problem.training.epochs}  # every epoch is one batch
+    assert set(played.rounds[0].tally.steps.values()) == {3 + setup.training.epochs}  # every epoch is one batch
     assert set(played.state.tensors["weights"]).isdisjoint(head)  # the server has no head
     clients = list(SIZES)
     kept = played.private.load_stack("heads", model.personal.refs, clients)
@@ -106,32 +106,32 @@ def test_fedrep_is_its_algorithm_client_by_client(kind, make_problem, play):
 
 
 def test_weights_that_are_fixed_are_the_same_bits_and_have_no_state(make_problem):
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     stack = Stack(tuple(SIZES), 3)
-    opened = open_stack(problem.silos, stack, "train")
+    opened = open_stack(setup.silos, stack, "train")
     rows = Rows(*(torch.from_numpy(a) for a in (opened.x, opened.y, opened.rows)))
-    drawn = problem.network.init(server_stream(0, 0, "init"))
+    drawn = setup.network.init(server_stream(0, 0, "init"))
     weights = {n: w.expand(3, *w.shape) for n, w in drawn.items()}
     streams = fold_in(load_streams(stack, 0, 1, "local_train", "cpu"), 1)
-    (some, *_), training = drawn, replace(problem.training, optimiser=Adam(0.1))
+    (some, *_), training = drawn, replace(setup.training, optimiser=Adam(0.1))
     for engine in ("batched", "vmap", "sequential"):
-        found = train(problem.network, weights, {}, rows, replace(training, engine=engine), streams, only=[some])
+        found = train(setup.network, weights, {}, rows, replace(training, engine=engine), streams, only=[some])
         for name, w in weights.items():
             assert torch.equal(found.weights[name], w) == (name != some)
         assert set(found.optimiser) == {f"mean:{some}", f"square:{some}", "steps"}
     for nothing in ([], ["dense9.weight"], [some, "dense9.weight"]):
         with pytest.raises(ValueError, match="nothing is learned, or some are no weights"):
-            train(problem.network, weights, {}, rows, training, streams, only=nothing)
+            train(setup.network, weights, {}, rows, training, streams, only=nothing)
 
 
 @pytest.mark.parametrize(("kind", "strength"), [("batched", 0.0), ("batched", 1.0), ("sequential", 1.5)])
 def test_a_class_weighs_as_the_length_of_its_gradient_a_row(kind, strength, make_problem, make_round, play):
     """Strength 0 is FedAvg. Written anew: its objective times a weight of each row's class, from what clients told."""
-    problem = make_problem({"lyon": 60, "oslo": 50})
-    problem = replace(problem, training=replace(problem.training, engine=kind))
-    method, start = page("class_gradients", strength=strength), FedAvg().init(problem)
+    setup = make_problem({"lyon": 60, "oslo": 50})
+    setup = replace(setup, training=replace(setup.training, engine=kind))
+    method, start = page("class_gradients", strength=strength), FedAvg().init(setup)
     step = vars(sys.modules[type(method).__module__])["class_gradients"]
-    told = make_round(problem).each(step, FedAvg().model(start, problem), training=problem.training)
+    told = make_round(setup).each(step, FedAvg().model(start, setup), training=setup.training)
     length = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told)
     weight = (length / length.mean()) ** strength
     assert strength == 0 or weight.max() > 1.1 * weight.min()
@@ -141,35 +141,35 @@ def test_a_class_weighs_as_the_length_of_its_gradient_a_row(kind, strength, make
         task = "classification"
 
         def __call__(self, logits, y):
-            return problem.training.objective(logits, y) * weight.float()[y]
+            return setup.training.objective(logits, y) * weight.float()[y]
 
-    weighing = replace(problem, training=replace(problem.training, objective=Weighing()))
+    weighing = replace(setup, training=replace(setup.training, objective=Weighing()))
     expected = play(FedAvg(), weighing, [1])
-    ours = play(method, problem, [1])
+    ours = play(method, setup, [1])
     for name, w in expected.state.tensors["weights"].items():
         assert torch.allclose(ours.state.tensors["weights"][name], w, atol=1e-6)
     assert ours.reports[0].numbers["loss/train"] == pytest.approx(expected.reports[0].numbers["loss/train"], abs=1e-5)
 
 
 def test_the_loss_of_an_ensemble_is_its_members_mean_also_where_a_page_has_put_a_network_around_it(make_problem, play):
-    problem = make_problem({"lyon": 60, "oslo": 50})
-    problem = replace(problem, network=DeepEnsemble(problem.network, 2))
-    ours, fedavg = (play(p, problem, [1]) for p in (page("class_gradients", strength=0.0), FedAvg()))
+    setup = make_problem({"lyon": 60, "oslo": 50})
+    setup = replace(setup, network=DeepEnsemble(setup.network, 2))
+    ours, fedavg = (play(p, setup, [1]) for p in (page("class_gradients", strength=0.0), FedAvg()))
     assert ours.reports[0].numbers["loss/train"] == pytest.approx(fedavg.reports[0].numbers["loss/train"], abs=1e-6)
 
 
 def test_class_gradients_are_the_sums_of_softmax_less_one_hot(make_problem, make_round):
-    problem = make_problem({"lyon": 60, "oslo": 50, "few": 9})
-    method, round = page("class_gradients"), make_round(problem, stack=2)
-    state = method.init(problem)
+    setup = make_problem({"lyon": 60, "oslo": 50, "few": 9})
+    method, round = page("class_gradients"), make_round(setup, stack=2)
+    state = method.init(setup)
     step = vars(sys.modules[type(method).__module__])["class_gradients"]
-    told = round.each(step, method.model(state, problem), training=problem.training)
+    told = round.each(step, method.model(state, setup), training=setup.training)
     rows, sums = sum(m.rows for m in told), sum(m.sums for m in told)
     expected, counts = torch.zeros_like(sums), torch.zeros_like(rows)
     for client in ("lyon", "oslo", "few"):
-        opened = open_stack(problem.silos, Stack((client,), 1), "train")
+        opened = open_stack(setup.silos, Stack((client,), 1), "train")
         x, y = torch.from_numpy(opened.x[0]).float(), torch.from_numpy(opened.y[0])
-        p = torch.softmax(problem.network.apply(state.tensors["weights"], {}, x, None), -1)
+        p = torch.softmax(setup.network.apply(state.tensors["weights"], {}, x, None), -1)
         for c in range(len(sums)):
             if (y == c).sum() >= 10:
                 counts[c] += (y == c).sum()
@@ -182,25 +182,25 @@ def test_class_gradients_are_the_sums_of_softmax_less_one_hot(make_problem, make
 
 def test_kept_state_of_adam_goes_on_where_it_was(make_problem, play):
     """With one client, two rounds of one epoch are two epochs; fresh state is another result; SGD has no state to keep."""
-    problem = with_optimiser(make_problem({"lyon": 40}), Adam(0.01))
-    problem = replace(problem, training=replace(problem.training, epochs=1, batch=100))
-    kept, fresh = (play(p, problem, [1, 2]).state.tensors["weights"] for p in (page("kept_adam"), FedAvg()))
-    longer = replace(problem, training=replace(problem.training, epochs=2))
+    setup = with_optimiser(make_problem({"lyon": 40}), Adam(0.01))
+    setup = replace(setup, training=replace(setup.training, epochs=1, batch=100))
+    kept, fresh = (play(p, setup, [1, 2]).state.tensors["weights"] for p in (page("kept_adam"), FedAvg()))
+    longer = replace(setup, training=replace(setup.training, epochs=2))
     whole = play(FedAvg(), longer, [1]).state.tensors["weights"]
     for name in whole:
         assert torch.allclose(kept[name], whole[name], atol=1e-6)
     assert not all(torch.allclose(fresh[n], whole[n], atol=1e-4) for n in whole)
-    plain = with_optimiser(problem, SGD(0.1))
+    plain = with_optimiser(setup, SGD(0.1))
     ours, theirs = (play(p, plain, [1, 2]).state.tensors["weights"] for p in (page("kept_adam"), FedAvg()))
     assert all(torch.equal(ours[n], theirs[n]) for n in theirs)
 
 
 def test_the_state_that_is_kept_is_weights_only_of_those_that_learn(make_problem, play):
-    problem = with_optimiser(make_problem(SIZES), Adam(0.01))
-    played = play(page("kept_adam"), problem, [1, 2])
+    setup = with_optimiser(make_problem(SIZES), Adam(0.01))
+    played = play(page("kept_adam"), setup, [1, 2])
     refs = played.state.private["optimiser"]
     assert set(refs) == set(SIZES)
-    weights = problem.network.init(server_stream(0, 0, "init"))
+    weights = setup.network.init(server_stream(0, 0, "init"))
     kept = played.private.load_stack("optimiser", refs, list(SIZES))
-    assert len(kept) >= 2 * len(learned(problem.network, weights))
+    assert len(kept) >= 2 * len(learned(setup.network, weights))
     assert set(played.state.tensors) == {"weights"}  # and the server has none of it

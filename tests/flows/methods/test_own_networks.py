@@ -95,7 +95,7 @@ def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, m
         private = ClientStore(str(tmp_path / type(network).__name__))
         played = play(page, make(network, engine), [1, 2], private=private)
         scores = played.rounds[-1].each(
-            evaluate, page.model(played.state, played.problem), training=played.problem.training
+            evaluate, page.model(played.state, played.setup), training=played.setup.training
         )
         found.append((played.state.sha256(), played.reports, by_client(scores)))
     assert found[0] == found[1]
@@ -114,8 +114,8 @@ def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemb
         assert played.reports[1].numbers["check/perplexity"] > 1
         shown = played.rounds[-1].each(
             projection,
-            page.model(played.state, played.problem),
-            training=played.problem.training,
+            page.model(played.state, played.setup),
+            training=played.setup.training,
             axes=torch.eye(6)[:, :2],
             seed=0,
         )

@@ -27,18 +27,18 @@ COMMON = {"common": ["validation"], "validation": 8}
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(SIZES, silos=COMMON)
 
 
 def weights_of(played, client):
-    model = played.page.model(played.state, played.problem).select([client])
+    model = played.page.model(played.state, played.setup).select([client])
     return {n: w[0] for n, w in load_weights(model, Stack((client,), 1), played.private, "cpu")[0].items()}
 
 
-def test_threshold_0_is_fedavg_to_the_bit(problem, play):
-    ours = play(Selective(local_rounds=2, threshold=0.0), problem, [1, 2, 3, 4, 5])
-    theirs = play(FedAvg(), problem, [1, 2, 3])
+def test_threshold_0_is_fedavg_to_the_bit(setup, play):
+    ours = play(Selective(local_rounds=2, threshold=0.0), setup, [1, 2, 3, 4, 5])
+    theirs = play(FedAvg(), setup, [1, 2, 3])
     assert set(ours.state.numbers["group"].values()) == {0}
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w[None])
@@ -48,7 +48,7 @@ def test_threshold_0_is_fedavg_to_the_bit(problem, play):
 
 @pytest.fixture
 def kept(make_problem):
-    """As `problem`, with Adam's state going on from round to round."""
+    """As `setup`, with Adam's state going on from round to round."""
     return make_problem(SIZES, silos=COMMON, optimiser=Adam(0.01), keeps=True)
 
 
@@ -65,28 +65,28 @@ def test_threshold_0_is_fedavg_to_the_bit_where_optimisers_are_kept(kept, play):
 @pytest.mark.parametrize("late", ["a", "d"])
 def test_a_late_client_trains_alone_as_if_it_had_been_there(late, optimisers, absent, request, play):
     """Client a has several batches, whose order depends on the random stream; client d has one."""
-    problem = request.getfixturevalue("kept" if optimisers == "kept" else "problem")
+    setup = request.getfixturevalue("kept" if optimisers == "kept" else "setup")
     page = Selective(local_rounds=3, start="mean").model_copy(update={"threshold": 1.1})
-    ours = play(page, problem, range(1, 7), absent={number: [late] for number in absent}, stack=1)
-    theirs = play(LocalOnly(), problem, [1, 2, 3], stack=1)
+    ours = play(page, setup, range(1, 7), absent={number: [late] for number in absent}, stack=1)
+    theirs = play(LocalOnly(), setup, [1, 2, 3], stack=1)
     mine = ours.private.load(LOCAL, ours.state.private[LOCAL], late)
     other = theirs.private.load("weights", theirs.state.private["weights"], late)
     assert all((mine[name] == other[name]).all() for name in other)
 
 
 @pytest.mark.parametrize("start", ["common", "mean"])
-def test_above_1_it_is_local_training_to_the_bit(start, problem, play, tmp_path):
+def test_above_1_it_is_local_training_to_the_bit(start, setup, play, tmp_path):
     page = Selective(local_rounds=2, start=start).model_copy(update={"threshold": 1.1})
-    ours = play(page, problem, [1, 2, 3, 4])
-    theirs = play(LocalOnly(), problem, [1, 2] if start == "common" else [1, 2, 3, 4])
+    ours = play(page, setup, [1, 2, 3, 4])
+    theirs = play(LocalOnly(), setup, [1, 2] if start == "common" else [1, 2, 3, 4])
     assert sorted(ours.state.numbers["group"].values()) == list(range(len(SIZES)))
     for client in SIZES:
         mine, other = weights_of(ours, client), weights_of(theirs, client)
         assert all(torch.equal(mine[name], other[name]) for name in other), client
 
 
-def test_every_client_is_in_one_group_and_groups_say_their_margins(problem, play):
-    played = play(Selective(local_rounds=1), problem, [1, 2])
+def test_every_client_is_in_one_group_and_groups_say_their_margins(setup, play):
+    played = play(Selective(local_rounds=1), setup, [1, 2])
     assert played.state.numbers["group"].keys() == SIZES.keys()
     numbers = played.reports[0].numbers
     assert numbers["groups"] == len(set(played.state.numbers["group"].values()))
@@ -118,8 +118,8 @@ def with_common_labels(*seen):
     ],
 )
 def test_classes_that_no_common_row_has_are_said_once(seen, said, make_problem, play):
-    problem = make_problem(SIZES, silos=with_common_labels(*seen))
-    played = play(Selective(local_rounds=2, regroup_every=1), problem, [1, 2, 3])
+    setup = make_problem(SIZES, silos=with_common_labels(*seen))
+    played = play(Selective(local_rounds=2, regroup_every=1), setup, [1, 2, 3])
     assert not played.reports[0].said
     _, *unasked = played.reports[1].said
     assert unasked == ([f"none of the 40 common rows is of {said}"] if said else [])
@@ -128,14 +128,14 @@ def test_classes_that_no_common_row_has_are_said_once(seen, said, make_problem, 
 
 @pytest.mark.parametrize("kind", ["jaccard", "equal", "dot"])
 def test_common_rows_of_one_class_make_groups(kind, make_problem, play):
-    problem = make_problem(SIZES, silos=with_common_labels(1))
-    played = play(Selective(local_rounds=1, overlap=kind), problem, [1, 2])
+    setup = make_problem(SIZES, silos=with_common_labels(1))
+    played = play(Selective(local_rounds=1, overlap=kind), setup, [1, 2])
     assert played.state.numbers["group"].keys() == SIZES.keys()
 
 
-def test_a_client_sends_a_bit_a_row_and_nothing_else_of_phase_1(problem, play):
-    played = play(Selective(local_rounds=1), problem, [1])
-    rows = problem.silos.common("validation")
+def test_a_client_sends_a_bit_a_row_and_nothing_else_of_phase_1(setup, play):
+    played = play(Selective(local_rounds=1), setup, [1])
+    rows = setup.silos.common("validation")
     losses_and_rows = 2 * 4 * len(SIZES)
     assert played.rounds[0].tally.bytes_up == losses_and_rows + len(SIZES) * -(-rows // 8)
     assert played.rounds[0].tally.bytes_down == 0
@@ -178,23 +178,23 @@ def test_laws_that_label_the_same_rows_differently_are_told_apart(assign, kind, 
 
 
 def test_a_late_client_goes_into_the_group_that_it_fits_and_nobody_retrains(laws, play):
-    page, problem = Selective(local_rounds=3), laws()
+    page, setup = Selective(local_rounds=3), laws()
     absent = {number: ["r2"] for number in range(1, 5)}
-    played = play(page, problem, [1, 2, 3, 4], absent=absent)
+    played = play(page, setup, [1, 2, 3, 4], absent=absent)
     assert groups(played.state) == [TRUTH[0], {"r1"}]
-    met = play(page, problem, [5], state=played.state, private=played.private)
+    met = play(page, setup, [5], state=played.state, private=played.private)
     assert groups(met.state) == TRUTH
     assert met.rounds[0].tally.steps["r2"] == 3 * 10 * 5  # rounds, epochs, batches
-    others = play(page, problem, [5], state=played.state, private=played.private, absent={5: ["r2"]})
+    others = play(page, setup, [5], state=played.state, private=played.private, absent={5: ["r2"]})
     for name, w in others.state.tensors["weights"].items():
         assert torch.equal(met.state.tensors["weights"][name], w)
 
 
 def test_a_fresh_client_is_scored_with_the_group_that_it_fits(laws, play, make_round):
-    page, problem = Selective(local_rounds=3), laws()
-    played = play(page, problem, [1, 2, 3, 4], absent={number: ["r2", "l3"] for number in range(1, 5)})
+    page, setup = Selective(local_rounds=3), laws()
+    played = play(page, setup, [1, 2, 3, 4], absent={number: ["r2", "l3"] for number in range(1, 5)})
     before = played.state.sha256()
-    model = page.scored_model(played.state, make_round(problem, 4, private=played.private))
+    model = page.scored_model(played.state, make_round(setup, 4, private=played.private))
     place = {client: at for at, client in enumerate(model.clients)}
     for w in model.personal.values():
         assert torch.equal(w[place["r2"]], w[place["r1"]])
@@ -203,12 +203,12 @@ def test_a_fresh_client_is_scored_with_the_group_that_it_fits(laws, play, make_r
 
 
 @pytest.mark.parametrize(("start", "last"), [("common", 2), ("common", 3), ("mean", 2)])
-def test_a_start_that_nobody_trained_is_never_scored(start, last, problem, play, make_round):
+def test_a_start_that_nobody_trained_is_never_scored(start, last, setup, play, make_round):
     """At the end of phase 1 clients are scored with their own weights, and those who were away with theirs."""
     page, absent = Selective(local_rounds=2, start=start, threshold=0.0), {1: ["d"], 2: ["d"]}
-    played = play(page, problem, range(1, last + 1), absent=absent)
-    model = page.scored_model(played.state, make_round(problem, last, private=played.private))
-    alone = play(LocalOnly(), problem, [1, 2])
+    played = play(page, setup, range(1, last + 1), absent=absent)
+    model = page.scored_model(played.state, make_round(setup, last, private=played.private))
+    alone = play(LocalOnly(), setup, [1, 2])
     for client in SIZES:
         mine = load_weights(model.select([client]), Stack((client,), 1), played.private, "cpu")[0]
         same = all(torch.equal(mine[name][0], other) for name, other in weights_of(alone, client).items())
@@ -224,33 +224,33 @@ def test_groups_are_made_anew_of_what_was_trained_before_it_is_averaged(every, l
     assert made == list(range(1, 8, every))
 
 
-def test_groups_that_stay_as_they_are_average_as_without_regrouping(problem, play):
+def test_groups_that_stay_as_they_are_average_as_without_regrouping(setup, play):
     """Everybody together: to make groups anew is another way to send the same weights."""
     fixed, anew = (
-        play(Selective(local_rounds=1, threshold=0.0, regroup_every=every), problem, [1, 2, 3]) for every in (None, 1)
+        play(Selective(local_rounds=1, threshold=0.0, regroup_every=every), setup, [1, 2, 3]) for every in (None, 1)
     )
     for name, w in fixed.state.tensors["weights"].items():
         assert torch.equal(anew.state.tensors["weights"][name], w)
     assert anew.rounds[2].tally.bytes_down == fixed.rounds[2].tally.bytes_down
-    bits = len(SIZES) * -(-problem.silos.common("validation") // 8)
+    bits = len(SIZES) * -(-setup.silos.common("validation") // 8)
     assert anew.rounds[2].tally.bytes_up == fixed.rounds[2].tally.bytes_up + bits + 4 * len(SIZES)
 
 
-def test_what_waited_for_groups_is_told_to_be_of_no_use_any_more(problem, play):
+def test_what_waited_for_groups_is_told_to_be_of_no_use_any_more(setup, play):
     """The state names the section, so that the files of rounds before are deleted, also after a client came late."""
-    played = play(Selective(local_rounds=1, regroup_every=1), problem, [1, 2, 3], absent={1: ["d"]})
+    played = play(Selective(local_rounds=1, regroup_every=1), setup, [1, 2, 3], absent={1: ["d"]})
     assert played.state.private[TRAINED] == {}
 
 
-def test_of_several_groups_only_the_last_counts_in_their_means(problem, play, monkeypatch):
+def test_of_several_groups_only_the_last_counts_in_their_means(setup, play, monkeypatch):
     """`c` is right on every row, and joins those who are right on the first ones and those who are on the others."""
-    rows = problem.silos.common("validation")
+    rows = setup.silos.common("validation")
     first = np.arange(rows) < rows // 2
     right = np.stack([first, ~first, np.ones(rows, bool), first, ~first])
     told = CorrectnessBits(tuple("abcde"), torch.from_numpy(np.packbits(right, axis=1)))
     monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [told])
     page = Selective(local_rounds=1, start="mean", assign="first_member", threshold=0.4)
-    played = play(page, problem, [1])
+    played = play(page, setup, [1])
     assert groups(played.state) == [{"a", "d"}, {"b", "c", "e"}]
     refs = played.state.private[LOCAL]
     for number, names in enumerate(groups(played.state)):
@@ -265,9 +265,9 @@ def test_the_order_of_the_clients_changes_nothing(laws, play):
     assert one.state.numbers == more.state.numbers
 
 
-def test_no_two_clients_and_no_client_and_the_server_share_storage(problem, play):
-    played = play(Selective(local_rounds=1, threshold=0.0), problem, [1, 2])
-    model = played.page.model(played.state, problem)
+def test_no_two_clients_and_no_client_and_the_server_share_storage(setup, play):
+    played = play(Selective(local_rounds=1, threshold=0.0), setup, [1, 2])
+    model = played.page.model(played.state, setup)
     held = {t.untyped_storage().data_ptr() for t in played.state.tensors["weights"].values()}
     for name, w in model.personal.items():
         assert w.untyped_storage().data_ptr() not in held
@@ -275,15 +275,15 @@ def test_no_two_clients_and_no_client_and_the_server_share_storage(problem, play
         assert not torch.equal(w[0], w[1]), name
 
 
-def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
+def test_a_model_of_no_numbers_stands_alone_and_is_flagged(setup, play):
     page = Selective(local_rounds=1, threshold=0.0, overlap="equal")
-    played = play(page, problem, [1])
+    played = play(page, setup, [1])
     spoilt = played.private.save(
         "weights",
         ("c",),
         {n: np.full((1, *w.shape[1:]), np.nan, np.float32) for n, w in played.state.tensors["weights"].items()},
     )
-    state = page.init(problem).with_private("weights", spoilt)
+    state = page.init(setup).with_private("weights", spoilt)
     round = played.rounds[0]
     found, report = page._grouped(state, round)
     assert report.flagged == ("c",)
@@ -294,10 +294,10 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(problem, play):
 @pytest.mark.parametrize("threshold", ["gap", "accuracy", 0.0])
 @pytest.mark.parametrize("train", [SIZES, {"only": 9}])
 def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, make_problem, play, monkeypatch):
-    problem = make_problem(train, silos=COMMON)
-    nothing = torch.zeros(len(train), -(-problem.silos.common("validation") // 8), dtype=torch.uint8)
+    setup = make_problem(train, silos=COMMON)
+    nothing = torch.zeros(len(train), -(-setup.silos.common("validation") // 8), dtype=torch.uint8)
     monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [CorrectnessBits(tuple(train), nothing)])
-    played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), problem, [1, 2, 3])
+    played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), setup, [1, 2, 3])
     assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
     assert played.reports[0].said[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
 
@@ -313,18 +313,18 @@ def test_one_client_is_one_group(make_problem, play):
 
 
 def test_a_group_may_be_away_when_groups_are_made_anew_and_optimisers_are_kept(laws, play):
-    problem = laws()
-    problem = replace(problem, training=replace(problem.training, optimiser=Adam(0.01), keeps=True))
+    setup = laws()
+    setup = replace(setup, training=replace(setup.training, optimiser=Adam(0.01), keeps=True))
     page = Selective(local_rounds=1, regroup_every=1, threshold=0.6)
-    played = play(page, problem, [1, 2, 3], absent={2: ["r1", "r2"]})
+    played = play(page, setup, [1, 2, 3], absent={2: ["r1", "r2"]})
     assert groups(played.state) == TRUTH
 
 
 def test_a_group_without_participants_keeps_its_weights_when_groups_are_made_again(laws, play):
-    page, problem = Selective(local_rounds=1, regroup_every=1, threshold=0.6), laws()
-    first = play(page, problem, [1, 2])
+    page, setup = Selective(local_rounds=1, regroup_every=1, threshold=0.6), laws()
+    first = play(page, setup, [1, 2])
     assert groups(first.state) == TRUTH
-    second = play(page, problem, [3], state=first.state, private=first.private, absent={3: ["r1", "r2"]})
+    second = play(page, setup, [3], state=first.state, private=first.private, absent={3: ["r1", "r2"]})
     assert groups(second.state) == TRUTH
     for name, w in weights_of(first, "r1").items():
         assert torch.equal(weights_of(second, "r1")[name], w)
@@ -358,9 +358,9 @@ def test_the_threshold_that_is_worth_most_tells_laws_apart(start, assign, laws, 
 
 
 @pytest.mark.parametrize("threshold", ["gap", "accuracy"])
-def test_where_every_model_diverged_everybody_is_alone_and_named(threshold, problem, play):
-    training = replace(problem.training, optimiser=SGD(1e30), epochs=3)
-    played = play(Selective(local_rounds=2, threshold=threshold), replace(problem, training=training), [1, 2, 3])
+def test_where_every_model_diverged_everybody_is_alone_and_named(threshold, setup, play):
+    training = replace(setup.training, optimiser=SGD(1e30), epochs=3)
+    played = play(Selective(local_rounds=2, threshold=threshold), replace(setup, training=training), [1, 2, 3])
     assert groups(played.state) == [{name} for name in sorted(SIZES)]
     assert "right on no common row, so alone: a, b, c, d, e" in played.reports[1].said[0]
 
@@ -382,20 +382,20 @@ def test_a_trial_leaves_kept_optimisers_as_they_were(kept, play):
             assert all((mine[name] == other[name]).all() for name in other)
 
 
-def test_groups_of_a_trial_have_the_weights_that_phase_2_gives_them(problem, play):
-    played = play(Selective(local_rounds=2, threshold=0.0), problem, [1, 2, 3, 4])
-    names, drawn = tuple(SIZES), problem.network.init(server_stream(problem.seed, 0, "init"))
+def test_groups_of_a_trial_have_the_weights_that_phase_2_gives_them(setup, play):
+    played = play(Selective(local_rounds=2, threshold=0.0), setup, [1, 2, 3, 4])
+    names, drawn = tuple(SIZES), setup.network.init(server_stream(setup.seed, 0, "init"))
     (tried, _) = correctness_overlap._trained([names, ("a",)], played.rounds[1], 2, lambda _: drawn)
     for name, w in tried.items():
         assert torch.equal(w, played.state.tensors["weights"][name][0])
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play, monkeypatch):
-    played = play(Selective(local_rounds=2), problem, [1, 2])
+def test_the_threshold_is_that_whose_groups_are_worth_most(alone, setup, play, monkeypatch):
+    played = play(Selective(local_rounds=2), setup, [1, 2])
     answers, drawn = (
         correctness_overlap.kept(played.state),
-        problem.network.init(server_stream(problem.seed, 0, "init")),
+        setup.network.init(server_stream(setup.seed, 0, "init")),
     )
 
     def worth(groups, *_):
@@ -406,7 +406,7 @@ def test_the_threshold_is_that_whose_groups_are_worth_most(alone, problem, play,
     threshold = correctness_overlap.best_threshold(
         answers, played.rounds[1], seed, "jaccard", "complete", 1, lambda _: drawn
     )
-    made = dict(candidates.fn(answers, problem.silos.common("validation"), "jaccard", "complete", seed))
+    made = dict(candidates.fn(answers, setup.silos.common("validation"), "jaccard", "complete", seed))
     assert all((len(names) == 1) == alone for names in made[threshold])
 
 

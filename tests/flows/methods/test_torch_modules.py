@@ -45,15 +45,15 @@ def test_it_trains_under_every_method_and_those_that_take_it_apart_need_a_last_l
     network = wrapped("mine", make, (5,), 3, {"norm": name in NORMALISED})
     page = find_method(name)(**OPTIONS.get(name, {}))
     silos = {"validation": 5, "domains": dict.fromkeys(SIZES, "north") | {"rome": "south"}}
-    problem = make_problem(SIZES, network=network, silos=silos)
+    setup = make_problem(SIZES, network=network, silos=silos)
     if name.startswith("selective") or name == "serverbn":
-        problem = make_problem(SIZES, network=network, silos={**silos, "common": ["validation"]})
+        setup = make_problem(SIZES, network=network, silos={**silos, "common": ["validation"]})
     if make is Whole and name in APART:
         with pytest.raises(UserError, match=r"model\.kind mine (has no|takes no)"):
-            play(page, problem, [1])
+            play(page, setup, [1])
         return
-    state = play(page, problem, [1, 2]).state
-    assert state.sha256() != page.init(problem).sha256()
+    state = play(page, setup, [1, 2]).state
+    assert state.sha256() != page.init(setup).sha256()
     assert all(torch.isfinite(w).all() for part in state.tensors.values() for w in part.values())
 
 

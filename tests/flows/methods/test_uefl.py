@@ -32,13 +32,13 @@ EVERYBODY = {"arm": "paper", **AUTHORS}
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(CLIENTS, network=MLP(5, (6,), 3, dropout=0.2), optimiser=Adam(0.01), silos={"validation": 5})
 
 
 @pytest.fixture
-def ensemble(problem):
-    return replace(problem, network=DeepEnsemble(problem.network, 2))
+def ensemble(setup):
+    return replace(setup, network=DeepEnsemble(setup.network, 2))
 
 
 def page_of(options, **more):
@@ -50,60 +50,60 @@ def own_words(played, client):
     return torch.from_numpy(played.private.load(SECTION, played.state.private[SECTION], client)[OWN])
 
 
-def test_without_a_limit_it_is_fedavg_on_quantised_features_bit_for_bit(problem, play):
+def test_without_a_limit_it_is_fedavg_on_quantised_features_bit_for_bit(setup, play):
     """VQ-FedAvg."""
     ours = play(
-        UEFL(arm="paper", words=4, segments=2, first_rounds=1, tolerance=None, until="budget"), problem, [1, 2, 3]
+        UEFL(arm="paper", words=4, segments=2, first_rounds=1, tolerance=None, until="budget"), setup, [1, 2, 3]
     )
-    quantised = replace(problem, network=QuantizedNetwork(problem.network, 4, segments=2))
+    quantised = replace(setup, network=QuantizedNetwork(setup.network, 4, segments=2))
     theirs = play(FedAvg(), quantised, [1, 2, 3])
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w), name
 
 
-def test_before_its_words_it_is_fedavg_bit_for_bit(problem, play):
-    ours = play(UEFL(arm="paper", start="centres", warm_up=3), problem, [1, 2, 3])
-    theirs = play(FedAvg(), problem, [1, 2, 3])
+def test_before_its_words_it_is_fedavg_bit_for_bit(setup, play):
+    ours = play(UEFL(arm="paper", start="centres", warm_up=3), setup, [1, 2, 3])
+    theirs = play(FedAvg(), setup, [1, 2, 3])
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w), name
 
 
-def test_words_that_start_where_the_features_are_all_have_tokens(problem, play):
-    played = play(UEFL(arm="paper", start="centres", warm_up=1, words=3), problem, [1, 2])
+def test_words_that_start_where_the_features_are_all_have_tokens(setup, play):
+    played = play(UEFL(arm="paper", start="centres", warm_up=1, words=3), setup, [1, 2])
     book = played.state.tensors["weights"][SHARED]
     assert book.shape == (3, 6)
     assert (book >= -1).all()
     assert book.mean() > 0, "features are behind a ReLU"
 
 
-def test_an_infinite_tolerance_ends_after_one_stage_as_certain(problem, play):
-    played = play(UEFL(arm="paper", first_rounds=2, tolerance=None), problem, [1, 2])
+def test_an_infinite_tolerance_ends_after_one_stage_as_certain(setup, play):
+    played = play(UEFL(arm="paper", first_rounds=2, tolerance=None), setup, [1, 2])
     assert played.state.finished == "certain"
     assert played.state.numbers["words"] == {}
 
 
-def test_everybody_extends_until_the_last_stage_and_books_grow_by_as_much_each_time(problem, play):
-    played = play(UEFL(**EVERYBODY), problem, [1, 2])
+def test_everybody_extends_until_the_last_stage_and_books_grow_by_as_much_each_time(setup, play):
+    played = play(UEFL(**EVERYBODY), setup, [1, 2])
     assert played.state.numbers["stage"] == 2
     assert played.state.numbers["words"] == dict.fromkeys(CLIENTS, 4)
-    played = play(UEFL(**EVERYBODY), problem, [3, 4], state=played.state)
+    played = play(UEFL(**EVERYBODY), setup, [3, 4], state=played.state)
     assert played.state.numbers["words"] == dict.fromkeys(CLIENTS, 8)
     assert played.state.finished == "stages"
     assert own_words(played, "rome").shape == (8, 6)
-    model = UEFL(**EVERYBODY).model(played.state, problem)
+    model = UEFL(**EVERYBODY).model(played.state, setup)
     assert model.network.room == 8
     assert model.context[COUNT].tolist() == [8] * 4
 
 
-def test_a_clients_own_words_stay_with_it(problem, play):
-    played = play(UEFL(**EVERYBODY), problem, [1, 2, 3])
+def test_a_clients_own_words_stay_with_it(setup, play):
+    played = play(UEFL(**EVERYBODY), setup, [1, 2, 3])
     assert OWN not in {name for section in played.state.tensors.values() for name in section}
     assert not torch.equal(own_words(played, "rome"), own_words(played, "oslo"))
 
 
-def test_only_numbers_of_each_client_leave_at_the_check(problem, play):
+def test_only_numbers_of_each_client_leave_at_the_check(setup, play):
     page = UEFL(**{**EVERYBODY, "first_rounds": 1})
-    played = play(page, problem, [1])
+    played = play(page, setup, [1])
     shared = sum(w.numel() for w in played.state.tensors["weights"].values())
     numbers = len([name for name in played.reports[0].rows if name.startswith("check_")])
     # weights, rows and loss; rows and each number of the check; a count of words
@@ -111,8 +111,8 @@ def test_only_numbers_of_each_client_leave_at_the_check(problem, play):
 
 
 @pytest.mark.parametrize("options", [{}, "authors"])
-def test_strictly_above_the_least_or_the_authors_mean_entropy_is_uncertain(options, problem, play):
-    played = play(page_of(options, first_rounds=1, tolerance=0.0), problem, [1])
+def test_strictly_above_the_least_or_the_authors_mean_entropy_is_uncertain(options, setup, play):
+    played = play(page_of(options, first_rounds=1, tolerance=0.0), setup, [1])
     entropy = played.reports[0].rows["check_entropy"]
     limit = sum(entropy.values()) / 4 if options == "authors" else min(entropy.values())
     expected = {client for client, e in entropy.items() if e > limit}
@@ -122,8 +122,8 @@ def test_strictly_above_the_least_or_the_authors_mean_entropy_is_uncertain(optio
 
 @pytest.mark.parametrize("tolerance", [0.3, -0.2])
 @pytest.mark.parametrize("options", [{}, "authors"])
-def test_the_limit_is_so_many_times_the_least_or_the_authors_mean_entropy(tolerance, options, problem, play):
-    report = play(page_of(options, first_rounds=1, tolerance=tolerance), problem, [1]).reports[0]
+def test_the_limit_is_so_many_times_the_least_or_the_authors_mean_entropy(tolerance, options, setup, play):
+    report = play(page_of(options, first_rounds=1, tolerance=tolerance), setup, [1]).reports[0]
     entropy = list(report.rows["check_entropy"].values())
     expected = sum(entropy) / len(entropy) if options == "authors" else min(entropy)
     assert report.numbers["check/limit"] == pytest.approx((1 + tolerance) * expected)
@@ -134,44 +134,44 @@ def test_a_single_client_is_never_more_uncertain_than_the_others(make_problem, p
     assert play(UEFL(arm="paper", first_rounds=1, tolerance=0.0), alone, [1]).state.finished == "certain"
 
 
-def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(problem, play):
+def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(setup, play):
     options = {**EVERYBODY, "tolerance": -0.5}
-    fixed = play(UEFL(**options), problem, [1, 2, 3])
-    moving = play(UEFL(**options, threshold="each_stage"), problem, [1, 2, 3])
+    fixed = play(UEFL(**options), setup, [1, 2, 3])
+    moving = play(UEFL(**options, threshold="each_stage"), setup, [1, 2, 3])
     name = "check/limit"
     first, second = ([r.numbers[name] for r in p.reports if name in r.numbers] for p in (fixed, moving))
     assert first[0] == first[1] == second[0] != second[1]
 
 
 @pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, {"extend": "shared"}, "authors"])
-def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, problem, play, tmp_path):
+def test_a_run_that_is_killed_in_any_stage_goes_on_bit_for_bit(options, setup, play, tmp_path):
     page, private, whole = page_of(options), tmp_path / "whole", None
     for number in range(1, 6):
-        whole = play(page, problem, [number], state=whole, private=ClientStore(str(private))).state
+        whole = play(page, setup, [number], state=whole, private=ClientStore(str(private))).state
         save_state(tmp_path / f"checkpoint{number}", whole, number)
         shutil.copytree(private, tmp_path / f"killed{number}")
     for killed in range(1, 5):
         state, number, _ = load_state(tmp_path / f"checkpoint{killed}")
         rest = range(number + 1, 6)
-        resumed = play(page, problem, rest, state=state, private=ClientStore(str(tmp_path / f"killed{killed}")))
+        resumed = play(page, setup, rest, state=state, private=ClientStore(str(tmp_path / f"killed{killed}")))
         assert resumed.state.sha256() == whole.sha256()
 
 
 @pytest.mark.parametrize("options", [{}, "authors", {"start": "centres", "warm_up": 1}])
-def test_dealing_does_not_matter_with_books_of_different_sizes(options, problem, play):
+def test_dealing_does_not_matter_with_books_of_different_sizes(options, setup, play):
     page = page_of(options, tolerance=0.0)
-    one, two = (play(page, problem, [1, 2, 3], workers=workers, stack=2) for workers in (1, 2))
+    one, two = (play(page, setup, [1, 2, 3], workers=workers, stack=2) for workers in (1, 2))
     assert one.state.sha256() == two.state.sha256()
 
 
 @pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, "authors", {"extend": "shared"}])
 def test_of_an_ensemble_the_first_member_is_the_run_without_one_and_the_second_has_words_of_its_own(
-    options, ensemble, problem, play, tmp_path
+    options, ensemble, setup, play, tmp_path
 ):
     """Where everybody is extended, members do not decide about each other."""
     page, first = page_of(options), "0/"
     together = play(page, ensemble, [1, 2, 3], private=ClientStore(str(tmp_path / "together")))
-    alone = play(page, problem, [1, 2, 3], private=ClientStore(str(tmp_path / "alone")))
+    alone = play(page, setup, [1, 2, 3], private=ClientStore(str(tmp_path / "alone")))
     for name, w in alone.state.tensors["weights"].items():
         assert torch.equal(together.state.tensors["weights"][first + name], w), name
     counts = alone.state.numbers["words"]
@@ -230,16 +230,16 @@ def test_members_whose_common_centres_are_fewer_shorten_every_members_book(ensem
     assert [len(played.state.tensors["weights"][f"{m}/{SHARED}"]) for m in (0, 1)] == [1, 1]
 
 
-def test_as_many_at_random_are_extended_as_are_uncertain(problem, play):
+def test_as_many_at_random_are_extended_as_are_uncertain(setup, play):
     page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=0.0, extend="random")
-    report = play(page, problem, [1]).reports[0]
+    report = play(page, setup, [1]).reports[0]
     assert sum(report.rows["extended"].values()) == report.numbers["clients/uncertain"] > 0
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_where_only_some_get_words_it_is_those_that_doubt_most(most, problem, play):
+def test_where_only_some_get_words_it_is_those_that_doubt_most(most, setup, play):
     page = UEFL(**{**EVERYBODY, "first_rounds": 1, "most": most})
-    report = play(page, problem, [1]).reports[0]
+    report = play(page, setup, [1]).reports[0]
     entropy = report.rows["check_entropy"]
     assert len(set(entropy.values())) == report.numbers["clients/uncertain"] == 4
     chosen = {client for client, yes in report.rows["extended"].items() if yes}
@@ -247,31 +247,31 @@ def test_where_only_some_get_words_it_is_those_that_doubt_most(most, problem, pl
     assert report.numbers["clients/extended"] == most
 
 
-def test_no_more_are_drawn_than_most_and_who_is_drawn_follows_from_seed_round_and_name(problem, make_round):
+def test_no_more_are_drawn_than_most_and_who_is_drawn_follows_from_seed_round_and_name(setup, make_round):
     """Not from the order in which clients are listed; with enough rounds everybody's turn comes."""
-    page, clients = UEFL(arm="paper", extend="random", most=2), problem.silos.clients
-    turned = replace(problem, silos=problem.silos.select(clients[::-1]))
-    drawn = [page._chosen(list(clients[:3]), make_round(problem, number)) for number in range(1, 40)]
+    page, clients = UEFL(arm="paper", extend="random", most=2), setup.silos.clients
+    turned = replace(setup, silos=setup.silos.select(clients[::-1]))
+    drawn = [page._chosen(list(clients[:3]), make_round(setup, number)) for number in range(1, 40)]
     assert {len(names) for names in drawn} == {2}
     assert [set(page._chosen(list(clients[:3]), make_round(turned, n))) for n in range(1, 40)] == list(map(set, drawn))
     assert {name for names in drawn for name in names} == set(clients)
-    another = [page._chosen(list(clients[:3]), make_round(replace(problem, seed=1), n)) for n in range(1, 40)]
+    another = [page._chosen(list(clients[:3]), make_round(replace(setup, seed=1), n)) for n in range(1, 40)]
     assert another != drawn
-    assert page._chosen([], make_round(problem)) == []
+    assert page._chosen([], make_round(setup)) == []
 
 
-def test_the_shared_book_can_start_anew_instead(problem, play):
+def test_the_shared_book_can_start_anew_instead(setup, play):
     page = UEFL(**{**EVERYBODY, "extend": "shared"})
-    played = play(page, problem, [1, 2])
+    played = play(page, setup, [1, 2])
     assert played.state.numbers["words"] == {}
     assert played.state.numbers["stage"] == 2
 
 
-def test_the_authors_code_goes_on_with_the_last_silos_words(problem, play):
-    played = play(UEFLAuthors(words=4, first_rounds=1, tolerance=-0.99, stages=2), problem, [1])
+def test_the_authors_code_goes_on_with_the_last_silos_words(setup, play):
+    played = play(UEFLAuthors(words=4, first_rounds=1, tolerance=-0.99, stages=2), setup, [1])
     assert played.state.numbers["words"] == dict.fromkeys(CLIENTS, 4)
     assert SHARED not in played.state.tensors["weights"]
-    stored = [played.private.load(SECTION, played.state.private[SECTION], client) for client in problem.silos.clients]
+    stored = [played.private.load(SECTION, played.state.private[SECTION], client) for client in setup.silos.clients]
     for one in stored[1:]:
         assert torch.equal(torch.from_numpy(one[SHARED]), torch.from_numpy(stored[0][SHARED]))
         assert not torch.equal(torch.from_numpy(one[OWN]), torch.from_numpy(stored[0][OWN]))
@@ -303,26 +303,26 @@ def test_in_every_member_a_client_that_never_took_part_reads_the_words_that_it_i
 
 
 @pytest.mark.parametrize("unseen", ["shared", "own", "union", "nearest"])
-def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen, problem, play, make_round):
+def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen, setup, play, make_round):
     page = UEFL(**{**EVERYBODY, "unseen": unseen})
-    there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
+    there = replace(setup, silos=setup.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1, 2])
-    round = make_round(problem, 3, private=played.private)
+    round = make_round(setup, 3, private=played.private)
     model = page.scored_model(played.state, round)
     count = dict(zip(model.clients, model.context[COUNT].tolist(), strict=True))
     assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
     assert count["oslo"] == 4
-    table = by_client(round.each(evaluate, model, training=problem.training))
-    before = by_client(round.each(evaluate, page.model(played.state, problem), training=problem.training))
+    table = by_client(round.each(evaluate, model, training=setup.training))
+    before = by_client(round.each(evaluate, page.model(played.state, setup), training=setup.training))
     assert table["oslo"] == before["oslo"]
     assert table["bonn"]["test/loss"] < 10
 
 
-def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_shared_ones(problem, play, make_round):
+def test_with_the_words_that_are_nearest_a_client_is_no_farther_than_with_the_shared_ones(setup, play, make_round):
     page = UEFL(**{**EVERYBODY, "unseen": "nearest"})
-    there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
+    there = replace(setup, silos=setup.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1, 2])
-    refs = page.scored_model(played.state, make_round(problem, 3, private=played.private)).personal.refs
+    refs = page.scored_model(played.state, make_round(setup, 3, private=played.private)).personal.refs
     assert refs.get("bonn") in {None, *(refs[c] for c in there.silos.clients)}
 
 
@@ -337,11 +337,11 @@ def test_the_nearest_words_are_nearest_to_training_rows(where, lender, make_prob
         x[CLIENTS[client] :] += 40  # validation and test rows of everybody are where rome is
         return x, np.zeros(total, np.int64)
 
-    problem = make_problem(CLIENTS, network=MLP(5, (), 3), optimiser=SGD(0.0), silos={"rows_of": rows_of})
+    setup = make_problem(CLIENTS, network=MLP(5, (), 3), optimiser=SGD(0.0), silos={"rows_of": rows_of})
     page = UEFL(**{**EVERYBODY, "unseen": "nearest", "first_rounds": 1, "start_scale": 0.01})
-    there = replace(problem, silos=problem.silos.select(["oslo", "lyon", "rome"]))
+    there = replace(setup, silos=setup.silos.select(["oslo", "lyon", "rome"]))
     played = play(page, there, [1])
-    refs = page.scored_model(played.state, make_round(problem, 2, private=played.private)).personal.refs
+    refs = page.scored_model(played.state, make_round(setup, 2, private=played.private)).personal.refs
     assert refs.get("bonn") == (refs[lender] if lender else None)
 
 
@@ -355,31 +355,31 @@ def test_the_nearest_words_are_nearest_to_training_rows(where, lender, make_prob
         ({"stages": 1, "until": "budget"}, 0),
     ],
 )
-def test_a_client_that_joins_after_the_first_check_gets_its_own_words_at_once(options, count, problem, play):
+def test_a_client_that_joins_after_the_first_check_gets_its_own_words_at_once(options, count, setup, play):
     page = UEFL(**{**EVERYBODY, "more_rounds": 3, **options})
-    played = play(page, problem, [1, 2, 3], absent={1: ["bonn"], 2: ["bonn"]})
+    played = play(page, setup, [1, 2, 3], absent={1: ["bonn"], 2: ["bonn"]})
     assert played.state.numbers["words"].get("bonn", 0) == count
     said = "joined with words of their own: bonn"
     assert (said in played.reports[2].said) == bool(count)
-    again = play(page, problem, [4], state=played.state)
+    again = play(page, setup, [4], state=played.state)
     assert again.state.numbers["words"].get("bonn", 0) == count
     assert not again.reports[0].said
 
 
-def test_a_client_that_joins_before_the_first_check_is_asked_there(problem, play):
+def test_a_client_that_joins_before_the_first_check_is_asked_there(setup, play):
     page = UEFL(**{**EVERYBODY, "tolerance": 1e6, "until": "budget"})
-    played = play(page, problem, [1, 2, 3], absent={1: ["bonn"]})
+    played = play(page, setup, [1, 2, 3], absent={1: ["bonn"]})
     assert played.state.numbers["words"] == {}
 
 
 @pytest.mark.parametrize("options", [{}, "authors"])
 @pytest.mark.parametrize("late", ["oslo", "bonn"])
-def test_a_client_that_joins_changes_no_words_that_are_there(options, late, problem, play):
+def test_a_client_that_joins_changes_no_words_that_are_there(options, late, setup, play):
     page = page_of(options, tolerance=-0.99, more_rounds=9)
-    before = play(page, problem, [1, 2], absent={1: [late], 2: [late]})
+    before = play(page, setup, [1, 2], absent={1: [late], 2: [late]})
     words = {c: own_words(before, c) for c in before.state.private[SECTION]}
     assert late not in words
-    frozen = replace(problem, training=replace(problem.training, optimiser=Adam(0.0)))
+    frozen = replace(setup, training=replace(setup.training, optimiser=Adam(0.0)))
     after = play(page, frozen, [3], state=before.state)
     for client, own in words.items():
         assert torch.equal(own_words(after, client), own), client
@@ -387,24 +387,22 @@ def test_a_client_that_joins_changes_no_words_that_are_there(options, late, prob
 
 
 @pytest.mark.parametrize("unseen", ["own", "union", "nearest"])
-def test_before_there_are_words_a_client_that_never_took_part_changes_nobodys_answer(unseen, problem, play, make_round):
+def test_before_there_are_words_a_client_that_never_took_part_changes_nobodys_answer(unseen, setup, play, make_round):
     page = UEFL(arm="paper", start="centres", warm_up=3, unseen=unseen)
-    played = play(page, problem, [1], absent={1: ["bonn"]})
-    round = make_round(problem, 2, private=played.private)
-    answers = [page.scored_model(played.state, round), page.model(played.state, problem)]
-    scored = [by_client(round.each(evaluate, model, training=problem.training)) for model in answers]
+    played = play(page, setup, [1], absent={1: ["bonn"]})
+    round = make_round(setup, 2, private=played.private)
+    answers = [page.scored_model(played.state, round), page.model(played.state, setup)]
+    scored = [by_client(round.each(evaluate, model, training=setup.training)) for model in answers]
     assert scored[0] == scored[1]
 
 
 @pytest.mark.parametrize(("unseen", "most", "rounds"), [("own", None, [1, 2, 3]), ("union", 1, [1, 2])])
-def test_silos_with_fewer_tokens_than_words_lend_and_keep_what_they_have(
-    unseen, most, rounds, problem, play, make_round
-):
+def test_silos_with_fewer_tokens_than_words_lend_and_keep_what_they_have(unseen, most, rounds, setup, play, make_round):
     page = UEFL(**{**EVERYBODY, "words": 30, "most": most, "unseen": unseen})
-    played = play(page, problem, rounds, absent={number: ["bonn"] for number in rounds})
+    played = play(page, setup, rounds, absent={number: ["bonn"] for number in rounds})
     assert max(played.state.numbers["words"].values()) < played.state.numbers["room"]
-    model = page.scored_model(played.state, make_round(problem, 4, private=played.private))
-    scored = by_client(make_round(problem, 4, private=played.private).each(evaluate, model, training=problem.training))
+    model = page.scored_model(played.state, make_round(setup, 4, private=played.private))
+    scored = by_client(make_round(setup, 4, private=played.private).each(evaluate, model, training=setup.training))
     assert scored["bonn"]["test/loss"] < 10
 
 
@@ -414,57 +412,57 @@ def test_bad_options_are_refused_in_words():
             UEFL(**options)
 
 
-def test_words_start_later_if_nobody_is_there_when_they_should(problem, play, make_round):
+def test_words_start_later_if_nobody_is_there_when_they_should(setup, play, make_round):
     page = UEFL(arm="paper", start="centres", warm_up=1, words=3)
-    after = play(page, problem, [1])
-    later = play(page, problem, [3], state=after.state)  # in round 2 everybody had dropped out
+    after = play(page, setup, [1])
+    later = play(page, setup, [3], state=after.state)  # in round 2 everybody had dropped out
     assert len(later.state.tensors["weights"][SHARED]) == 3
 
 
 def test_words_wait_for_a_client_with_rows_enough_to_tell_of_them(make_problem, play):
     """Without words a stage does not pass, and nothing else goes wrong; a shared book that starts anew stays if it must."""
-    problem = make_problem({"few": 9, "many": 30}, network=MLP(5, (6,), 3), silos={"validation": 5})
+    setup = make_problem({"few": 9, "many": 30}, network=MLP(5, (6,), 3), silos={"validation": 5})
     page = UEFL(arm="paper", start="centres", warm_up=1, words=3, first_rounds=2, tolerance=-1, extend="shared")
-    played = play(page, problem, [1, 2, 3], absent={2: ["many"], 3: ["many"]})
+    played = play(page, setup, [1, 2, 3], absent={2: ["many"], 3: ["many"]})
     assert [report.said for report in played.reports] == [
         (),
         *[("words start once a client with 10 different training rows takes part",)] * 2,
     ]
     assert played.state.numbers["since"] == 0
     assert len(played.state.tensors["weights"][SHARED]) == 0
-    later = play(page, problem, [4, 5], state=played.state, absent={5: ["many"]})
+    later = play(page, setup, [4, 5], state=played.state, absent={5: ["many"]})
     assert len(later.state.tensors["weights"][SHARED]) > 0
     assert (later.state.numbers["stage"], later.reports[-1].numbers["clients/extended"]) == (2, 1)
 
 
-def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(problem):
+def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(setup):
     with pytest.raises(UserError, match=r"method.uefl.segments is 4, and must divide the 6 channels .* try 1 or 2"):
-        UEFL(segments=4).init(problem)
+        UEFL(segments=4).init(setup)
 
 
-def test_a_network_without_features_is_refused(problem):
+def test_a_network_without_features_is_refused(setup):
     from models.networks.wrappers.conditional_network import Bilinear
 
     with pytest.raises(
         UserError, match=r"no features that words could stand for; use residual, vgg16_bn, resnet18, cnn or mlp"
     ):
-        UEFL().init(replace(problem, network=Bilinear(5, 3, 2, False)))
+        UEFL().init(replace(setup, network=Bilinear(5, 3, 2, False)))
 
 
 def test_a_client_without_rows_to_be_unsure_of_is_named(make_problem, play):
-    problem = make_problem(CLIENTS, silos={"validation": 0})
+    setup = make_problem(CLIENTS, silos={"validation": 0})
     with pytest.raises(UserError, match=r"client bonn has no validation rows|client oslo has no validation rows"):
-        play(UEFL(arm="paper", first_rounds=1), problem, [1])
-    assert play(UEFL(arm="paper", first_rounds=1, check_on="train"), problem, [1]).state.numbers["limit"] > 0
+        play(UEFL(arm="paper", first_rounds=1), setup, [1])
+    assert play(UEFL(arm="paper", first_rounds=1, check_on="train"), setup, [1]).state.numbers["limit"] > 0
 
 
 def test_a_diverged_client_does_not_count_as_certain(make_problem, play):
-    problem = make_problem(CLIENTS, optimiser=Adam(1e30), silos={"validation": 5})
+    setup = make_problem(CLIENTS, optimiser=Adam(1e30), silos={"validation": 5})
     with pytest.raises(DivergedError, match=r"client \w+ of .*: its (predictions|features) are no finite numbers"):
-        play(UEFL(arm="paper", first_rounds=1), problem, [1])
+        play(UEFL(arm="paper", first_rounds=1), setup, [1])
 
 
 def test_a_class_that_a_silo_lacks_does_no_harm(make_problem, play):
-    problem = make_problem(CLIENTS, silos={"validation": 5, "one_class": "rome"})
-    played = play(UEFL(**EVERYBODY), problem, [1, 2, 3])
+    setup = make_problem(CLIENTS, silos={"validation": 5, "one_class": "rome"})
+    played = play(UEFL(**EVERYBODY), setup, [1, 2, 3])
     assert all(torch.isfinite(t).all() for s in played.state.tensors.values() for t in s.values())

@@ -43,7 +43,7 @@ WAYS = {
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(SIZES, optimiser=Adam(0.01))
 
 
@@ -56,10 +56,10 @@ def sites(played, name):
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-def test_the_server_is_the_prior_times_the_sites_after_every_round(problem, play, options):
+def test_the_server_is_the_prior_times_the_sites_after_every_round(setup, play, options):
     page, state = Virtual(**options), None
     for number in (1, 2, 3):
-        played = play(page, problem, [number], state=state, absent={2: ["oslo", "one"]})
+        played = play(page, setup, [number], state=state, absent={2: ["oslo", "one"]})
         state = played.state
         for name, known in state.tensors[KNOWN].items():
             if name.endswith((PULL, PRECISION)):
@@ -69,8 +69,8 @@ def test_the_server_is_the_prior_times_the_sites_after_every_round(problem, play
 
 
 @pytest.mark.parametrize("options", [WAYS["plain"], WAYS["clipped"], WAYS["in turn"], WAYS["sparse"]])
-def test_without_any_one_client_the_server_keeps_at_least_the_priors_precision(problem, play, options):
-    played = play(Virtual(**options), problem, range(1, 5))
+def test_without_any_one_client_the_server_keeps_at_least_the_priors_precision(setup, play, options):
+    played = play(Virtual(**options), setup, range(1, 5))
     refs = played.state.private[SITES]
     for name, known in played.state.tensors[KNOWN].items():
         if name.endswith(PRECISION):
@@ -80,28 +80,28 @@ def test_without_any_one_client_the_server_keeps_at_least_the_priors_precision(p
 
 
 @pytest.mark.parametrize("site", ["nonneg", "clipped", "free"])
-def test_ten_rounds_without_a_client_leave_a_proper_posterior_and_what_it_keeps_as_it_was(site, problem, play):
+def test_ten_rounds_without_a_client_leave_a_proper_posterior_and_what_it_keeps_as_it_was(site, setup, play):
     """The server's, and the client's own when it is visited again."""
     page = Virtual(site=site)
-    first = play(page, problem, [1])
-    later = play(page, problem, range(2, 12), state=first.state, absent={n: ["oslo"] for n in range(2, 12)})
+    first = play(page, setup, [1])
+    later = play(page, setup, range(2, 12), state=first.state, absent={n: ["oslo"] for n in range(2, 12)})
     for section, refs in first.state.private.items():
         assert later.state.private[section]["oslo"] == refs["oslo"]
-    back = play(page, problem, [12], state=later.state)
+    back = play(page, setup, [12], state=later.state)
     own = back.private.load(POSTERIOR, back.state.private[POSTERIOR], "oslo")
-    assert own.keys() == page.model(later.state, problem).shared.keys()
-    for law in (page.model(later.state, problem).shared, {name: torch.from_numpy(w) for name, w in own.items()}):
+    assert own.keys() == page.model(later.state, setup).shared.keys()
+    for law in (page.model(later.state, setup).shared, {name: torch.from_numpy(w) for name, w in own.items()}):
         assert all(torch.isfinite(w).all() for w in law.values())
         assert all((w > 0).all() for name, w in law.items() if name.endswith(DEVIATION))
     assert math.isfinite(back.reports[0].rows["divergence"]["oslo"])
 
 
-def test_visited_in_turn_and_in_full_the_server_is_the_last_clients_posterior(problem, play):
+def test_visited_in_turn_and_in_full_the_server_is_the_last_clients_posterior(setup, play):
     page = Virtual(visits="sequential", share="whole", kl_weight=0.01)
-    played = play(page, problem, [1])
-    last = problem.silos.clients[-1]
+    played = play(page, setup, [1])
+    last = setup.silos.clients[-1]
     own = played.private.load(POSTERIOR, played.state.private[POSTERIOR], last)
-    for name, w in page.model(played.state, problem).shared.items():
+    for name, w in page.model(played.state, setup).shared.items():
         torch.testing.assert_close(w, torch.from_numpy(own[name]), rtol=1e-5, atol=1e-6)
 
 
@@ -117,22 +117,22 @@ def test_a_visit_in_which_nobody_learns_changes_nothing(make_problem, play, site
         torch.testing.assert_close(after[name], w, rtol=1e-5, atol=1e-7)
 
 
-def test_of_a_tenth_of_the_weights_about_a_tenth_is_sent(problem, play):
-    whole, sparse = (play(Virtual(upload=upload), problem, [1]).rounds[0].tally.bytes_up for upload in (1.0, 0.1))
+def test_of_a_tenth_of_the_weights_about_a_tenth_is_sent(setup, play):
+    whole, sparse = (play(Virtual(upload=upload), setup, [1]).rounds[0].tally.bytes_up for upload in (1.0, 0.1))
     assert sparse < 0.25 * whole
 
 
 @pytest.mark.parametrize("columns", ["beside", "within"])
-def test_columns_stay_with_their_clients_and_the_server_answers_without(problem, play, columns):
+def test_columns_stay_with_their_clients_and_the_server_answers_without(setup, play, columns):
     page = Virtual(columns=columns)
-    played = play(page, problem, [1, 2])
+    played = play(page, setup, [1, 2])
     assert not [
         name for section in played.state.tensors.values() for name in section if "own" in name or "gate" in name
     ]
     refs = played.state.private["columns"]
     (first, second) = (played.private.load("columns", refs, client) for client in ("oslo", "rome"))
     assert any((first[name] != second[name]).any() for name in first)
-    assert set(page.model(played.state, problem).shared) == set(Virtual().model(played.state, problem).shared)
+    assert set(page.model(played.state, setup).shared) == set(Virtual().model(played.state, setup).shared)
 
 
 class Misnamed(Network):
@@ -147,21 +147,21 @@ class Misnamed(Network):
         return x @ weights["kernel"] + weights["offset"]
 
 
-def test_a_network_of_which_no_weight_is_named_as_gaussian_ones_are_is_refused_with_how_to_name_them(problem):
+def test_a_network_of_which_no_weight_is_named_as_gaussian_ones_are_is_refused_with_how_to_name_them(setup):
     with pytest.raises(UserError, match=r"Misnamed has no weight that could be Gaussian: .* names end in \.weight"):
-        Virtual().init(replace(problem, network=Misnamed()))
+        Virtual().init(replace(setup, network=Misnamed()))
 
 
-def test_networks_without_a_variational_form_are_refused_by_name(problem):
-    normalising = replace(problem, network=BatchNormCNN((8, 8), 3, (3,), (True,), (6,)))
+def test_networks_without_a_variational_form_are_refused_by_name(setup):
+    normalising = replace(setup, network=BatchNormCNN((8, 8), 3, (3,), (True,), (6,)))
     with pytest.raises(UserError, match=r"model.kind cnn_bn normalises by batches"):
         Virtual().init(normalising)
     with pytest.raises(UserError, match=r"method.virtual.columns needs model.kind mlp, and it is deep_ensemble"):
-        Virtual(columns="within").init(replace(problem, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
+        Virtual(columns="within").init(replace(setup, network=DeepEnsemble(MLP(5, (6,), 3), 2)))
 
 
 @pytest.mark.parametrize("visits", ["parallel", "sequential"])
-def test_a_round_of_two_refinements_reports_its_last_visits(visits, problem, play, monkeypatch):
+def test_a_round_of_two_refinements_reports_its_last_visits(visits, setup, play, monkeypatch):
     turns = []
 
     def recorded(page, *ask):
@@ -170,7 +170,7 @@ def test_a_round_of_two_refinements_reports_its_last_visits(visits, problem, pla
 
     VISIT = Virtual._visit
     monkeypatch.setattr(Virtual, "_visit", recorded)
-    played = play(Virtual(refinements=2, visits=visits), problem, [1])
+    played = play(Virtual(refinements=2, visits=visits), setup, [1])
     last = [message for messages in turns[len(turns) // 2 :] for message in messages]
     expected = RoundReport.of(last)
     assert played.reports[0].numbers["loss/train"] == expected.numbers["loss/train"]

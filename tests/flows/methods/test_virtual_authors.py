@@ -17,20 +17,20 @@ OURS = {"bias": "point", "kl_weight": 1e-3, "share": "rows", "damping": 1, "draw
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(SIZES, optimiser=Adam(0.01))
 
 
-def test_without_their_ways_it_is_ours_to_the_bit(problem, play):
-    theirs = play(VirtualAuthors(**NONE_OF_THEM, **OURS), problem, [1, 2, 3])
-    ours = play(Virtual(site="free"), problem, [1, 2, 3])
+def test_without_their_ways_it_is_ours_to_the_bit(setup, play):
+    theirs = play(VirtualAuthors(**NONE_OF_THEM, **OURS), setup, [1, 2, 3])
+    ours = play(Virtual(site="free"), setup, [1, 2, 3])
     assert theirs.state.sha256() == ours.state.sha256()
 
 
-def test_their_sites_start_as_full_evidence_for_a_draw_of_each_clients_own(problem):
-    state = VirtualAuthors().init(problem)
-    drawn = [problem.network.init(stream) for stream in client_streams(problem.seed, problem.silos.clients, 0, "init")]
-    rows = torch.tensor([SIZES[client] for client in problem.silos.clients], dtype=torch.float64)
+def test_their_sites_start_as_full_evidence_for_a_draw_of_each_clients_own(setup):
+    state = VirtualAuthors().init(setup)
+    drawn = [setup.network.init(stream) for stream in client_streams(setup.seed, setup.silos.clients, 0, "init")]
+    rows = torch.tensor([SIZES[client] for client in setup.silos.clients], dtype=torch.float64)
     name = "dense0.weight"
     mean = sum(w[name].double() * share for w, share in zip(drawn, (rows / rows.sum()).tolist(), strict=True))
     known, full = state.tensors[KNOWN], 0.0067**-2
@@ -39,22 +39,22 @@ def test_their_sites_start_as_full_evidence_for_a_draw_of_each_clients_own(probl
 
 
 @pytest.mark.parametrize(("kept", "sound"), [(1.0, True), (1 / 0.6, False)])
-def test_what_they_keep_breaks_that_the_server_is_the_prior_times_the_sites(problem, play, kept, sound):
-    state = play(VirtualAuthors(kept=kept), problem, [1, 2]).state
+def test_what_they_keep_breaks_that_the_server_is_the_prior_times_the_sites(setup, play, kept, sound):
+    state = play(VirtualAuthors(kept=kept), setup, [1, 2]).state
     for name, known in state.tensors[KNOWN].items():
         prior = 1.0 if name.endswith(PRECISION) else 0.0
         apart = float((known - prior - state.tensors[SITES][name].sum(0)).abs().max() / known.abs().max())
         assert (apart < 1e-12) == sound
 
 
-def test_their_server_is_scored_with_twice_its_precision(problem, play):
-    played = play(VirtualAuthors(), problem, [1])
-    theirs, plain = (page.model(played.state, problem).shared for page in (VirtualAuthors(), Virtual(bias="none")))
+def test_their_server_is_scored_with_twice_its_precision(setup, play):
+    played = play(VirtualAuthors(), setup, [1])
+    theirs, plain = (page.model(played.state, setup).shared for page in (VirtualAuthors(), Virtual(bias="none")))
     for name, w in plain.items():
         torch.testing.assert_close(theirs[name], w / 2**0.5 if name.endswith(DEVIATION) else w)
 
 
-def test_the_generation_of_2019_visits_one_client_after_another_and_sums_nothing_up(problem, play):
+def test_the_generation_of_2019_visits_one_client_after_another_and_sums_nothing_up(setup, play):
     page = VirtualAuthors(generation=2019)
     assert (page.visits, page.columns, page.noise, page.damping, page.evidence) == (
         "sequential",
@@ -63,10 +63,10 @@ def test_the_generation_of_2019_visits_one_client_after_another_and_sums_nothing
         1,
         False,
     )
-    played = play(page, problem, [1])
+    played = play(page, setup, [1])
     assert {*played.state.private["columns"]} == {*SIZES}
-    last = played.private.load(POSTERIOR, played.state.private[POSTERIOR], problem.silos.clients[-1])
-    for name, w in page.model(played.state, problem).shared.items():  # its whole step, and nobody's on top of it
+    last = played.private.load(POSTERIOR, played.state.private[POSTERIOR], setup.silos.clients[-1])
+    for name, w in page.model(played.state, setup).shared.items():  # its whole step, and nobody's on top of it
         torch.testing.assert_close(w, torch.from_numpy(last[name]), rtol=1e-4, atol=1e-5)
 
 

@@ -49,7 +49,7 @@ def sites_of(played):
     """Every client's, (clients, ...), from its store or from where the server holds them."""
     if SITES in played.state.tensors:
         return dict(played.state.tensors[SITES])
-    each = [kept(played, SITES, client) for client in played.problem.silos.clients]
+    each = [kept(played, SITES, client) for client in played.setup.silos.clients]
     return {name: torch.stack([one[name] for one in each]) for name in each[0]}
 
 
@@ -165,23 +165,23 @@ def test_over_several_visits_one_clients_cavity_stays_the_prior_and_it_goes_on_a
 @pytest.mark.parametrize("site", ["nonneg", "free", "clipped"])
 def test_with_tiny_deviations_and_no_divergence_it_is_fedavg(site, noise, make_problem, play):
     """Within 1e-5 after each of three rounds, of clients of which some are absent."""
-    problem, absent = make_problem(SIZES), {2: ["b", "e"]}
+    setup, absent = make_problem(SIZES), {2: ["b", "e"]}
     page = Virtual(kl_weight=0, deviation=1e-6, site=site, noise=noise)
     for last in (1, 2, 3):
-        ours, theirs = (play(p, problem, range(1, last + 1), absent=absent) for p in (page, FedAvg()))
+        ours, theirs = (play(p, setup, range(1, last + 1), absent=absent) for p in (page, FedAvg()))
         found = law(ours.state.tensors[KNOWN])
         for name, w in theirs.state.tensors["weights"].items():
             torch.testing.assert_close(found[name], w, rtol=0, atol=1e-5)
 
 
 def test_damping_0_changes_nothing_that_the_server_or_a_site_knows(make_problem, play):
-    problem, page = make_problem(SIZES), Virtual(damping=0, deviation=0.05)
-    before, played = page.init(problem), play(page, problem, [1, 2])
+    setup, page = make_problem(SIZES), Virtual(damping=0, deviation=0.05)
+    before, played = page.init(setup), play(page, setup, [1, 2])
     assert equal(played.state.tensors[KNOWN], before.tensors[KNOWN])
     assert not any(t.any() for t in sites_of(played).values())
     assert played.reports[0].numbers["loss/train"] != played.reports[1].numbers["loss/train"]
-    once = play(Virtual(deviation=0.05), problem, [3])
-    after = play(Virtual(deviation=0.05), problem, [3], state=played.state)
+    once = play(Virtual(deviation=0.05), setup, [3])
+    after = play(Virtual(deviation=0.05), setup, [3], state=played.state)
     assert equal(after.state.tensors[KNOWN], once.state.tensors[KNOWN]), "it goes on as if nothing had been"
 
 
@@ -191,11 +191,11 @@ def test_damping_0_changes_nothing_that_the_server_or_a_site_knows(make_problem,
 def test_a_rejected_or_halved_visit_keeps_the_invariant_and_every_cavity_proper(make_problem, play):
     """Undamped whole steps of free sites, which take precision away that the others do not have."""
     page = Virtual(site="free", share="whole", kl_weight=1.0, deviation=0.05)
-    problem = make_problem(dict.fromkeys("abcdefgh", 6), optimiser=Adam(0.05), epochs=8)
+    setup = make_problem(dict.fromkeys("abcdefgh", 6), optimiser=Adam(0.05), epochs=8)
     state, taken = None, []
     for number in range(1, 7):
         before = state
-        played = play(page, problem, [number], state=state)
+        played = play(page, setup, [number], state=state)
         state, sites = played.state, played.state.tensors[SITES]
         taken.append(played.reports[0].numbers.get("visits/taken", 1.0))
         assert played.reports[0].numbers.get("visits/rejected", 0.0) == float(taken[-1] == 0)
@@ -231,12 +231,12 @@ def test_the_report_tells_divergence_precision_and_signal_of_what_is_known(make_
 
 def test_the_clients_that_were_called_and_every_clients_own_posterior_are_answers(make_problem, play):
     page = Virtual(deviation=0.05, answers=("server", "own", "own_called", "own_refreshed"))
-    problem = make_problem(SIZES, optimiser=Adam(0.01))
-    played = play(page, problem, [1, 2], absent={1: ["e"], 2: ["b", "e"]})
-    round = replace(played.rounds[-1], clients=problem.silos.clients, dropped=())
+    setup = make_problem(SIZES, optimiser=Adam(0.01))
+    played = play(page, setup, [1, 2], absent={1: ["e"], 2: ["b", "e"]})
+    round = replace(played.rounds[-1], clients=setup.silos.clients, dropped=())
     answers = page.other_models(played.state, round)
     assert list(answers) == ["own", "own_called", "own_refreshed"]
-    assert answers["own"].clients == answers["own_refreshed"].clients == problem.silos.clients
+    assert answers["own"].clients == answers["own_refreshed"].clients == setup.silos.clients
     assert answers["own_called"].clients == ("a", "c", "d")
     server = law(played.state.tensors[KNOWN])
 
@@ -249,26 +249,24 @@ def test_the_clients_that_were_called_and_every_clients_own_posterior_are_answer
         assert equal(own, server if client == "e" else kept(played, "posterior", client))
         assert not equal(refreshed, own)
     assert equal(of("own_called", "a"), of("own", "a"))
-    scores = round.each(evaluate, answers["own"], training=problem.training)
+    scores = round.each(evaluate, answers["own"], training=setup.training)
     stack = Stack(("c",), 1)
     weights, context = load_weights(answers["own"].select(["c"]), stack, played.private, "cpu")
-    rows = load_rows(problem.silos, stack, "test", "cpu")
-    loss = per_example_metrics(answers["own"].network, weights, context, rows, problem.training.objective)[
-        "loss"
-    ].mean()
+    rows = load_rows(setup.silos, stack, "test", "cpu")
+    loss = per_example_metrics(answers["own"].network, weights, context, rows, setup.training.objective)["loss"].mean()
     assert by_client(scores)["c"]["test/loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_refreshed_answers_change_nothing_and_are_one_visit_more(make_problem, play):
     """What every client would believe after the next round's visit, if all were called."""
     page = Virtual(deviation=0.05, answers=("server", "own_refreshed"))
-    problem = make_problem(SIZES, optimiser=Adam(0.01))
-    played = play(page, problem, [1])
+    setup = make_problem(SIZES, optimiser=Adam(0.01))
+    played = play(page, setup, [1])
     before, up = played.state.sha256(), played.rounds[-1].tally.bytes_up
     next_round = replace(played.rounds[-1], number=2)
     refreshed = page.other_models(played.state, next_round)["own_refreshed"]
     assert played.state.sha256() == before
-    after = play(page, problem, [2], state=played.state)
+    after = play(page, setup, [2], state=played.state)
     for client in SIZES:
         opened, _ = load_weights(refreshed.select([client]), Stack((client,), 1), played.private, "cpu")
         assert equal({n: t[0] for n, t in opened.items()}, kept(after, "posterior", client))
@@ -280,7 +278,7 @@ def test_the_first_answer_is_the_methods_own(first, make_problem, play):
     page = Virtual(deviation=0.05, answers=(first, "server"))
     assert page.tested_model == "personal"
     played = play(page, make_problem(SIZES), [1])
-    model = scored_model(page, played.problem.silos, played.state, played.rounds[-1])
+    model = scored_model(page, played.setup.silos, played.state, played.rounds[-1])
     assert model.is_personal
     assert list(page.other_models(played.state, played.rounds[-1])) == ["server"]
     assert Virtual().tested_model == "global"
@@ -291,28 +289,28 @@ def test_a_client_that_never_trains_is_answered_for(site, write_silos, make_prob
     """Fresh clients too have rows of their own, and no place among the sites."""
     roles = [{"kind": "fresh", "per_domain": 1}]
     silos = write_silos(SIZES, roles=roles, name="fresh")
-    problem = replace(make_problem(SIZES), silos=silos.federated())
+    setup = replace(make_problem(SIZES), silos=silos.federated())
     page = Virtual(deviation=0.05, site=site, answers=("server", "own", "own_refreshed"))
-    played = play(page, problem, [1])
-    everybody = replace(played.rounds[-1], problem=replace(problem, silos=silos), clients=silos.clients, dropped=())
-    assert set(silos.clients) - set(problem.silos.clients)
+    played = play(page, setup, [1])
+    everybody = replace(played.rounds[-1], setup=replace(setup, silos=silos), clients=silos.clients, dropped=())
+    assert set(silos.clients) - set(setup.silos.clients)
     for model in (page.scored_model(played.state, everybody), *page.other_models(played.state, everybody).values()):
-        scores = everybody.each(evaluate, model, silos=silos, training=problem.training)
+        scores = everybody.each(evaluate, model, silos=silos, training=setup.training)
         assert set(by_client(scores)) == set(silos.clients)
 
 
 @pytest.mark.parametrize("columns", ["beside", "within"])
 def test_columns_stay_with_their_clients_and_the_server_knows_what_it_knew_without(columns, make_problem, play):
-    problem = make_problem(SIZES, optimiser=Adam(0.01))
+    setup = make_problem(SIZES, optimiser=Adam(0.01))
     page = Virtual(deviation=0.05, columns=columns)
-    played, plain = play(page, problem, [1, 2], absent={2: ["b"]}), play(Virtual(deviation=0.05), problem, [1])
+    played, plain = play(page, setup, [1, 2], absent={2: ["b"]}), play(Virtual(deviation=0.05), setup, [1])
     assert played.state.tensors[KNOWN].keys() == plain.state.tensors[KNOWN].keys()
     assert played.rounds[0].tally.bytes_up == plain.rounds[0].tally.bytes_up
     assert played.rounds[0].tally.bytes_down == plain.rounds[0].tally.bytes_down
     own = {client: kept(played, "columns", client) for client in SIZES}
     assert not equal(own["a"], own["b"])
     assert all("own" in n or "gate" in n or "read" in n or "across" in n for n in own["a"])
-    before = play(page, problem, [1])
+    before = play(page, setup, [1])
     assert equal(kept(before, "columns", "b"), own["b"])
     assert not equal(kept(before, "columns", "a"), own["a"])
 
@@ -320,11 +318,11 @@ def test_columns_stay_with_their_clients_and_the_server_knows_what_it_knew_witho
 @pytest.mark.parametrize("visits", ["parallel", "sequential"])
 def test_a_seed_gives_the_same_and_another_another(visits, make_problem, play, tmp_path):
     page = Virtual(visits=visits, deviation=0.05)
-    problem = make_problem(SIZES)
-    first, again = (play(page, problem, [1, 2], private=ClientStore(str(tmp_path / n))) for n in ("one", "two"))
+    setup = make_problem(SIZES)
+    first, again = (play(page, setup, [1, 2], private=ClientStore(str(tmp_path / n))) for n in ("one", "two"))
     assert first.state.sha256() == again.state.sha256()
     assert first.reports == again.reports
-    other = play(page, replace(problem, seed=1), [1, 2])
+    other = play(page, replace(setup, seed=1), [1, 2])
     assert other.state.sha256() != first.state.sha256()
 
 
@@ -335,9 +333,9 @@ def test_a_convolutional_network_learns_with_every_noise(make_problem, play):
         return draw.random((total, 8, 8)) + y[:, None, None], y
 
     network = CNN((8, 8), (3,), (6,), 3, kernel=3, padding=True)
-    problem = make_problem({"a": 12, "b": 9}, network=network, optimiser=Adam(0.02), silos={"rows_of": images})
+    setup = make_problem({"a": 12, "b": 9}, network=network, optimiser=Adam(0.02), silos={"rows_of": images})
     for noise in ("local", "flipout", "naive"):
-        played = play(Virtual(noise=noise, deviation=0.02), problem, range(1, 6))
+        played = play(Virtual(noise=noise, deviation=0.02), setup, range(1, 6))
         losses = [report.numbers["loss/train"] for report in played.reports]
         assert losses[-1] < losses[0]
 

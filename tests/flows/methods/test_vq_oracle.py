@@ -39,14 +39,14 @@ def test_one_domain_is_vq_fedavg_to_the_bit(options, make, play):
 
 
 def test_weights_are_everybodys_and_words_the_domains_own(make, play):
-    problem = make(DOMAINS)
-    oracle = play(VQOracle(**OPTIONS), problem, [1])
-    everybody = play(UEFL(arm="paper", tolerance=None, **OPTIONS), problem, [1])
+    setup = make(DOMAINS)
+    oracle = play(VQOracle(**OPTIONS), setup, [1])
+    everybody = play(UEFL(arm="paper", tolerance=None, **OPTIONS), setup, [1])
     for name, w in oracle.state.tensors["weights"].items():
         assert torch.allclose(w, everybody.state.tensors["weights"][name], atol=1e-6), name
     for at, domain in enumerate(("north", "south")):
-        silos = problem.silos.select([c for c in SIZES if DOMAINS[c] == domain])
-        alone = play(UEFL(arm="paper", tolerance=None, **OPTIONS), replace(problem, silos=silos), [1])
+        silos = setup.silos.select([c for c in SIZES if DOMAINS[c] == domain])
+        alone = play(UEFL(arm="paper", tolerance=None, **OPTIONS), replace(setup, silos=silos), [1])
         assert torch.equal(oracle.state.tensors["books"][SHARED][at], alone.state.tensors["weights"][SHARED])
 
 
@@ -76,13 +76,13 @@ def test_a_domain_of_which_nobody_answers_keeps_its_words(make, play):
 def test_every_client_reads_the_words_of_its_domain_and_an_unseen_domain_has_none(make_problem, play):
     roles = [{"kind": "hold_out", "domains": ["west"]}, {"kind": "fresh", "per_domain": 1}]
     domains = {**DOMAINS, "w": "west"}
-    problem = make_problem({**SIZES, "w": 5}, silos={"domains": domains, "roles": roles})
-    trained = replace(problem, silos=problem.silos.federated())
+    setup = make_problem({**SIZES, "w": 5}, silos={"domains": domains, "roles": roles})
+    trained = replace(setup, silos=setup.silos.federated())
     played = play(VQOracle(**OPTIONS), trained, [1])
-    there = played.page.silos_with_a_model(problem.silos)
+    there = played.page.silos_with_a_model(setup.silos)
     assert "w" not in there.clients
     assert set(there.clients) > set(trained.silos.clients)
-    model = played.page.model(played.state, replace(problem, silos=there))
+    model = played.page.model(played.state, replace(setup, silos=there))
     place = {client: at for at, client in enumerate(model.clients)}
     books = played.state.tensors["books"][SHARED]
     for client in model.clients:

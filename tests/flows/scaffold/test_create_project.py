@@ -232,7 +232,7 @@ def test_the_network_fits_the_shape_and_can_be_begun(tmp_path, save, shape, kind
     assert (params.model.kind, getattr(params.model, "kernel", None)) == (kind, kernel)
     project = Project.open(root=tmp_path / "study")
     make(project)
-    assert project.problem(0).network.init(server_stream(0, 0, "init"))
+    assert project.training_setup(0).network.init(server_stream(0, 0, "init"))
 
 
 def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
@@ -426,7 +426,7 @@ def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_
     assert (params.data.scheme[0].column, params.model.kind) == ("domain", "cnn")
     project = Project.open(root=tmp_path / "study")
     assert make(project)["clients"] == 2
-    assert project.problem(0).network.init(server_stream(0, 0, "init"))
+    assert project.training_setup(0).network.init(server_stream(0, 0, "init"))
 
 
 @pytest.mark.parametrize("folders", [("cat", "dog"), ("train/cat", "train/dog", "test/cat", "test/dog")])

@@ -10,17 +10,17 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = """
 from flows.console import screen
-from flows.entrypoints.flow_decorator import verb
+from flows.entrypoints.flow_decorator import project_flow
 
 class Printing(screen.Screen):
     def say(self, line):
         print("said:", line)
 
-@verb(run_name="inner")
+@project_flow(run_name="inner")
 def inner():
     return 6
 
-@verb(run_name="outer")
+@project_flow(run_name="outer")
 def outer(nested):
     with open(".prefect/ballast", "wb", buffering=0) as file:
         try:

@@ -15,10 +15,10 @@ from silos.io.locks import exclusive_lock, in_turn, read_lock, workers, write_lo
 HOLD = """
 import sys
 from pathlib import Path
-from silos.io.locks import alone, changing, in_turn, looking, working
+from silos.io.locks import exclusive_lock, write_lock, in_turn, wait_for_writer, read_lock
 say = lambda line: print(line, flush=True)
-told = {"changing": changing, "looking": looking, "working": working}
-untold = {"alone": alone, "in_turn": in_turn}
+told = {"changing": write_lock, "looking": wait_for_writer, "working": read_lock}
+untold = {"alone": exclusive_lock, "in_turn": in_turn}
 role, path, *name = sys.argv[1:]
 with told[role](Path(path), *name, say) if role in told else untold[role](Path(path, *name)):
     print("has it", flush=True)

@@ -34,7 +34,7 @@ def half(from_fs, sources, to_fs, targets, **options):
 
 checkout.transfer = half
 from silos.versioning import history
-history.use(Path("."), sys.argv[1])
+history.use_version(Path("."), sys.argv[1])
 """
 
 

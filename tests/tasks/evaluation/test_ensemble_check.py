@@ -17,34 +17,34 @@ CLIENTS = {"oslo": 9, "lyon": 7, "one": 1}
 
 @pytest.fixture
 def members(make_problem, tmp_path):
-    problem = make_problem(CLIENTS)
+    setup = make_problem(CLIENTS)
     found = []
     for number in range(3):
-        weights = problem.network.init(server_stream(number, 0, "init"))
+        weights = setup.network.init(server_stream(number, 0, "init"))
         store = ClientStore(str(tmp_path / f"member{number}"))
         if number < 2:
-            model = Model(problem.network, shared={n: 4 * w for n, w in weights.items()}, clients=problem.silos.clients)
+            model = Model(setup.network, shared={n: 4 * w for n, w in weights.items()}, clients=setup.silos.clients)
         else:
             own = {n: np.stack([(4 + i) * w.numpy() for i in range(3)]) for n, w in weights.items()}
-            refs = store.save("weights", list(problem.silos.clients), own)
-            model = Model(problem.network, {}, ClientStateRefs("weights", refs, weights), clients=problem.silos.clients)
+            refs = store.save("weights", list(setup.silos.clients), own)
+            model = Model(setup.network, {}, ClientStateRefs("weights", refs, weights), clients=setup.silos.clients)
         found.append((model, store))
-    return problem, found
+    return setup, found
 
 
 def test_the_ensembles_numbers_are_those_of_the_mean_of_the_members_probabilities(members, make_round):
-    problem, found = members
-    told = make_round(problem).each(ensemble_check, found[0][0], training=problem.training, members=found)
+    setup, found = members
+    told = make_round(setup).each(ensemble_check, found[0][0], training=setup.training, members=found)
     numbers = {c: {n: float(v[i]) for n, v in m.numbers.items()} for m in told for i, c in enumerate(m.clients)}
-    for at, client in enumerate(problem.silos.clients):
-        rows = load_rows(problem.silos, Stack((client,), 1), "test", "cpu")
+    for at, client in enumerate(setup.silos.clients):
+        rows = load_rows(setup.silos, Stack((client,), 1), "test", "cpu")
         each = []
         for number, (model, store) in enumerate(found):
             weights = model.shared or {
                 n: torch.from_numpy(w) for n, w in store.load("weights", model.personal.refs, client).items()
             }
             assert (number == 2) == (not model.shared)
-            each.append(torch.softmax(problem.network.apply(weights, {}, rows.x[0], None).double(), -1))
+            each.append(torch.softmax(setup.network.apply(weights, {}, rows.x[0], None).double(), -1))
         p = sum(each) / 3
         assert numbers[client]["accuracy"] == float((p.argmax(-1) == rows.y[0]).double().mean())
         assert numbers[client]["entropy"] == pytest.approx(float(torch.special.entr(p).sum(-1).mean()), abs=1e-6)

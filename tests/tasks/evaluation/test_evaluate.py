@@ -15,20 +15,20 @@ SIZES = {"a": 9, "b": 12, "c": 4}
 
 @pytest.fixture
 def scored(make_problem, make_round, tmp_path):
-    problem = make_problem(SIZES, silos={"validation": 0, "test": 6})
+    setup = make_problem(SIZES, silos={"validation": 0, "test": 6})
     page, store = FedAvg(), ClientStore(str(tmp_path / "own"))
-    model = page.model(page.init(problem), problem)
-    round = make_round(problem, stack=2, private=store)
-    scores = round.each(evaluate, model, training=problem.training, keep_outcomes=True)
-    return problem, model, store, scores
+    model = page.model(page.init(setup), setup)
+    round = make_round(setup, stack=2, private=store)
+    scores = round.each(evaluate, model, training=setup.training, keep_outcomes=True)
+    return setup, model, store, scores
 
 
 def test_scores_are_those_of_the_model_on_each_clients_rows(scored):
-    problem, model, _, scores = scored
+    setup, model, _, scores = scored
     table = by_client(scores)
     assert sorted(table) == sorted(SIZES)
     for client in SIZES:
-        x, y = open_client(_folder(problem), problem.silos.manifest.client(client), "test")
+        x, y = open_client(_folder(setup), setup.silos.manifest.client(client), "test")
         logits = model.network.apply(model.shared, {}, torch.from_numpy(x), None).double()
         p = torch.softmax(logits, -1)
         assert table[client]["test/rows"] == 6
@@ -43,10 +43,10 @@ def test_scores_are_those_of_the_model_on_each_clients_rows(scored):
 
 
 def test_the_outcomes_that_a_client_keeps_are_those_that_were_counted(scored):
-    problem, model, store, scores = scored
+    setup, model, store, scores = scored
     refs = {c: r for s in scores if s.split == "test" for c, r in s.outcomes.items()}
     for client in SIZES:
-        x, y = open_client(_folder(problem), problem.silos.manifest.client(client), "test")
+        x, y = open_client(_folder(setup), setup.silos.manifest.client(client), "test")
         right = model.network.apply(model.shared, {}, torch.from_numpy(x), None).argmax(-1).numpy() == y
         kept = store.load(OUTCOMES, refs, client)["correct"]
         np.testing.assert_array_equal(kept[: len(y)].astype(bool), right)
@@ -54,16 +54,16 @@ def test_the_outcomes_that_a_client_keeps_are_those_that_were_counted(scored):
 
 
 def test_without_being_asked_no_client_keeps_outcomes(make_problem, make_round, tmp_path):
-    problem, page = make_problem(SIZES), FedAvg()
+    setup, page = make_problem(SIZES), FedAvg()
     store = ClientStore(str(tmp_path / "own"))
-    round = make_round(problem, private=store)
-    model = page.model(page.init(problem), problem)
-    scores = round.each(evaluate, model, training=problem.training)
+    round = make_round(setup, private=store)
+    model = page.model(page.init(setup), setup)
+    scores = round.each(evaluate, model, training=setup.training)
     assert all(s.outcomes == {} for s in scores)
     assert not (tmp_path / "own").exists()
 
 
-def _folder(problem):
+def _folder(setup):
     from pathlib import Path
 
-    return Path(problem.silos.folder)
+    return Path(setup.silos.folder)

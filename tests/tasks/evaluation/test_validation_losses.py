@@ -25,13 +25,13 @@ from tasks.tracking.result_tables import by_client
 SIZES = {"a": 9, "b": 12, "c": 4}
 
 
-def loss_of(problem, weights, client, common=False):
+def loss_of(setup, weights, client, common=False):
     """The mean cross-entropy, or squared error, of one client's validation rows with these weights, by torch."""
-    folder, manifest = Path(problem.silos.folder), problem.silos.manifest
+    folder, manifest = Path(setup.silos.folder), setup.silos.manifest
     opened = open_common_rows(folder, manifest, "validation") if common else None
     x, y = opened or open_client(folder, manifest.client(client), "validation")
-    found, y = problem.network.apply(weights, {}, torch.from_numpy(x), None).double(), torch.from_numpy(y)
-    if problem.training.objective.task == "regression":
+    found, y = setup.network.apply(weights, {}, torch.from_numpy(x), None).double(), torch.from_numpy(y)
+    if setup.training.objective.task == "regression":
         return float(torch.nn.functional.mse_loss(found[:, 0], y.double()))
     return float(torch.nn.functional.cross_entropy(found, y))
 
@@ -46,13 +46,13 @@ def test_a_client_tells_its_cross_entropy_with_the_weights_it_was_given_and_with
     engine, common, make_problem, make_round
 ):
     """Also where it trains with another loss, and where validation rows are nobody's."""
-    problem = make_problem(SIZES, silos={"validation": 12, "common": common}, objective=Focal(2.0, 3.0), engine=engine)
-    model, round = FedAvg().model(FedAvg().init(problem), problem), make_round(problem, validate=True)
+    setup = make_problem(SIZES, silos={"validation": 12, "common": common}, objective=Focal(2.0, 3.0), engine=engine)
+    model, round = FedAvg().model(FedAvg().init(setup), setup), make_round(setup, validate=True)
     for update in round.train(local_train, model, each=True):
         for client in update.clients:
             before, after = update.validation[client]
-            assert before == pytest.approx(loss_of(problem, model.shared, client, bool(common)), abs=1e-6)
-            assert after == pytest.approx(loss_of(problem, of_each(update, client), client, bool(common)), abs=1e-6)
+            assert before == pytest.approx(loss_of(setup, model.shared, client, bool(common)), abs=1e-6)
+            assert after == pytest.approx(loss_of(setup, of_each(update, client), client, bool(common)), abs=1e-6)
             assert after != before
             assert round.validation[client] == update.validation[client]
     assert set(round.validation) == set(SIZES)
@@ -64,11 +64,11 @@ def test_of_a_regression_it_is_the_mean_squared_error(make_problem, make_round):
         return rng.normal(size=(total, 5)), rng.normal(size=total)
 
     silos = {"validation": 11, "task": "regression", "rows_of": rows_of}
-    problem = make_problem(SIZES, network=MLP(5, (4,), 1), silos=silos, objective=SquaredError())
-    model, round = FedAvg().model(FedAvg().init(problem), problem), make_round(problem, validate=True)
+    setup = make_problem(SIZES, network=MLP(5, (4,), 1), silos=silos, objective=SquaredError())
+    model, round = FedAvg().model(FedAvg().init(setup), setup), make_round(setup, validate=True)
     for update in round.train(local_train, model, each=True):
         for client in update.clients:
-            expected = (loss_of(problem, w, client) for w in (model.shared, of_each(update, client)))
+            expected = (loss_of(setup, w, client) for w in (model.shared, of_each(update, client)))
             assert update.validation[client] == pytest.approx(tuple(expected), rel=1e-5)
 
 
@@ -81,8 +81,8 @@ def test_of_fewer_than_ten_different_rows_nothing_is_told(make_problem, make_rou
         x, y = rng.normal(size=(different[client], 5)), rng.integers(0, 3, different[client])
         return np.resize(x, (total, 5)), np.resize(y, total)
 
-    problem = make_problem(dict.fromkeys(SIZES, 40), silos={"validation": 20, "rows_of": rows_of})
-    model, round = FedAvg().model(FedAvg().init(problem), problem), make_round(problem, validate=True)
+    setup = make_problem(dict.fromkeys(SIZES, 40), silos={"validation": 20, "rows_of": rows_of})
+    model, round = FedAvg().model(FedAvg().init(setup), setup), make_round(setup, validate=True)
     round.train(local_train, model)
     assert {c: all(map(math.isfinite, pair)) for c, pair in round.validation.items()} == {
         "a": False,
@@ -93,8 +93,8 @@ def test_of_fewer_than_ten_different_rows_nothing_is_told(make_problem, make_rou
 
 
 def test_being_asked_changes_nothing_but_the_bytes(make_problem, play):
-    problem = make_problem(SIZES, silos={"validation": 12})
-    asked, plain = (play(FedAvg(), problem, [1, 2], validate=asks) for asks in (True, False))
+    setup = make_problem(SIZES, silos={"validation": 12})
+    asked, plain = (play(FedAvg(), setup, [1, 2], validate=asks) for asks in (True, False))
     assert asked.state.sha256() == plain.state.sha256()
     assert asked.reports == plain.reports
     for ours, theirs in zip(asked.rounds, plain.rounds, strict=True):
@@ -105,31 +105,31 @@ def test_being_asked_changes_nothing_but_the_bytes(make_problem, play):
 
 def test_a_client_that_trains_twice_in_a_round_tells_of_the_last_time(make_problem, play):
     """Ditto's personal weights, which begin where the shared ones do."""
-    problem = make_problem(SIZES, silos={"validation": 12})
-    played = play(Ditto(), problem, [1], validate=True)
+    setup = make_problem(SIZES, silos={"validation": 12})
+    played = play(Ditto(), setup, [1], validate=True)
     store, refs = played.private, played.state.private["personal"]
     for client in SIZES:
         own = {name: torch.from_numpy(w.copy()) for name, w in store.load("personal", refs, client).items()}
-        assert played.rounds[0].validation[client][1] == pytest.approx(loss_of(problem, own, client), abs=1e-6)
+        assert played.rounds[0].validation[client][1] == pytest.approx(loss_of(setup, own, client), abs=1e-6)
 
 
 def test_members_of_a_pooled_client_answer_each_for_itself(make_problem, play):
-    problem = make_problem(SIZES, silos={"validation": 12})
-    start, played = Pooled().init(problem), play(Pooled(), problem, [1], validate=True)
+    setup = make_problem(SIZES, silos={"validation": 12})
+    start, played = Pooled().init(setup), play(Pooled(), setup, [1], validate=True)
     told = played.rounds[0].validation
     for client in SIZES:
-        expected = (loss_of(problem, s.tensors["weights"], client) for s in (start, played.state))
+        expected = (loss_of(setup, s.tensors["weights"], client) for s in (start, played.state))
         assert told[client] == pytest.approx(tuple(expected), abs=1e-6)
     assert played.rounds[0].tally.bytes_up == 0
 
 
 def test_with_statistics_of_its_own_a_pooled_member_answers_with_them(make_problem, play):
     """Swapped for zeros they would answer otherwise; each is scored as evaluation scores it."""
-    problem = make_problem(SIZES, silos={"validation": 12})
+    setup = make_problem(SIZES, silos={"validation": 12})
     page = Conditional(arm="pooled")
-    played = play(page, problem, [1], validate=True)
-    round, model = played.rounds[0], page.model(played.state, problem)
-    table = by_client(round.each(evaluate, model, silos=problem.silos, training=problem.training))
+    played = play(page, setup, [1], validate=True)
+    round, model = played.rounds[0], page.model(played.state, setup)
+    table = by_client(round.each(evaluate, model, silos=setup.silos, training=setup.training))
     for client in SIZES:
         assert round.validation[client][1] == pytest.approx(table[client]["validation/loss"], abs=1e-6)
 
@@ -140,9 +140,9 @@ def silent_train(cohort: Cohort, model, training, private, seed, round, device="
 
 
 def test_a_step_that_cannot_tell_is_refused_with_the_way_out(make_problem, make_round):
-    problem = make_problem(SIZES, silos={"validation": 12})
-    model = FedAvg().model(FedAvg().init(problem), problem)
+    setup = make_problem(SIZES, silos={"validation": 12})
+    model = FedAvg().model(FedAvg().init(setup), setup)
     with pytest.raises(
         UserError, match=r"silent_train of this method's page tells no validation loss; use uniform or by_size, or"
     ):
-        replace(make_round(problem), validation={}).train(silent_train, model)
+        replace(make_round(setup), validation={}).train(silent_train, model)

@@ -83,17 +83,17 @@ def test_no_dummy_is_in_a_message(name, make_problem, make_round):
     """Three clients in stacks of two: what is told of clients is told of those, and what is summed is theirs."""
     task, options = TOLD[name]
     rows = {"a": 7, "b": 5, "c": 6}
-    problem = make_problem(rows)
-    model = Model(problem.network, problem.network.init(server_stream(0, 0, "init")), clients=tuple(rows))
+    setup = make_problem(rows)
+    model = Model(setup.network, setup.network.init(server_stream(0, 0, "init")), clients=tuple(rows))
     if name == "ensemble_check":
-        options = {"members": [(model, make_round(problem).private)] * 2}
+        options = {"members": [(model, make_round(setup).private)] * 2}
     if name == "regroup":
-        model = Model(problem.network, {n: w[None, None] for n, w in model.shared.items()}, clients=tuple(rows))
+        model = Model(setup.network, {n: w[None, None] for n, w in model.shared.items()}, clients=tuple(rows))
     if name == "head_gradient":
-        model = Model(GradientMatching(problem.network, 0.1), model.shared, clients=tuple(rows))
+        model = Model(GradientMatching(setup.network, 0.1), model.shared, clients=tuple(rows))
     found = {}
     for stack in (1, 2):
-        found[stack] = make_round(problem, stack=stack).each(task, model, training=problem.training, **options)
+        found[stack] = make_round(setup, stack=stack).each(task, model, training=setup.training, **options)
     for message in found[2]:
         numbers = [getattr(message, field.name) for field in fields(message) if field.name != "sums"]
         numbers += [t for of in numbers if isinstance(of, dict) for t in of.values()]

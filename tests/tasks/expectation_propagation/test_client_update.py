@@ -21,14 +21,14 @@ SHARES = {"a": 0.3, "b": 0.1, "c": 0.2, "d": 0.05, "e": 1.0}
 @pytest.fixture
 def ask(make_problem, make_round):
     """What all clients answer at their first visit, and the store."""
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
 
     def run(site="nonneg", upload=1.0, **options):
         page = Virtual(site=site)
-        network = Tilted(problem.network, site=site)
-        model = ep_sites.known_to(network, page.init(problem), problem, problem.silos.clients, {})
-        round = make_round(problem, **{"stack": 3, **options})
-        begin = ep_sites.start(page.init(problem), problem, "point")
+        network = Tilted(setup.network, site=site)
+        model = ep_sites.known_to(network, page.init(setup), setup, setup.silos.clients, {})
+        round = make_round(setup, **{"stack": 3, **options})
+        begin = ep_sites.start(page.init(setup), setup, "point")
         how = SiteTraining(1e-3, 0.01, upload=upload)
         return round.train(update_site, model, how=how, shares=SHARES, start=begin), round
 
@@ -129,9 +129,9 @@ def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_traine
     """However long clients train, the first loss is the same; the second falls from it."""
     page, losses = Virtual(site=site), []
     for epochs in (1, 12):
-        problem = make_problem(SIZES, silos={"validation": 12}, optimiser=Adam(0.02), epochs=epochs)
-        round = make_round(problem, stack=3, validate=True)
-        page.run_round(page.init(problem), round)
+        setup = make_problem(SIZES, silos={"validation": 12}, optimiser=Adam(0.02), epochs=epochs)
+        round = make_round(setup, stack=3, validate=True)
+        page.run_round(page.init(setup), round)
         losses.append(round.validation)
     for client in SIZES:
         (before, short), (same, long) = (of[client] for of in losses)
@@ -141,9 +141,9 @@ def test_validation_losses_are_of_what_the_client_got_and_then_of_what_it_traine
 
 
 def test_a_share_that_is_no_number_is_refused(make_problem, make_round):
-    problem = make_problem(SIZES)
+    setup = make_problem(SIZES)
     page = Virtual()
-    model: Model = ep_sites.known_to(Tilted(problem.network), page.init(problem), problem, problem.silos.clients, {})
+    model: Model = ep_sites.known_to(Tilted(setup.network), page.init(setup), setup, setup.silos.clients, {})
     shares = {**SHARES, "c": float("nan")}
     with pytest.raises(ValueError, match="the share of client c is nan; give every client a number from 0 on"):
-        make_round(problem).train(update_site, model, how=SiteTraining(1e-3, 0.01), shares=shares)
+        make_round(setup).train(update_site, model, how=SiteTraining(1e-3, 0.01), shares=shares)

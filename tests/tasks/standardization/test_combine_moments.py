@@ -34,12 +34,12 @@ def rows_of(client, total):
 def ask(make_problem, make_round):
     """What clients tell, and what the server makes of it."""
 
-    def run(problem=None, stack=2, workers=1, **wanted):
-        problem = problem or make_problem(SIZES, silos={"rows_of": rows_of, "task": "regression"})
-        round = make_round(problem, stack=stack, workers=workers)
+    def run(setup=None, stack=2, workers=1, **wanted):
+        setup = setup or make_problem(SIZES, silos={"rows_of": rows_of, "task": "regression"})
+        round = make_round(setup, stack=stack, workers=workers)
         wanted = {"inputs": True, "targets": True, **wanted}
-        told = round.each(report_moments, Model(problem.network, {}, clients=problem.silos.clients), **wanted)
-        return problem.silos, told, round.once(combine_moments, told), round.tally
+        told = round.each(report_moments, Model(setup.network, {}, clients=setup.silos.clients), **wanted)
+        return setup.silos, told, round.once(combine_moments, told), round.tally
 
     return run
 
@@ -174,9 +174,9 @@ def test_of_a_version_that_differs_by_fewer_than_ten_rows_a_client_tells_what_it
 
 def test_ten_rows_more_are_told_and_each_version_keeps_its_numbers(version, ask):
     versions = [version(range(total)) for total in (40, 45, 50, 49, 30)]
-    told = [ask(problem)[1][0] for problem in versions]
+    told = [ask(setup)[1][0] for setup in versions]
     assert [int(message.counts[0, 0]) for message in told] == [40, 40, 50, 50, 30]
-    again = [ask(problem)[1][0] for problem in reversed(versions)][::-1]
+    again = [ask(setup)[1][0] for setup in reversed(versions)][::-1]
     assert all(torch.equal(one.sums, other.sums) for one, other in zip(told, again, strict=True))
 
 
@@ -199,8 +199,8 @@ def test_far_from_unit_is_a_mean_or_deviation_above_ten_of_a_target_thirty_or_no
 
     for task in ("classification", "regression"):
         rows = drawn if task == "regression" else lambda c, n: (drawn(c, n)[0], np.arange(n) % 3)
-        problem = make_problem({"many": 400, "few": 9}, silos={"rows_of": rows, "task": task, "name": task})
-        (told,) = make_round(problem).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
+        setup = make_problem({"many": 400, "few": 9}, silos={"rows_of": rows, "task": task, "name": task})
+        (told,) = make_round(setup).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
         assert dict(zip(told.clients, told.inputs.tolist(), strict=True)) == {"many": far, "few": False}
         wanted = far and task == "regression"
         assert dict(zip(told.clients, told.targets.tolist(), strict=True)) == {"many": wanted, "few": False}
@@ -212,15 +212,15 @@ def test_rows_that_only_fill_a_stack_up_are_no_targets_and_no_inputs(make_proble
     def far_off(client, total):
         return np.full((total, 5), 11.0) + np.arange(total)[:, None] / total, 40 + np.arange(total) / total
 
-    problem = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
-    (told,) = make_round(problem).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
+    setup = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
+    (told,) = make_round(setup).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert told.inputs.tolist() == told.targets.tolist() == [True, True]
 
 
 def test_a_client_says_whether_it_is_far_also_last_of_an_odd_number(make_problem, make_round):
     far = {"rows_of": lambda _, rows: (900 + np.arange(5 * rows).reshape(rows, 5), np.arange(rows) % 3)}
-    problem = make_problem({"a": 20, "b": 20, "c": 20}, silos=far)
-    told = make_round(problem, stack=2).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
+    setup = make_problem({"a": 20, "b": 20, "c": 20}, silos=far)
+    told = make_round(setup, stack=2).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert [message.inputs.tolist() for message in told] == [[True, True], [True]]
     assert [message.targets.tolist() for message in told] == [[False, False], [False]]
 
@@ -241,6 +241,6 @@ def test_rows_are_too_small_where_no_mean_and_no_deviation_is_above_a_hundredth_
     def balanced(client, total):
         return np.linspace(-1, 1, total)[:, None] * scales + offset, np.arange(total) % 3
 
-    problem = make_problem({"a": 40}, silos={"rows_of": balanced, "validation": 0, "test": 0})
-    (told,) = make_round(problem).each(check_scale, Model(problem.network, {}, clients=problem.silos.clients))
+    setup = make_problem({"a": 40}, silos={"rows_of": balanced, "validation": 0, "test": 0})
+    (told,) = make_round(setup).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert told.inputs.tolist() == [far]

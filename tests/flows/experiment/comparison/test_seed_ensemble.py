@@ -26,7 +26,7 @@ def member(project):
 def _member(project, report, reported, validation):
     opened = Project.open([f"evaluation.report={report}"], project, derived=True)
     page = method_of(opened.params, "fedavg", opened.root)
-    start = page.init(opened.problem(0))
+    start = page.init(opened.training_setup(0))
 
     def state(number: int) -> ServerState:
         weights = {name: torch.full_like(w, float(number)) for name, w in start.tensors["weights"].items()}
@@ -70,7 +70,7 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
     members = []
     for seed in (0, 1):
         folder = RunFolder(opened.runs / "compare-x" / f"fedavg-seed{seed}")
-        state = page.init(opened.problem(seed))
+        state = page.init(opened.training_setup(seed))
         folder.commit(folder.files({"round": 1, "metrics": {"accuracy/mean": 0.1}}, state))
         write_json(folder.result, {"rounds": 1, "reported_round": 1, "mlflow_run_id": None})
         members.append((opened, seed, folder))

@@ -27,7 +27,7 @@ def test_what_would_end_every_run_is_raised(monkeypatch, folder):
 def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):
     def check(*overrides):
         project = Project.open(["comparison.tune=4", *overrides], folder, derived=True)
-        trials.check_tuning(project, ["fedavg"], project.problem(0))
+        trials.check_tuning(project, ["fedavg"], project.training_setup(0))
 
     check("data.split.validation_rows=common", "evaluation.clients=2")
     with pytest.raises(UserError, match="and the data have none"):
@@ -44,4 +44,4 @@ def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch)
     assert any(rows.values())
     monkeypatch.setattr(trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
     with pytest.raises(UserError, match="the data have none"):
-        trials.check_tuning(project, ["fedavg"], project.problem(0))
+        trials.check_tuning(project, ["fedavg"], project.training_setup(0))

@@ -31,8 +31,8 @@ def test_seconds_inside_any_step_of_clients_are_theirs_and_the_rest_is_orchestra
 def test_groups_are_compared_with_the_laws_of_their_clients(column, groups, index, make_problem, play):
     clients = "abcd"
     laws = dict(zip(clients, ["here", "here", "there", "there"], strict=True))
-    problem = make_problem(dict.fromkeys(clients, 3), silos={"domains": laws})
-    (round,) = play(find_method("fedavg")(), problem, [1]).rounds
+    setup = make_problem(dict.fromkeys(clients, 3), silos={"domains": laws})
+    (round,) = play(find_method("fedavg")(), setup, [1]).rounds
     report = RoundReport({}, {column: dict(zip(clients, map(float, groups), strict=True))})
-    metrics = round_record(round, report, [], problem.silos, TASK_METRICS["classification"])["metrics"]
+    metrics = round_record(round, report, [], setup.silos, TASK_METRICS["classification"])["metrics"]
     assert metrics["groups/adjusted_rand"] == pytest.approx(index)

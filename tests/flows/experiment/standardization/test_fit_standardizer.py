@@ -249,7 +249,7 @@ def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, 
 )
 def test_what_cannot_be_scaled_is_refused(asked, match, folder):
     with pytest.raises(UserError, match=match):
-        Project.open(asked, folder, derived=True).problem(0)
+        Project.open(asked, folder, derived=True).training_setup(0)
 
 
 def test_where_nobody_may_tell_the_run_ends_with_one_sentence(folder, play_run):

@@ -33,8 +33,8 @@ def test_all_are_asked_or_as_many_as_may_be_at_places_as_even_as_can_be(clients)
 def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, tmp_path):
     opened = Project.open([], project, derived=True)
     silos = {"validation": 0, "test": 0, "rows_of": lambda _, rows: (FAR[:rows], np.arange(rows) % 3)}
-    problem = make_problem(dict.fromkeys(map(str, range(1001)), 10), silos=silos)
-    (note,) = notes_of_rows(opened, problem, PlainRunner(1), ClientStore(str(tmp_path / "private")))
+    setup = make_problem(dict.fromkeys(map(str, range(1001)), 10), silos=silos)
+    (note,) = notes_of_rows(opened, setup, PlainRunner(1), ClientStore(str(tmp_path / "private")))
     assert note["sentence"].startswith("inputs of 1000 of 1000 clients are far from unit scale (a feature's mean or ")
 
 

@@ -17,9 +17,9 @@ def test_a_stages_end_looks_at_those_that_ever_took_part_and_has_a_row_of_those_
 ):
     looked, count = [], codebook_stages.counted
     monkeypatch.setattr(codebook_stages, "counted", lambda *args: looked.append({*args[1]}) or count(*args))
-    problem = make_problem(dict.fromkeys(NAMES, 12), batch=100)
+    setup = make_problem(dict.fromkeys(NAMES, 12), batch=100)
     absent = {number: [c for c in NAMES if c not in called] for number, called in CALLED.items()}
-    played = play(page, problem, [*CALLED], absent=absent)
+    played = play(page, setup, [*CALLED], absent=absent)
     for report, (number, called) in zip(played.reports, CALLED.items(), strict=True):
         before = {c for at, clients in CALLED.items() if at <= number for c in clients}
         assert report.rows["words"].keys() == {*called}

@@ -34,28 +34,28 @@ def everybody(make_problem):
 def read(make_round):
     """What these clients read, client to numbers; by default all of them, asked at once."""
 
-    def run(problem, source, clients=None, known=None, statistics=ASKED, **options):
-        conditions, round = Conditioning(statistics, source), make_round(problem, **options)
-        clients = problem.silos.clients if clients is None else clients
+    def run(setup, source, clients=None, known=None, statistics=ASKED, **options):
+        conditions, round = Conditioning(statistics, source), make_round(setup, **options)
+        clients = setup.silos.clients if clients is None else clients
         page = FedAvg()
-        model = page.model(page.init(problem), problem)
+        model = page.model(page.init(setup), setup)
         known = conditions.ask(round, model, clients, known or StatisticsMatrix())
-        context = conditions.context(problem.silos, clients, known, problem.seed)
+        context = conditions.context(setup.silos, clients, known, setup.seed)
         model = replace(model, context=context, clients=tuple(clients))
         _, opened = load_weights(model, Stack(tuple(clients), len(clients)), round.private, "cpu")
-        zeros = torch.zeros(len(clients), conditions.count(problem.silos))
+        zeros = torch.zeros(len(clients), conditions.count(setup.silos))
         return dict(zip(clients, opened.get("statistics", zeros), strict=True)), known, context
 
     return run
 
 
-def trained(problem):
-    return problem.silos.federated().clients
+def trained(setup):
+    return setup.silos.federated().clients
 
 
-def own(problem, clients, statistics=ASKED):
+def own(setup, clients, statistics=ASKED):
     """The statistics of the training rows of these clients together."""
-    folder, manifest = Path(problem.silos.folder), problem.silos.manifest
+    folder, manifest = Path(setup.silos.folder), setup.silos.manifest
     x, y = (
         np.concatenate(p)
         for p in zip(*(open_client(folder, manifest.client(c), "train") for c in clients), strict=True)
@@ -167,8 +167,8 @@ def test_pooled_is_computed_once_for_those_who_come_later_too(everybody, read, m
 
 
 def test_whose_rows_are_too_few_is_known_or_refused(make_problem, read, make_round):
-    problem = make_problem({"a": 9, "one": 1})
-    found, known, _ = read(problem, "local")
+    setup = make_problem({"a": 9, "one": 1})
+    found, known, _ = read(setup, "local")
     assert known.undetermined == ("one",)
     assert not found["one"][:15].any()
     page = FedAvg()
@@ -176,7 +176,7 @@ def test_whose_rows_are_too_few_is_known_or_refused(make_problem, read, make_rou
     with pytest.raises(
         UserError, match=r"client one of .* has 1 training row, and the statistic covariance_xy needs 2"
     ):
-        strict.ask(make_round(problem), page.model(page.init(problem), problem), ["a", "one"], StatisticsMatrix())
+        strict.ask(make_round(setup), page.model(page.init(setup), setup), ["a", "one"], StatisticsMatrix())
 
 
 @pytest.mark.parametrize(("unsteady", "clients", "many"), [(0, 0, False), (0, 4, False), (1, 5, False), (1, 4, True)])
@@ -187,8 +187,8 @@ def test_a_quarter_of_the_clients_is_many(unsteady, clients, many):
 
 def test_a_statistic_of_classes_in_a_regression_names_the_key(make_problem):
     silos = {"rows_of": lambda _, n: (np.eye(n, 5), np.arange(n) / 2), "task": "regression"}
-    problem = make_problem({"a": 9}, silos=silos)
+    setup = make_problem({"a": 9}, silos=silos)
     with pytest.raises(
         UserError, match=r"params\.yaml: method\.conditional\.statistics: .*class_means is made of classes"
     ):
-        Conditioning((make({"kind": "class_means"}),), "local").count(problem.silos)
+        Conditioning((make({"kind": "class_means"}),), "local").count(setup.silos)

@@ -26,128 +26,128 @@ NAMES = [f"c{i:02d}" for i in range(20)]
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(dict.fromkeys(NAMES, 2), silos={"validation": 0, "test": 1})
 
 
 @pytest.mark.parametrize(
     ("fraction", "size"), [(1.0, 20), (0.5, 10), (0.1, 2), (0.05, 1), (0.001, 1), (0.12, 2), (0.13, 3), (0.99, 20)]
 )
-def test_a_fraction_of_the_clients_is_drawn_and_never_nobody(fraction, size, problem):
+def test_a_fraction_of_the_clients_is_drawn_and_never_nobody(fraction, size, setup):
     for number in range(1, 6):
-        called = Uniform(fraction, 0.0).call(problem, number, {})
+        called = Uniform(fraction, 0.0).call(setup, number, {})
         there, dropped = called.clients, called.dropped
         assert len(there) == size
         assert dropped == ()
         assert len(set(there)) == size
-        assert list(there) == [c for c in problem.silos.clients if c in there]
+        assert list(there) == [c for c in setup.silos.clients if c in there]
 
 
-def test_the_same_seed_draws_the_same_clients_and_another_others(problem):
+def test_the_same_seed_draws_the_same_clients_and_another_others(setup):
     def drawn(p):
         return [Uniform(0.25, 0.2).call(p, n, {}) for n in range(1, 30)]
 
-    assert drawn(problem) == drawn(problem)
-    assert drawn(problem) != drawn(replace(problem, seed=1))
-    assert len(set(drawn(problem))) > 20
+    assert drawn(setup) == drawn(setup)
+    assert drawn(setup) != drawn(replace(setup, seed=1))
+    assert len(set(drawn(setup))) > 20
 
 
-def test_every_client_is_drawn_about_equally_often(problem):
+def test_every_client_is_drawn_about_equally_often(setup):
     counts = dict.fromkeys(NAMES, 0)
     for number in range(400):
-        for client in Uniform(0.25, 0.0).call(problem, number, {}).clients:
+        for client in Uniform(0.25, 0.0).call(setup, number, {}).clients:
             counts[client] += 1
     deviation = (400 * 0.25 * 0.75) ** 0.5
     assert all(abs(n - 100) < 4 * deviation for n in counts.values())
 
 
-def test_of_clients_of_one_size_those_are_drawn_by_size_that_are_drawn_uniformly(problem):
+def test_of_clients_of_one_size_those_are_drawn_by_size_that_are_drawn_uniformly(setup):
     for number in range(1, 30):
-        assert BySize(0.25, 0.3).call(problem, number, {}) == Uniform(0.25, 0.3).call(problem, number, {})
+        assert BySize(0.25, 0.3).call(setup, number, {}) == Uniform(0.25, 0.3).call(setup, number, {})
 
 
 def test_each_next_client_is_drawn_with_chance_in_proportion_to_rows_among_those_left(make_problem):
     """Every pair's exact probability, from both orders in which it can be drawn."""
     rows, rounds = {"a": 1, "b": 2, "c": 3, "d": 8}, 3000
-    problem, total = make_problem(rows), sum(rows.values())
+    setup, total = make_problem(rows), sum(rows.values())
     expected: Counter[frozenset[str]] = Counter()
     for first, second in permutations(rows, 2):
         expected[frozenset((first, second))] += rows[first] / total * rows[second] / (total - rows[first])
     assert math.fsum(expected.values()) == pytest.approx(1)
-    drawn = Counter(frozenset(BySize(0.5).call(problem, n, {}).clients) for n in range(1, rounds + 1))
+    drawn = Counter(frozenset(BySize(0.5).call(setup, n, {}).clients) for n in range(1, rounds + 1))
     seen, there = zip(*((drawn[pair], rounds * p) for pair, p in expected.items()), strict=True)
     assert stats.chisquare(seen, there).pvalue > 0.001
-    single = Counter(BySize(0.25).call(problem, n, {}).clients[0] for n in range(1, rounds + 1))
+    single = Counter(BySize(0.25).call(setup, n, {}).clients[0] for n in range(1, rounds + 1))
     assert stats.chisquare([single[c] for c in rows], [rounds * n / total for n in rows.values()]).pvalue > 0.001
 
 
 def test_by_size_all_are_drawn_where_all_are_wanted_and_nobody_before_it_joins(make_problem):
-    problem = make_problem({"a": 1, "b": 2, "c": 90})
-    assert BySize().call(problem, 1, {}).clients == ("a", "b", "c")
-    drawn = [BySize(0.4, 0.0, {"c": 5}).call(problem, n, {}).clients for n in range(1, 10)]
+    setup = make_problem({"a": 1, "b": 2, "c": 90})
+    assert BySize().call(setup, 1, {}).clients == ("a", "b", "c")
+    drawn = [BySize(0.4, 0.0, {"c": 5}).call(setup, n, {}).clients for n in range(1, 10)]
     assert all("c" not in clients for clients in drawn[:4])
     assert any("c" in clients for clients in drawn[4:])
     assert all(len(clients) == 1 for clients in drawn)
 
 
-def test_a_client_that_joins_later_is_drawn_from_its_round_on(problem):
+def test_a_client_that_joins_later_is_drawn_from_its_round_on(setup):
     join = {"c03": 4, "c11": 2}
-    there = [set(Uniform(1.0, 0.0, join).call(problem, number, {}).clients) for number in (1, 2, 3, 4)]
+    there = [set(Uniform(1.0, 0.0, join).call(setup, number, {}).clients) for number in (1, 2, 3, 4)]
     assert [{"c03", "c11"} - clients for clients in there] == [{"c03", "c11"}, {"c03"}, {"c03"}, set()]
     assert all(set(NAMES) - {"c03", "c11"} <= clients for clients in there)
-    assert Uniform(0.5, 0.3, join).call(problem, 4, {}) == Uniform(0.5, 0.3).call(problem, 4, {})
-    half = Uniform(0.5, 0.0, dict.fromkeys(NAMES[:10], 2)).call(problem, 1, {}).clients
+    assert Uniform(0.5, 0.3, join).call(setup, 4, {}) == Uniform(0.5, 0.3).call(setup, 4, {})
+    half = Uniform(0.5, 0.0, dict.fromkeys(NAMES[:10], 2)).call(setup, 1, {}).clients
     assert len(half) == 5
     assert set(half) <= set(NAMES[10:])
 
 
-def test_about_the_asked_share_drops_out(problem):
-    lost = [len(Uniform(1.0, 0.3).call(problem, n, {}).dropped) for n in range(300)]
+def test_about_the_asked_share_drops_out(setup):
+    lost = [len(Uniform(1.0, 0.3).call(setup, n, {}).dropped) for n in range(300)]
     share = sum(lost) / (300 * 20)
     assert abs(share - 0.3) < 4 * (0.3 * 0.7 / 6000) ** 0.5
     assert len(set(lost)) > 5  # each by itself, not a fixed number
 
 
-def test_who_drops_out_depends_on_seed_round_and_client_alone(problem):
+def test_who_drops_out_depends_on_seed_round_and_client_alone(setup):
     """Not on who else was drawn, nor on the method, which is not asked."""
     for number in range(1, 20):
-        lost = set(Uniform(1.0, 0.4).call(problem, number, {}).dropped)
-        called = Uniform(0.5, 0.4).call(problem, number, {})
+        lost = set(Uniform(1.0, 0.4).call(setup, number, {}).dropped)
+        called = Uniform(0.5, 0.4).call(setup, number, {})
         there, dropped = called.clients, called.dropped
         assert set(dropped) <= lost
         assert not lost & set(there)
-        assert set(there) | set(dropped) == set(Uniform(0.5, 0.0).call(problem, number, {}).clients)
-        more = Uniform(1.0, 0.6).call(problem, number, {}).dropped
+        assert set(there) | set(dropped) == set(Uniform(0.5, 0.0).call(setup, number, {}).clients)
+        more = Uniform(1.0, 0.6).call(setup, number, {}).dropped
         assert lost <= set(more)  # a higher chance loses the same and more
 
 
-def test_a_client_leaves_with_the_same_luck_whoever_else_is_listed(problem):
-    fewer = replace(problem, silos=problem.silos.select(NAMES[::-1][:7]))
+def test_a_client_leaves_with_the_same_luck_whoever_else_is_listed(setup):
+    fewer = replace(setup, silos=setup.silos.select(NAMES[::-1][:7]))
     for number in range(10):
-        lost, of_all = (set(Uniform(1.0, 0.4).call(p, number, {}).dropped) for p in (fewer, problem))
+        lost, of_all = (set(Uniform(1.0, 0.4).call(p, number, {}).dropped) for p in (fewer, setup))
         assert lost == of_all & set(NAMES[::-1][:7])
 
 
 @pytest.mark.parametrize("kind", [Uniform, BySize, LossBasedSampler])
-def test_who_left_is_never_drawn_and_of_the_others_as_many_as_the_fraction_says(kind, problem):
+def test_who_left_is_never_drawn_and_of_the_others_as_many_as_the_fraction_says(kind, setup):
     """Also where memory has them as improved; they leave once, whoever drops out."""
     half = NAMES[::2]
     sampler = kind(0.25, 0.4, leave=dict.fromkeys(half, 5))
     for number in range(1, 20):
-        answer = sampler.call(problem, number, {"round": number - 1, "improved": half, "last": {}})
+        answer = sampler.call(setup, number, {"round": number - 1, "improved": half, "last": {}})
         drawn = {*answer.clients, *answer.dropped}
         assert answer.leaving == (tuple(half) if number == 5 else ())
         assert len(drawn) == (5 if number < 5 else 2)
         assert number < 5 or not drawn & {*half}
 
 
-def test_being_drawn_says_nothing_about_dropping_out(problem):
-    lost = sum(len(Uniform(0.25, 0.3).call(problem, n, {}).dropped) for n in range(300))
+def test_being_drawn_says_nothing_about_dropping_out(setup):
+    lost = sum(len(Uniform(0.25, 0.3).call(setup, n, {}).dropped) for n in range(300))
     assert abs(lost / (300 * 5) - 0.3) < 4 * (0.3 * 0.7 / 1500) ** 0.5
 
 
 TURNS = """
-from flows.methods.samplers.client_sampler import Called, Sampler
+from flows.methods.samplers.client_sampler import SampledClients, Sampler
 from flows.methods import fedavg
 from flows.plugins import register_method
 
@@ -155,9 +155,9 @@ from flows.plugins import register_method
 class Turns(Sampler):
     '''Two clients a round: those called least often so far, and of these whoever had the greatest loss.'''
 
-    def call(self, problem, number, memory):
-        order = sorted(problem.silos.clients, key=lambda c: (memory.get(c, [0])[0], -memory.get(c, [0, 0.0])[1], c))
-        return Called(tuple(c for c in problem.silos.clients if c in order[:2]))
+    def call(self, setup, number, memory):
+        order = sorted(setup.silos.clients, key=lambda c: (memory.get(c, [0])[0], -memory.get(c, [0, 0.0])[1], c))
+        return SampledClients(tuple(c for c in setup.silos.clients if c in order[:2]))
 
     def remember(self, memory, round, report):
         loss = report.rows["train_loss"]
@@ -238,24 +238,24 @@ def test_a_changed_memory_is_noticed(tmp_path):
         (SampledClients(("c00",), leaving=("c00",)), "calls 'c00' twice"),
     ],
 )
-def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, match, problem):
+def test_a_sampler_that_calls_others_than_clients_each_once_is_told(answer, match, setup):
     class Wrong(Sampler):
-        def call(self, problem, number, memory):
+        def call(self, setup, number, memory):
             return answer
 
     with pytest.raises((TypeError, ValueError), match=match):
-        sample_clients(Wrong(), problem, 1, {})
+        sample_clients(Wrong(), setup, 1, {})
 
 
 class Again(FractionSampler):
     """A rule of a user's own, which calls whom it remembers."""
 
-    def draw(self, problem, clients, wanted, number, memory):
+    def draw(self, setup, clients, wanted, number, memory):
         return memory["again"]
 
 
-def test_a_rule_of_ones_own_that_draws_who_has_left_or_is_not_there_calls_the_others(problem):
+def test_a_rule_of_ones_own_that_draws_who_has_left_or_is_not_there_calls_the_others(setup):
     sampler = Again(0.2, join={"c01": 9}, leave={"c02": 3})
     for number, expected in ((2, ("c02", "c03")), (3, ("c03",)), (9, ("c01", "c03"))):
-        called = sampler.call(problem, number, {"again": ["c03", "c02", "nobody", "c01"]})
+        called = sampler.call(setup, number, {"again": ["c03", "c02", "nobody", "c01"]})
         assert called.clients == expected

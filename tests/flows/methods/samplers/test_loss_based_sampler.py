@@ -21,7 +21,7 @@ HALF = NAMES[::2]
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem(dict.fromkeys(NAMES, 2), silos={"validation": 10, "test": 1})
 
 
@@ -30,8 +30,8 @@ def after(number, improved):
     return {"round": number, "improved": list(improved), "last": {}}
 
 
-def drawn(sampler, problem, number, improved):
-    return sampler.call(problem, number, after(number - 1, improved)).clients
+def drawn(sampler, setup, number, improved):
+    return sampler.call(setup, number, after(number - 1, improved)).clients
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -42,63 +42,61 @@ def drawn(sampler, problem, number, improved):
     number=some.integers(1, 10**6),
 )
 def test_always_k_clients_each_once_and_of_those_that_improved_as_many_as_focus_allows(
-    fraction, focus, improved, number, problem
+    fraction, focus, improved, number, setup
 ):
-    clients = drawn(LossBasedSampler(fraction, focus=focus), problem, number, improved)
+    clients = drawn(LossBasedSampler(fraction, focus=focus), setup, number, improved)
     wanted = max(1, round(fraction * 20))
     assert len(clients) == len(set(clients)) == wanted
-    assert list(clients) == [c for c in problem.silos.clients if c in clients]
+    assert list(clients) == [c for c in setup.silos.clients if c in clients]
     assert len(set(clients) & set(improved)) >= min(len(improved), math.floor(focus * wanted))
 
 
-def test_focus_0_draws_those_that_uniform_draws_whoever_improved(problem):
+def test_focus_0_draws_those_that_uniform_draws_whoever_improved(setup):
     for number in range(1, 40):
-        ours = LossBasedSampler(0.4, 0.2, {"c03": 9}, focus=0.0).call(problem, number, after(number - 1, HALF))
-        assert ours == Uniform(0.4, 0.2, {"c03": 9}).call(problem, number, {})
+        ours = LossBasedSampler(0.4, 0.2, {"c03": 9}, focus=0.0).call(setup, number, after(number - 1, HALF))
+        assert ours == Uniform(0.4, 0.2, {"c03": 9}).call(setup, number, {})
 
 
-def test_in_the_first_round_and_after_a_round_that_nobody_answered_the_draw_is_uniform(problem):
+def test_in_the_first_round_and_after_a_round_that_nobody_answered_the_draw_is_uniform(setup):
     for memory in ({}, after(3, HALF)):
         for number in (1, 2, 5, 6):
-            assert LossBasedSampler(0.4, focus=1.0).call(problem, number, memory) == Uniform(0.4).call(
-                problem, number, {}
-            )
+            assert LossBasedSampler(0.4, focus=1.0).call(setup, number, memory) == Uniform(0.4).call(setup, number, {})
 
 
-def test_focus_1_calls_all_again_where_all_improved(problem):
-    clients = Uniform(0.25).call(problem, 1, {}).clients
+def test_focus_1_calls_all_again_where_all_improved(setup):
+    clients = Uniform(0.25).call(setup, 1, {}).clients
     for number in range(2, 30):
-        assert drawn(LossBasedSampler(0.25, focus=1.0), problem, number, clients) == clients
+        assert drawn(LossBasedSampler(0.25, focus=1.0), setup, number, clients) == clients
 
 
-def test_focus_1_is_still_filled_up_where_few_improved(problem):
+def test_focus_1_is_still_filled_up_where_few_improved(setup):
     for number in range(1, 20):
-        clients = drawn(LossBasedSampler(0.25, focus=1.0), problem, number, ["c07", "c11"])
+        clients = drawn(LossBasedSampler(0.25, focus=1.0), setup, number, ["c07", "c11"])
         assert len(clients) == 5
         assert {"c07", "c11"} <= set(clients)
 
 
-def test_where_all_are_wanted_all_are_called(problem):
-    assert drawn(LossBasedSampler(1.0, focus=0.8), problem, 2, HALF) == problem.silos.clients
+def test_where_all_are_wanted_all_are_called(setup):
+    assert drawn(LossBasedSampler(1.0, focus=0.8), setup, 2, HALF) == setup.silos.clients
 
 
 def test_29_of_50_are_29_though_the_product_rounds_down(make_problem):
     assert math.floor(0.58 * 50) == 28
     clients = [f"c{i:02d}" for i in range(60)]
-    problem, improved = make_problem(dict.fromkeys(clients, 1)), clients[10:39]
+    setup, improved = make_problem(dict.fromkeys(clients, 1)), clients[10:39]
     for number in range(1, 30):
-        assert set(improved) <= set(drawn(LossBasedSampler(50 / 60, focus=0.58), problem, number, improved))
+        assert set(improved) <= set(drawn(LossBasedSampler(50 / 60, focus=0.58), setup, number, improved))
 
 
 @pytest.mark.parametrize(
     ("focus", "improved"), [(0.0, HALF), (0.4, []), (0.4, HALF[:8]), (0.45, HALF[:8]), (0.8, HALF[:8]), (0.8, HALF[:3])]
 )
-def test_how_often_each_client_is_called_is_as_the_equations_say(focus, improved, problem):
+def test_how_often_each_client_is_called_is_as_the_equations_say(focus, improved, setup):
     """Chi-square over clients: those that improved with one chance, all others with another."""
     wanted, rounds = 10, 1500
     sampler, counts = LossBasedSampler(0.5, focus=focus), dict.fromkeys(NAMES, 0)
     for number in range(1, rounds + 1):
-        for client in drawn(sampler, problem, number, improved):
+        for client in drawn(sampler, setup, number, improved):
             counts[client] += 1
     first = min(len(improved), math.floor(focus * wanted + 1e-9))
     rest = (wanted - first) / (20 - first)
@@ -112,15 +110,15 @@ def test_how_often_each_client_is_called_is_as_the_equations_say(focus, improved
     assert all(counts[c] == rounds for c in NAMES if chance[c] == 1)
 
 
-def heard(make_round, problem, number, pairs, clients=NAMES):
-    round = make_round(problem, number, clients, validate=True)
+def heard(make_round, setup, number, pairs, clients=NAMES):
+    round = make_round(setup, number, clients, validate=True)
     round.validation.update(pairs)
     return round
 
 
 @pytest.mark.parametrize(("improvement", "second"), [("last_seen", ["c01", "c03"]), ("within_round", ["c02", "c03"])])
 def test_improved_is_below_what_was_told_last_or_below_the_start_of_the_same_round(
-    improvement, second, problem, make_round
+    improvement, second, setup, make_round
 ):
     """At a first visit both are the model that the client was given; a tie is no improvement, nor is no number."""
     sampler, nan, inf = LossBasedSampler(0.5, improvement=improvement), math.nan, math.inf
@@ -132,31 +130,31 @@ def test_improved_is_below_what_was_told_last_or_below_the_start_of_the_same_rou
         "c05": (nan, 1.0),
         "c06": (1.0, inf),
     }
-    memory = sampler.remember({}, heard(make_round, problem, 1, first), RoundReport())
+    memory = sampler.remember({}, heard(make_round, setup, 1, first), RoundReport())
     assert (memory["round"], memory["improved"]) == (1, ["c01"])
     told = {"c00": (1.0, 1.0), "c01": (0.8, 0.9), "c02": (3.0, 2.0), "c03": (2.0, 1.0), "c04": (nan, nan)}
-    memory = sampler.remember(memory, heard(make_round, problem, 2, told), RoundReport())
+    memory = sampler.remember(memory, heard(make_round, setup, 2, told), RoundReport())
     assert (memory["round"], memory["improved"]) == (2, second)
     assert json.loads(json.dumps(memory, allow_nan=False)) == memory
 
 
-def test_what_a_client_told_last_may_be_many_rounds_old(problem, make_round):
+def test_what_a_client_told_last_may_be_many_rounds_old(setup, make_round):
     sampler = LossBasedSampler(0.5)
-    memory = sampler.remember({}, heard(make_round, problem, 1, {"c00": (2.0, 1.0), "c01": (2.0, 1.0)}), RoundReport())
+    memory = sampler.remember({}, heard(make_round, setup, 1, {"c00": (2.0, 1.0), "c01": (2.0, 1.0)}), RoundReport())
     for number in (2, 3, 4):
-        memory = sampler.remember(memory, heard(make_round, problem, number, {"c02": (2.0, 1.0)}), RoundReport())
+        memory = sampler.remember(memory, heard(make_round, setup, number, {"c02": (2.0, 1.0)}), RoundReport())
     told = {"c00": (9.0, 1.1), "c01": (9.0, 0.9)}
-    assert sampler.remember(memory, heard(make_round, problem, 5, told), RoundReport())["improved"] == ["c01"]
+    assert sampler.remember(memory, heard(make_round, setup, 5, told), RoundReport())["improved"] == ["c01"]
 
 
-def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(problem, make_round):
+def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(setup, make_round):
     """Whoever else is called again is held against what it told last: of each one number is kept, however often it told."""
     sampler, memory = LossBasedSampler(0.5, leave={"c00": 3, "c01": 4}), {}
     kept = []
     for number in (1, 2, 3):
         there = [c for c in NAMES if sampler.leave.get(c, 9) > number]
         pairs = dict.fromkeys(there[:4], (2.0, 1.0 / number))
-        memory = sampler.remember(memory, heard(make_round, problem, number, pairs, there), RoundReport())
+        memory = sampler.remember(memory, heard(make_round, setup, number, pairs, there), RoundReport())
         kept.append(memory["last"])
     assert [[*last] for last in kept] == [
         ["c00", "c01", "c02", "c03"],
@@ -166,20 +164,20 @@ def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(
     assert [last["c02"] for last in kept] == [1.0, 1 / 2, 1 / 3]
 
 
-def test_a_client_that_did_not_take_part_never_counts_as_improved(problem, make_round):
+def test_a_client_that_did_not_take_part_never_counts_as_improved(setup, make_round):
     """Some pages also train others in a round, who join or are tried."""
     pairs = dict.fromkeys(NAMES, (2.0, 1.0))
-    memory = LossBasedSampler(0.5).remember({}, heard(make_round, problem, 1, pairs, NAMES[3:6]), RoundReport())
+    memory = LossBasedSampler(0.5).remember({}, heard(make_round, setup, 1, pairs, NAMES[3:6]), RoundReport())
     assert memory["improved"] == NAMES[3:6]
     assert set(memory["last"]) == set(NAMES[3:6])
 
 
-def test_a_method_whose_clients_tell_nothing_is_refused_and_a_silent_round_later_is_not(problem, make_round):
-    silent = make_round(problem, 1, validate=True)
+def test_a_method_whose_clients_tell_nothing_is_refused_and_a_silent_round_later_is_not(setup, make_round):
+    silent = make_round(setup, 1, validate=True)
     with pytest.raises(UserError, match=r"clients\.sampling\.kind is improving, .* use uniform or by_size\.$"):
         LossBasedSampler().remember({}, silent, RoundReport())
     assert (
-        LossBasedSampler().remember(after(1, HALF), make_round(problem, 2, validate=True), RoundReport())["improved"]
+        LossBasedSampler().remember(after(1, HALF), make_round(setup, 2, validate=True), RoundReport())["improved"]
         == []
     )
 
@@ -194,15 +192,15 @@ def test_who_has_too_few_rows_to_tell_is_named_in_one_sentence(make_problem):
     assert Uniform().warnings(few) == ()
 
 
-def test_clients_are_called_again_where_training_helped_them(problem, play, make_round):
+def test_clients_are_called_again_where_training_helped_them(setup, play, make_round):
     """Everybody learns from the start, so in round 2 all that are focused on come from round 1."""
     sampler = LossBasedSampler(0.25, focus=1.0)
-    there = sampler.call(problem, 1, {}).clients
+    there = sampler.call(setup, 1, {}).clients
     absent = {1: [c for c in NAMES if c not in there]}
-    played = play(FedAvg(), problem, [1], absent=absent, validate=True)
+    played = play(FedAvg(), setup, [1], absent=absent, validate=True)
     memory = sampler.remember({}, played.rounds[0], played.reports[0])
     assert memory["improved"]
-    assert set(memory["improved"]) <= set(sampler.call(problem, 2, memory).clients)
+    assert set(memory["improved"]) <= set(sampler.call(setup, 2, memory).clients)
 
 
 SETTINGS = ("training.rounds=6", "clients.fraction=0.5", "training.optimiser.learning_rate=0.05")

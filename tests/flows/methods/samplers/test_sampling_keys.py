@@ -21,7 +21,7 @@ KINDS = [Uniform, BySize, LossBasedSampler]
 
 
 @pytest.fixture
-def problem(make_problem):
+def setup(make_problem):
     return make_problem({f"c{i:03d}": 1 + i % 3 for i in range(120)}, silos={"validation": 0, "test": 1})
 
 
@@ -40,20 +40,20 @@ def test_the_least_are_the_first_of_a_sorted_list_where_equals_are_sorted_by_nam
     assert set(min_rows(np.array(numbers), clients, count)) == {client for _, client in by_name[: max(count, 0)]}
 
 
-def test_up_to_two_thousand_clients_are_drawn_by_a_hash_of_their_names(problem):
-    drawn = [Uniform(0.25).call(problem, number, {}).clients for number in range(1, 20)]
+def test_up_to_two_thousand_clients_are_drawn_by_a_hash_of_their_names(setup):
+    drawn = [Uniform(0.25).call(setup, number, {}).clients for number in range(1, 20)]
     for number, clients in enumerate(drawn, 1):
-        ticket = uniform_by_client(problem, problem.silos.clients, number, "draw")
+        ticket = uniform_by_client(setup, setup.silos.clients, number, "draw")
         assert {*clients} == {*sorted(ticket, key=lambda client: (ticket[client], client))[:30]}
 
 
 @pytest.mark.usefixtures("many")
-def test_numbers_of_very_many_are_uniform_and_have_nothing_to_do_with_each_other(problem):
-    rounds = [sampling_keys(problem, problem.silos.clients, number, "draw") for number in range(1, 200)]
+def test_numbers_of_very_many_are_uniform_and_have_nothing_to_do_with_each_other(setup):
+    rounds = [sampling_keys(setup, setup.silos.clients, number, "draw") for number in range(1, 200)]
     assert stats.kstest(np.concatenate(rounds), "uniform").pvalue > 0.001
     others = (
-        sampling_keys(replace(problem, seed=1), problem.silos.clients, 1, "draw"),
-        sampling_keys(problem, problem.silos.clients, 1, "x"),
+        sampling_keys(replace(setup, seed=1), setup.silos.clients, 1, "draw"),
+        sampling_keys(setup, setup.silos.clients, 1, "x"),
     )
     for first, second in [*pairwise(rounds[:9]), *((rounds[0], other) for other in others)]:
         assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(len(first))
@@ -61,9 +61,9 @@ def test_numbers_of_very_many_are_uniform_and_have_nothing_to_do_with_each_other
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_very_many_each_is_drawn_about_as_often_as_its_chance_says(kind, problem):
-    counts = Counter(c for number in range(300) for c in kind(0.1).call(problem, number, {}).clients)
-    rows = problem.silos.rows("train")
+def test_of_very_many_each_is_drawn_about_as_often_as_its_chance_says(kind, setup):
+    counts = Counter(c for number in range(300) for c in kind(0.1).call(setup, number, {}).clients)
+    rows = setup.silos.rows("train")
     sizes = {n: [counts[c] / 300 for c in rows if rows[c] == n] for n in (1, 2, 3)}
     means = [float(np.mean(sizes[n])) for n in (1, 2, 3)]
     if kind is BySize:
@@ -74,27 +74,27 @@ def test_of_very_many_each_is_drawn_about_as_often_as_its_chance_says(kind, prob
 
 
 @pytest.mark.usefixtures("many")
-def test_who_is_not_there_changes_nobody_elses_number(problem):
-    everybody = problem.silos.clients
+def test_who_is_not_there_changes_nobody_elses_number(setup):
+    everybody = setup.silos.clients
     there = tuple(client for client in everybody if not client.endswith("7"))
-    of_all = dict(zip(everybody, sampling_keys(problem, everybody, 3, "draw"), strict=True))
-    assert sampling_keys(problem, there, 3, "draw").tolist() == [of_all[client] for client in there]
+    of_all = dict(zip(everybody, sampling_keys(setup, everybody, 3, "draw"), strict=True))
+    assert sampling_keys(setup, there, 3, "draw").tolist() == [of_all[client] for client in there]
 
 
-def test_a_number_is_the_same_whether_those_that_are_there_are_very_many_or_not(problem, monkeypatch):
+def test_a_number_is_the_same_whether_those_that_are_there_are_very_many_or_not(setup, monkeypatch):
     monkeypatch.setattr(module, "NAMED", 100)
-    everybody = problem.silos.clients
-    of_all = dict(zip(everybody, sampling_keys(problem, everybody, 3, "draw"), strict=True))
-    assert sampling_keys(problem, everybody[:90], 3, "draw").tolist() == [of_all[client] for client in everybody[:90]]
+    everybody = setup.silos.clients
+    of_all = dict(zip(everybody, sampling_keys(setup, everybody, 3, "draw"), strict=True))
+    assert sampling_keys(setup, everybody[:90], 3, "draw").tolist() == [of_all[client] for client in everybody[:90]]
 
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("kind", KINDS)
-def test_clients_join_and_leave_among_very_many(kind, problem):
-    late, early = problem.silos.clients[:60], problem.silos.clients[60:90]
+def test_clients_join_and_leave_among_very_many(kind, setup):
+    late, early = setup.silos.clients[:60], setup.silos.clients[60:90]
     sampler = kind(0.5, 0.2, join=dict.fromkeys(late, 4), leave=dict.fromkeys(early, 3))
     for number, expected in ((1, 30), (2, 30), (3, 15), (4, 45)):
-        answer = sampler.call(problem, number, {})
+        answer = sampler.call(setup, number, {})
         drawn = {*answer.clients, *answer.dropped}
         assert len(drawn) == expected
         assert number >= 4 or not drawn & {*late}
