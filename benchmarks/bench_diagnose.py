@@ -18,7 +18,7 @@ from models.shift.fomichev.paper_verdict import judged_all
 from models.shift.optimal_transport.fedwad import Client, Server, one_point
 from models.shift.pairs import all_pairs
 from tasks.diagnosis.compare_silos import compare_silos
-from tasks.messages import ShiftNumbers
+from tasks.messages.diagnosis_messages import ShiftNumbers
 
 CLIENTS, ROWS, FEATURES, CLASSES = 1000, 500, 100, 10
 LAWS = 5

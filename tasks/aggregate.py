@@ -6,7 +6,7 @@ from torch import Tensor
 
 from models.state import Weights
 from tasks.execution.task_types import server_step
-from tasks.messages import SummedMessage
+from tasks.messages.update_messages import SummedMessage
 
 
 @server_step

@@ -9,7 +9,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.execution.materialize import load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.task_types import step
-from tasks.messages import CommonNorms, OwnNorms
+from tasks.messages.statistics_messages import CommonNorms, OwnNorms
 
 
 @step

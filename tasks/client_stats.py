@@ -25,7 +25,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from tasks.execution.materialize import has_enough_rows, load_rows
 from tasks.execution.task_types import step
-from tasks.messages import StatsKept, StatsMessage
+from tasks.messages.statistics_messages import StatsKept, StatsMessage
 
 TELLABLE = {
     "class_counts": make({"kind": "class_frequencies"}),

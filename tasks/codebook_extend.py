@@ -18,7 +18,7 @@ from silos.cohort import Cohort
 from tasks.codebook.load_codebooks import Codebooks
 from tasks.codebook.token_kmeans import named, tokens_of
 from tasks.execution.task_types import step
-from tasks.messages import CodebookExtension
+from tasks.messages.codebook_messages import CodebookExtension
 
 Fill = Literal["kmeans", "random"]
 

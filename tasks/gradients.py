@@ -16,7 +16,7 @@ from silos.cohort import Cohort
 from tasks.execution.materialize import has_enough_rows, load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import weighted_sum
-from tasks.messages import Gradients, HeadGradients
+from tasks.messages.update_messages import Gradients, HeadGradients
 
 
 @step

@@ -16,7 +16,7 @@ from silos.cohort import Cohort, Stack
 from tasks.evaluation.validation_losses import validation_losses
 from tasks.execution.materialize import load_client_state, load_stacks, load_streams
 from tasks.execution.task_types import step
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 Updated = TypeVar("Updated", bound=Update)
 

@@ -15,7 +15,7 @@ from tasks.evaluation.validation_losses import validation_losses
 from tasks.execution.materialize import load_client_state, load_rows, load_weights
 from tasks.execution.task_types import step
 from tasks.local_train import store_client_state
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 
 @step

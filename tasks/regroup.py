@@ -16,7 +16,8 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
 from tasks.execution.materialize import has_enough_rows, load_rows, load_weights
 from tasks.execution.task_types import step
-from tasks.messages import ClusterChoice, CorrectnessBits, Message, PriorShiftAccuracy
+from tasks.messages.clustering_messages import ClusterChoice, CorrectnessBits, PriorShiftAccuracy
+from tasks.messages.message_policy import Message
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from silos.cohort import Cohort
 from tasks.execution.materialize import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import shares_of, weighted_sum
-from tasks.messages import SentWeights
+from tasks.messages.update_messages import SentWeights
 
 
 @step

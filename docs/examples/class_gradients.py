@@ -19,7 +19,7 @@ from tasks.aggregate import aggregate
 from tasks.execution.materialize import has_enough_of_class, load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
-from tasks.messages import SEVERAL_ADDED, Message
+from tasks.messages.message_policy import SEVERAL_ADDED, Message
 
 
 @dataclass(frozen=True)

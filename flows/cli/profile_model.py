@@ -24,7 +24,7 @@ from models.prng import server_stream
 from models.state import Weights
 from silos.errors import UserError
 from silos.io.free_memory import free_bytes
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 _PASSES, _SECONDS = 50, 3.0  # of one row, to be timed
 _PATIENCE = 30.0  # seconds for one measurement of memory

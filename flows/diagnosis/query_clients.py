@@ -15,7 +15,8 @@ from silos.errors import UserError
 from tasks.diagnosis.report_summary import report_summary
 from tasks.execution.runner import Runner
 from tasks.execution.task_types import ClientStep
-from tasks.messages import Message, NoisyCounts, Refusal, ShiftNumbers
+from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
+from tasks.messages.message_policy import Message
 
 _STACK = 16  # clients whose rows are opened together
 

@@ -24,7 +24,7 @@ from silos.storage.partition_store import open_client
 from tasks.evaluation.evaluate import evaluate_constant
 from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.runner import PlainRunner
-from tasks.messages import Scores
+from tasks.messages.score_messages import Scores
 from tasks.tracking.result_tables import by_client
 
 _STACK = 16  # clients

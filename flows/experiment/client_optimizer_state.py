@@ -10,7 +10,7 @@ from models.model import Model, of_one
 from models.networks.registry import learned
 from models.state import ClientStateRefs, ServerState, Weights
 from models.training.engine import Training, broadcast_weights
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 OPTIMISER = "optimiser"
 """Of a client, in its store: the state of the optimiser after the last step, a section for every training of a round."""

@@ -14,7 +14,7 @@ from models.model import Model
 from models.state import ServerState
 from silos.cohort import Silos
 from tasks.evaluation.evaluate import evaluate
-from tasks.messages import Scores
+from tasks.messages.score_messages import Scores
 from tasks.tracking.json_io import write_json
 from tasks.tracking.result_tables import by_client
 from tasks.uncertainty_check import uncertainty_check

@@ -35,7 +35,7 @@ from silos.io.atomic_io import is_there
 from silos.io.free_memory import must_fit
 from silos.registry import options_of, run_entry
 from silos.storage.manifest import Manifest
-from tasks.messages import LEAST_ROWS
+from tasks.messages.message_policy import LEAST_ROWS
 
 
 def load_pretrained(network: Pretrained, path: Path) -> Pretrained:

@@ -23,7 +23,7 @@ from silos import limits
 from tasks.aggregate import aggregate
 from tasks.clustering.bipartition import bipartition, lengths, nearer
 from tasks.local_train import local_train
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 
 class CFL(Method):

@@ -21,7 +21,8 @@ from silos.errors import UserError
 from tasks.execution.runner import Runner
 from tasks.execution.scheduling import assign_stacks, bind_arguments
 from tasks.execution.task_types import ClientStep, ServerStep
-from tasks.messages import Message, Update, check_few
+from tasks.messages.message_policy import Message, check_few
+from tasks.messages.update_messages import Update
 
 
 @dataclass(frozen=True)

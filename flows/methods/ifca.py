@@ -20,7 +20,7 @@ from models.networks.registry import learned
 from models.prng import server_stream
 from models.state import ServerState, Weights
 from silos import limits
-from tasks.messages import ClusterChoice
+from tasks.messages.clustering_messages import ClusterChoice
 from tasks.regroup import regroup
 
 Choice = dict[str, list[int]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tasks.tracking.name_rules import fault
 
 if TYPE_CHECKING:  # they import torch, and the names of methods are needed before
-    from tasks.messages import Gradients, Update
+    from tasks.messages.update_messages import Gradients, Update
 
 
 _COLUMNS = {"round", "client", "dropped", "role"}  # of clients.csv, besides those of each split

@@ -26,7 +26,8 @@ from silos import limits
 from tasks.aggregate import aggregate
 from tasks.clustering.overlap_clustering import Overlapping, admit, overlap
 from tasks.local_train import local_train
-from tasks.messages import CorrectnessBits, Update
+from tasks.messages.clustering_messages import CorrectnessBits
+from tasks.messages.update_messages import Update
 from tasks.send_weights import send_weights
 
 LOCAL, TRAINED = "weights", "trained"

@@ -28,7 +28,7 @@ from models.prng import server_stream
 from models.state import ServerState
 from silos import limits
 from tasks.codebook_extend import Fill, codebook_extend
-from tasks.messages import LEAST_ROWS
+from tasks.messages.message_policy import LEAST_ROWS
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},

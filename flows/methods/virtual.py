@@ -28,7 +28,7 @@ from models.prng import server_stream
 from models.state import ClientStateRefs, ServerState, Weights
 from silos import limits
 from tasks.expectation_propagation.client_update import update_site
-from tasks.messages import SiteUpdates
+from tasks.messages.update_messages import SiteUpdates
 
 _KL_IN_TURN = 1e-2
 

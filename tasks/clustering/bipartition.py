@@ -13,7 +13,7 @@ from torch import Tensor
 from models import clustering
 from models.state import Weights
 from tasks.execution.task_types import server_step
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 
 @dataclass(frozen=True)

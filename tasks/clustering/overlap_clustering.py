@@ -7,7 +7,7 @@ import numpy as np
 
 from models.clustering import Assign, Overlap, cluster_by_threshold, joined, largest_gap, overlaps, right_counts
 from tasks.execution.task_types import server_step
-from tasks.messages import CorrectnessBits
+from tasks.messages.clustering_messages import CorrectnessBits
 
 _MOST_CUTS = 200  # thresholds that groups are made at: of 1,000 clients each takes about a second
 

@@ -14,7 +14,7 @@ from models.training.execution_plan import Kind
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.execution.materialize import load_weights
-from tasks.messages import CodebookExtension
+from tasks.messages.codebook_messages import CodebookExtension
 
 
 @dataclass(frozen=True)

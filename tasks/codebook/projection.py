@@ -12,7 +12,7 @@ from silos.cohort import Cohort
 from tasks.codebook.token_kmeans import reportable_centroids
 from tasks.execution.materialize import load_weights
 from tasks.execution.task_types import step
-from tasks.messages import ProjectedRows
+from tasks.messages.diagnosis_messages import ProjectedRows
 
 _POINTS = 60  # of a client: more would hide each other
 

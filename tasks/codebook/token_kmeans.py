@@ -22,7 +22,8 @@ from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
 from tasks.execution.materialize import different, load_rows, load_weights
 from tasks.execution.task_types import server_step, step
-from tasks.messages import LEAST_ROWS, Centroids
+from tasks.messages.codebook_messages import Centroids
+from tasks.messages.message_policy import LEAST_ROWS
 
 _ROWS_AT_ONCE = 256
 

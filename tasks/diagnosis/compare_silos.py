@@ -24,7 +24,7 @@ from models.shift.pairs import all_pairs
 from models.shift.screening import chances, on_shared_bins, together
 from tasks.diagnosis.report_summary import summaries
 from tasks.execution.task_types import server_step
-from tasks.messages import NoisyCounts, ShiftNumbers
+from tasks.messages.diagnosis_messages import NoisyCounts, ShiftNumbers
 
 _EVERY = 5.0  # seconds
 

@@ -16,7 +16,7 @@ from models.shift.fomichev.distances import Readings
 from models.shift.pair_details import PairDetails, pair_details
 from tasks.diagnosis.compare_silos import Look, Pace, as_published, reports_of
 from tasks.execution.task_types import server_step
-from tasks.messages import NoisyCounts, ShiftNumbers
+from tasks.messages.diagnosis_messages import NoisyCounts, ShiftNumbers
 
 
 @dataclass(frozen=True, eq=False)

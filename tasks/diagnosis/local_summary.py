@@ -18,7 +18,7 @@ from silos.privacy.differencing import EVERY, OTHER, Told
 from silos.privacy.ledger import Ledger
 from silos.storage.partition_store import open_missing
 from tasks.execution.materialize import different, load_rows
-from tasks.messages import Refusal
+from tasks.messages.diagnosis_messages import Refusal
 
 
 class LocalSummary:

@@ -13,7 +13,7 @@ from models.shift.findings import Findings
 from models.shift.pair_details import pair_details
 from tasks.diagnosis.compare_silos import Compared, reports_of
 from tasks.execution.task_types import server_step
-from tasks.messages import NoisyCounts, PredictedCounts, ShiftNumbers
+from tasks.messages.diagnosis_messages import NoisyCounts, PredictedCounts, ShiftNumbers
 
 
 def doubtful_pairs(found: Compared) -> np.ndarray:

@@ -12,7 +12,7 @@ from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import Kind
 from tasks.diagnosis.local_summary import LocalSummary, each_allowed
 from tasks.execution.task_types import step
-from tasks.messages import HalfModels, Refusal
+from tasks.messages.diagnosis_messages import HalfModels, Refusal
 
 ONCE = (
     "ask with the silos, rows and params that it was asked with, leave diagnose.second_look out, or wait until ten rows or "

@@ -15,7 +15,7 @@ from silos.privacy.privacy_budget import Kind
 from tasks.diagnosis.local_summary import LocalSummary, each_allowed
 from tasks.diagnosis.report_models import ONCE, second_half
 from tasks.execution.task_types import step
-from tasks.messages import PredictedCounts, Refusal
+from tasks.messages.diagnosis_messages import PredictedCounts, Refusal
 
 _KIND = Kind(
     "what models foresee",

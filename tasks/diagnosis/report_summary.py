@@ -16,7 +16,7 @@ from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.privacy_budget import RHO, Unit
 from tasks.diagnosis.local_summary import LocalSummary, each_allowed
 from tasks.execution.task_types import step
-from tasks.messages import NoisyCounts, Refusal, ShiftNumbers
+from tasks.messages.diagnosis_messages import NoisyCounts, Refusal, ShiftNumbers
 
 _PARTS = ("rows", "labels", "counts", "moments")
 

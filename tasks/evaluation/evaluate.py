@@ -16,7 +16,8 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from tasks.execution.materialize import load_rows, load_weights
 from tasks.execution.task_types import step
-from tasks.messages import Scores, UncertaintyScores
+from tasks.messages.codebook_messages import UncertaintyScores
+from tasks.messages.score_messages import Scores
 
 OUTCOMES = "outcomes"
 Measures = Mapping[str, Tensor]

@@ -19,7 +19,7 @@ from silos.cohort import Cohort, Silos, open_common, open_stack
 from tasks.evaluation.evaluate import OUTCOMES
 from tasks.execution.materialize import has_enough_rows, load_rows
 from tasks.execution.task_types import step
-from tasks.messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
+from tasks.messages.score_messages import ClassCounts, CommonSums, PairedSums, PriorShiftScores
 
 Kept = tuple[ClientStore, dict[str, str]]
 """Where a run's clients keep their outcomes, and each client's hash."""

@@ -13,7 +13,7 @@ from models.state import ClientStateRefs, Weights
 from models.training.engine import Rows, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
-from tasks.messages import LEAST_ROWS
+from tasks.messages.message_policy import LEAST_ROWS
 
 
 class Opened(NamedTuple):

@@ -31,7 +31,7 @@ from prefect.cache_policies import NO_CACHE
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import UserError
-from tasks.messages import Message, numbers_of
+from tasks.messages.message_policy import Message, numbers_of
 
 _modules = 0
 _TRIM, _MAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h

@@ -19,7 +19,7 @@ from tasks.evaluation.validation_losses import validation_losses
 from tasks.execution.materialize import load_stacks, load_streams
 from tasks.execution.task_types import step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
-from tasks.messages import SiteUpdates
+from tasks.messages.update_messages import SiteUpdates
 
 POSTERIOR = "posterior"
 """The section in which a client keeps what it last believed itself."""

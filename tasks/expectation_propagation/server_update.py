@@ -17,7 +17,7 @@ from silos.cohort import Cohort
 from tasks.execution.materialize import load_client_state
 from tasks.execution.task_types import server_step, step
 from tasks.local_train import weighted_sum
-from tasks.messages import SiteRemovals, SiteUpdates
+from tasks.messages.update_messages import SiteRemovals, SiteUpdates
 
 _HALVINGS = 10
 

@@ -12,7 +12,7 @@ from silos.cohort import Cohort
 from silos.standardizer import Standardizer
 from tasks.execution.materialize import has_enough_rows, load_rows
 from tasks.execution.task_types import server_step, step
-from tasks.messages import ScaleCheck, ScaleMoments
+from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
 
 
 @server_step

@@ -23,7 +23,8 @@ from silos.storage.manifest import Manifest, schema_of
 from tasks.diagnosis.local_summary import LocalSummary
 from tasks.execution.materialize import load_rows
 from tasks.execution.task_types import step
-from tasks.messages import LEAST_ROWS, ScaleMoments
+from tasks.messages.message_policy import LEAST_ROWS
+from tasks.messages.statistics_messages import ScaleMoments
 
 INPUTS, TARGETS = Kind("mean and scale of inputs"), Kind("mean and scale of targets")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.io.atomic_io import writing
-from tasks.messages import Scores
+from tasks.messages.score_messages import Scores
 
 ACCURACY = TASK_METRICS["classification"]
 

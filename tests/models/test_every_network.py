@@ -371,7 +371,7 @@ class Own(Network):
 
     inputs: int
     dropout: float = 0.0
-    widest = 64
+    max_width = 64
 
     def init(self, stream):
         return {"w": torch.ones(self.inputs, 3)}
@@ -473,7 +473,7 @@ class BareResidual(Residual):
 class Alone(Ending, BatchedNetwork, Network):
     """It has a form for a whole stack, and parts of one client only."""
 
-    inputs, hidden, dropout, widest, encoded = 64, (), 0.0, 64, (64, 1)
+    inputs, hidden, dropout, max_width, encoded = 64, (), 0.0, 64, (64, 1)
 
     def init(self, stream):
         return MLP(64, (), 3).init(stream)

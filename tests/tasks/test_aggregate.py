@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.aggregate import aggregate
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 
 def update(rows: list[int], weights: np.ndarray) -> Update:

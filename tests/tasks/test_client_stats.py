@@ -21,7 +21,8 @@ from silos.sources.synthetic import coefficients
 from silos.storage.partition_store import open_client, write
 from tasks.client_stats import STATISTICS, PrivateStatistics, client_stats, report_stats
 from tasks.execution.materialize import load_weights
-from tasks.messages import LEAST_ROWS, StatsKept, StatsMessage
+from tasks.messages.message_policy import LEAST_ROWS
+from tasks.messages.statistics_messages import StatsKept, StatsMessage
 
 TRAIN = {"a": 23, "b": 29, "c": 19, "d": 17, "one": 1, "few": 4}
 ASKED = tuple(

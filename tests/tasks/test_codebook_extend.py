@@ -24,7 +24,7 @@ from tasks.codebook_extend import borrow_words, codebook_extend, codebook_replac
 from tasks.execution.materialize import load_rows
 from tasks.execution.runner import PlainRunner
 from tasks.execution.scheduling import Broadcast
-from tasks.messages import Centroids
+from tasks.messages.codebook_messages import Centroids
 
 CLIENTS = {"oslo": 30, "lyon": 20, "one": 1}
 HELD = {"oslo": 2, "lyon": 0, "one": 1}

@@ -37,18 +37,10 @@ from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 from tasks.evaluation.evaluate import OUTCOMES, evaluate
 from tasks.execution.scheduling import Broadcast
 from tasks.execution.task_types import ClientStep, step
-from tasks.messages import (
-    FEW,
-    LEAST_ROWS,
-    Message,
-    NoisyCounts,
-    Numbers,
-    Scores,
-    SummedMessage,
-    Update,
-    WeightedMessage,
-    numbers_of,
-)
+from tasks.messages.diagnosis_messages import NoisyCounts
+from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
+from tasks.messages.score_messages import Scores
+from tasks.messages.update_messages import SummedMessage, Update, WeightedMessage
 from tasks.regroup import prior_shift_fit, regroup, report_correctness
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -64,10 +56,13 @@ SPLITS = {"one": 1, "nine": 9, "echo": 23, "many": 95}  # of many ten of each cl
 
 
 def message_types() -> list[type]:
-    own = [c for c in vars(messages).values() if isinstance(c, type) and c.__module__ == messages.__name__]
-    return [
-        c for c in own if dataclasses.is_dataclass(c) and c not in {Message, Numbers, SummedMessage, WeightedMessage}
+    modules = [
+        importlib.import_module(found.name) for found in pkgutil.iter_modules(messages.__path__, "tasks.messages.")
     ]
+    own = {
+        c: None for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Message)
+    }
+    return [kind for kind in own if kind not in {Message, SummedMessage, WeightedMessage}]
 
 
 def steps(kind: type) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from flows.experiment.evaluation import for_scored, scored_model, scores_of, sco
 from flows.experiment.run.round_record import round_record
 from flows.experiment.run.run_context import RunContext
 from flows.experiment.run.run_folder import NO_RANK
-from tasks.messages import Scores
+from tasks.messages.score_messages import Scores
 
 
 class StandardizerTraffic(Callback):

@@ -9,7 +9,7 @@ from flows.methods.context import RoundContext
 from flows.methods.round_report import RoundReport
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
-from tasks.messages import Scores
+from tasks.messages.score_messages import Scores
 from tasks.tracking.name_rules import parts
 from tasks.tracking.result_tables import by_client, summary
 

@@ -14,7 +14,8 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.client_table import ROLES
 from tasks.execution.runner import Runner
-from tasks.messages import LEAST_ROWS, ScaleCheck
+from tasks.messages.message_policy import LEAST_ROWS
+from tasks.messages.statistics_messages import ScaleCheck
 from tasks.standardization.combine_moments import LARGE, SMALL, check_scale
 
 Note = dict[str, str]

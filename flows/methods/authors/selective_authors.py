@@ -28,7 +28,7 @@ from silos import limits
 from tasks.aggregate import aggregate
 from tasks.clustering.overlap_clustering import Overlapping, overlap
 from tasks.local_train import local_train
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 from tasks.send_weights import send_weights
 
 LOCAL, TRAINED = "weights", "trained"

@@ -11,7 +11,7 @@ from models.model import Model, OfGroups
 from models.state import ServerState, Weights
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 
 def of_group(weights: Weights, group: int) -> Weights:

@@ -15,7 +15,7 @@ from models.networks.wrappers.codebook_network import COUNT, SHARED, QuantizedNe
 from models.prng import server_stream
 from silos.errors import UserError
 from tasks.codebook.token_kmeans import common_codes, report_centroids
-from tasks.messages import UncertaintyScores
+from tasks.messages.codebook_messages import UncertaintyScores
 from tasks.uncertainty_check import uncertainty_check
 
 _COLLAPSED = 3.0  # a perplexity below which hardly anything of a feature is left

@@ -19,7 +19,7 @@ from models.statistics.statistic import STEADY
 from silos.cohort import Silos
 from silos.errors import UserError
 from tasks.client_stats import client_stats
-from tasks.messages import StatsKept
+from tasks.messages.statistics_messages import StatsKept
 
 Source = Literal["local", "zeros", "pooled", "random", "permuted", "client_id", "cluster_id"]
 FewRows = Literal["zeros", "refuse"]

@@ -17,7 +17,7 @@ from models.state import ClientStateRefs, ServerState, Weights
 from silos.errors import UserError
 from tasks.expectation_propagation.client_update import POSTERIOR
 from tasks.expectation_propagation.server_update import absorb_apart, absorb_sites, divide_out, remove_sites
-from tasks.messages import SiteUpdates
+from tasks.messages.update_messages import SiteUpdates
 
 KNOWN, SITES, COLUMNS = "known", "sites", "columns"
 """What the server knows: natural parameters and plain weights. Sites are the clients', in their stores, unless the server

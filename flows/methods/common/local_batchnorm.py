@@ -9,7 +9,7 @@ from models.model import Model
 from models.prng import server_stream
 from models.state import ClientStateRefs, ServerState, Weights
 from tasks.batchnorm_statistics_task import local_batchnorm_statistics
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 SECTION = "norms"
 

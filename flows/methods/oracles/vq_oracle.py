@@ -25,7 +25,7 @@ from silos import limits
 from silos.cohort import Silos
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.messages import LEAST_ROWS
+from tasks.messages.message_policy import LEAST_ROWS
 
 _WAITS = f"words start once every domain has a client with {LEAST_ROWS} different training rows in the same round"
 

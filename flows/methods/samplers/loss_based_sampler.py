@@ -10,7 +10,7 @@ from flows.methods.round_report import RoundReport
 from flows.methods.samplers.client_sampler import FractionSampler, Memory
 from flows.methods.samplers.sampling_keys import min_rows, min_rows_of, sampling_keys, validation_rows
 from silos.errors import UserError
-from tasks.messages import LEAST_ROWS
+from tasks.messages.message_policy import LEAST_ROWS
 
 
 @dataclass(frozen=True)

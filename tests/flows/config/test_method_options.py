@@ -22,7 +22,7 @@ class Small(Method):
     kinds: tuple[Literal["a", "b"], ...] = Field(("a",), description="kinds")
     sampled: bool = True
 
-    init = one_round = model = Method.leave  # it is never run
+    init = run_round = model = Method.leave  # it is never run
 
 
 @pytest.mark.parametrize("name", pages.method_names())

@@ -17,7 +17,7 @@ class Quadratic(Network):
 
     start: float = 3.0
     dropout = 0.0
-    widest = 2
+    max_width = 2
 
     def init(self, stream):
         return {"w": torch.tensor([self.start], dtype=torch.float64)}

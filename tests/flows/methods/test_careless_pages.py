@@ -23,7 +23,8 @@ from tasks.aggregate import aggregate
 from tasks.execution.materialize import load_stacks
 from tasks.execution.task_types import step
 from tasks.local_train import local_train
-from tasks.messages import FEW, Message, Numbers, Update
+from tasks.messages.message_policy import FEW, Message, Numbers
+from tasks.messages.update_messages import Update
 
 SIZES = {"lyon": 40, "oslo": 30, "rome": 23, "bonn": 9}
 
@@ -187,7 +188,7 @@ def test_a_network_around_an_ensemble_has_the_loss_of_the_ensemble(make_problem,
 
 def test_a_network_of_a_page_that_is_no_record_is_not_logged():
     class Own(Network):
-        dropout, widest = 0.0, 4
+        dropout, max_width = 0.0, 4
 
         def init(self, stream): ...
 

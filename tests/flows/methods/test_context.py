@@ -14,7 +14,8 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from tasks.execution.scheduling import Broadcast
 from tasks.execution.task_types import step
-from tasks.messages import Message, Update
+from tasks.messages.message_policy import Message
+from tasks.messages.update_messages import Update
 
 NAMES = [f"c{i:02d}" for i in range(20)]
 

@@ -44,7 +44,7 @@ class Own(LinearHead, Network):
     """MLP(5, (6,), 3, dropout), written for one client: a stack would not pass."""
 
     dropout: float = 0.2
-    widest = 6
+    max_width = 6
     encoded = (6, 1)
     last = 1
 
@@ -140,7 +140,7 @@ class Whole(Network):
     """In one piece."""
 
     dropout: float = 0.0
-    widest = 5
+    max_width = 5
 
     def init(self, stream):
         return {"w": torch.zeros(5, 3)}

@@ -18,7 +18,7 @@ from silos.cohort import Stack
 from silos.errors import UserError
 from tasks.clustering.overlap_clustering import Overlapping, candidates
 from tasks.execution.materialize import load_weights
-from tasks.messages import CorrectnessBits
+from tasks.messages.clustering_messages import CorrectnessBits
 
 pytestmark = pytest.mark.slow
 

@@ -138,7 +138,7 @@ def test_columns_stay_with_their_clients_and_the_server_answers_without(setup, p
 class Misnamed(Network):
     """A linear network whose weights have the names that somebody liked."""
 
-    dropout, widest = 0.0, 3
+    dropout, max_width = 0.0, 3
 
     def init(self, stream):
         return {"kernel": torch.zeros(5, 3), "offset": torch.zeros(3)}

@@ -31,7 +31,7 @@ class Own(Network):
     """A user's own network, written for one client."""
 
     dropout = 0.0
-    widest = 3
+    max_width = 3
 
     def init(self, stream):
         return {}

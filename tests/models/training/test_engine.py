@@ -299,7 +299,7 @@ def test_an_epochs_batches_cover_each_row_exactly_once(engine, batch):
 
     class Sum(Network):
         dropout = 0.5  # so that a full batch has an order too
-        widest = 1
+        max_width = 1
 
         def init(self, stream):
             return {}
@@ -449,7 +449,7 @@ class Hearing(Network):
 
     heard: list[int]
     dropout = 0.5
-    widest = 1
+    max_width = 1
 
     def init(self, stream):
         return {}

@@ -6,7 +6,7 @@ import torch
 
 from models.clustering import cluster_by_threshold, overlaps
 from tasks.clustering.overlap_clustering import admit, candidates, halves, overlap
-from tasks.messages import CorrectnessBits
+from tasks.messages.clustering_messages import CorrectnessBits
 
 ROWS = 41  # the last byte is not full
 

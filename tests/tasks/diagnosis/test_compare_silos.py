@@ -13,7 +13,7 @@ from tasks.diagnosis import compare_silos as room
 from tasks.diagnosis.compare_silos import compare_silos
 from tasks.diagnosis.refine_pairs import doubtful_pairs, refine_pairs
 from tasks.execution.runner import PlainRunner
-from tasks.messages import PredictedCounts
+from tasks.messages.diagnosis_messages import PredictedCounts
 
 pytestmark = pytest.mark.slow
 

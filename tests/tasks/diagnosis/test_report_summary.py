@@ -15,9 +15,9 @@ from models.shift.client_summaries import client_summary
 from silos.client_store import ClientStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger
-from tasks import messages
 from tasks.execution.runner import PlainRunner
-from tasks.messages import ShiftNumbers
+from tasks.messages import message_policy
+from tasks.messages.diagnosis_messages import ShiftNumbers
 
 BOUNDED = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4}]
 MISSING = [{"name": "a", "low": -4, "high": 4}, {"name": "b", "low": -4, "high": 4, "missing": {"fill": 0}}]
@@ -276,4 +276,4 @@ def test_missing_values_are_told_of_by_class_where_ten_rows_have_one(silos_of, a
 
 
 def test_who_tells_who_remembers_and_what_a_message_promises_mean_the_same_ten_rows():
-    assert client_summary.LEAST_ROWS == differencing.LEAST_ROWS == messages.LEAST_ROWS
+    assert client_summary.LEAST_ROWS == differencing.LEAST_ROWS == message_policy.LEAST_ROWS

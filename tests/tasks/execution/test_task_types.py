@@ -20,7 +20,7 @@ from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.runner import PlainRunner, PrefectRunner
 from tasks.execution.task_types import ClientStep, OpaqueArgument, ServerStep, server_step, step
-from tasks.messages import Update
+from tasks.messages.update_messages import Update
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
 STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from models.gaussians import PRECISION, PULL
 from tasks.expectation_propagation.server_update import absorb_apart, absorb_sites, divide_out
-from tasks.messages import SiteUpdates
+from tasks.messages.update_messages import SiteUpdates
 
 PLACE = {"a": 0, "b": 1, "c": 2}
 LEAST = 0.1

@@ -13,7 +13,7 @@ from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
 from silos.standardizer import Standardization, Standardizer
 from silos.storage.partition_store import open_client, open_missing, write
-from tasks.messages import LEAST_ROWS
+from tasks.messages.message_policy import LEAST_ROWS
 from tasks.standardization.combine_moments import check_scale, combine_moments
 from tasks.standardization.report_moments import report_moments
 
