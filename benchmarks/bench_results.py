@@ -12,7 +12,7 @@ import psutil
 
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
-from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.json_io import read_json, write_records
 
 BUSY = 0.25  # of each core: so much others may take before it is said that they did
 
@@ -33,7 +33,9 @@ class BenchRecords:
         versions = {one: installed(one) for one in ("torch", "numpy")} | {"python": platform.python_version()}
         record = {"command": command, "machine": machine(self._busy), "busy_before": round(self._busy, 2)}
         with in_turn(self._lock):
-            write_json(self._file, {**self.all(), name: {**record, "versions": versions, "measured": dict(measured)}})
+            write_records(
+                self._file, {**self.all(), name: {**record, "versions": versions, "measured": dict(measured)}}
+            )
 
     def all(self) -> dict[str, Any]:
         """name to record."""

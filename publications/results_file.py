@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from silos.io.locks import in_turn
-from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.json_io import read_json, write_records
 
 RECORDS = Path(__file__).parents[1] / "docs" / "results"
 
@@ -48,7 +48,7 @@ class Results:
             results = read_json(self.file) or {}
             records = _list_at(results, place)
             records[:] = [other for other in records if not _same(other, asked)] + [{**asked, **outcome}]
-            write_json(self.file, results)
+            write_records(self.file, results)
         self.read_again()
 
     @cached_property

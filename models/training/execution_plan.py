@@ -25,7 +25,8 @@ class Plan:
     """How a stack of clients is computed; `resolve` makes it.
 
     `stacked` is the network's form by hand, and None where its functions of one client are mapped or run one after another;
-    `encoder_head` and `fused_sgd` are what that form can do besides. `as_one`: the rows of all clients are computed as one client's.
+    `encoder_head` and `fused_sgd` are what that form can do besides. `as_one`: the rows of all clients are computed as
+    one client's.
     """
 
     network: Network

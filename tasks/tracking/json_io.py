@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,36 @@ ANEW = "bring it back from a copy, or start anew without --resume"
 def write_json(path: Path, content: Any) -> None:
     """As `write_bytes`, in a fixed order of keys; NaN and infinity, which JSON does not have, become null."""
     write_bytes(path, (json.dumps(finite(content), indent=1, sort_keys=True) + "\n").encode())
+
+
+def write_records(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a mapping of records with one record a line, so that a version control system shows what changed.
+
+    A list of mappings is written as one line for each of them. Mappings that hold such lists are spread over lines, as is
+    the outermost one. Everything else stays on the line of its key.
+    """
+    write_bytes(path, f"{_record_lines(finite(content), '', outermost=True)}\n".encode())
+
+
+def _record_lines(value: Any, indent: str, outermost: bool = False) -> str:
+    inner = f"{indent} "
+    if _is_record_list(value):
+        lines = [f"{inner}{json.dumps(record, sort_keys=True)}" for record in value]
+        brackets = "[]"
+    elif isinstance(value, dict) and value and (outermost or _holds_record_list(value)):
+        lines = [f"{inner}{json.dumps(key)}: {_record_lines(value[key], inner)}" for key in sorted(value)]
+        brackets = "{}"
+    else:
+        return json.dumps(value, sort_keys=True)
+    return f"{brackets[0]}\n" + ",\n".join(lines) + f"\n{indent}{brackets[1]}"
+
+
+def _is_record_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(record, dict) for record in value)
+
+
+def _holds_record_list(value: Any) -> bool:
+    return isinstance(value, dict) and any(_is_record_list(one) or _holds_record_list(one) for one in value.values())
 
 
 def compact(content: Any) -> bytes:

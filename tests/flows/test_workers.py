@@ -67,7 +67,7 @@ def test_a_round_whose_worker_dies_is_finished_with_the_same_bits(kind, play_run
 
 @pytest.mark.parametrize("kind", FAR)
 def test_a_run_whose_workers_keep_dying_says_so_and_resume_goes_on(kind, play_run, folder, monkeypatch, workers_now):
-    monkeypatch.setattr(tasks.running.worker_pools, "NEW_POOLS", 0)
+    monkeypatch.setattr(tasks.execution.worker_pools, "NEW_POOLS", 0)
     expected = play_run("fedavg", "threads", 1)
     before = workers_now()
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(UserError) as said:

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of t
 
 COMMAND = """
 import json, sys
-from flows import params_file
+from flows.config import load_config
 from flows.cli import app
-from silos.versioning import dvc_version
+from silos.versioning import dvc_files
 
 counts = {"read": 0, "verify": 0}
 
@@ -38,8 +38,8 @@ def counted(name, function):
         return function(*args)
     return wrapper
 
-params_file.ParamsFile.read = counted("read", params_file.ParamsFile.read)
-dvc_version.verify = counted("verify", dvc_version.verify)
+load_config.ParamsFile.read = counted("read", load_config.ParamsFile.read)
+dvc_files.verify = counted("verify", dvc_files.verify)
 try:
     app(sys.argv[1:])
 finally:

@@ -16,13 +16,13 @@ from silos.io import locks
 from tasks.tracking.mlflow_logging.connection import connect
 
 OPEN = """
-from flows.console import screen
+from flows.console import progress
 from flows.experiment.experiment_name import unused_name
 from flows.experiment.project import Project, new_experiment, newest_experiment
-class Told(screen.Screen):
+class Told(progress.ProgressSink):
     def say(self, line):
         print(line, flush=True)
-screen.use(Told())
+progress.use(Told())
 print(Project.open(derived=True).silos.version, flush=True)
 """
 

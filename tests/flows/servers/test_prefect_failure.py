@@ -9,10 +9,10 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
-from flows.console import screen
+from flows.console import progress
 from flows.entrypoints.flow_decorator import project_flow
 
-class Printing(screen.Screen):
+class Printing(progress.ProgressSink):
     def say(self, line):
         print("said:", line)
 
@@ -30,7 +30,7 @@ def outer(nested):
             pass
     return inner() if nested else 5
 
-screen.use(Printing())
+progress.use(Printing())
 print("result:", outer(False))
 import os
 os.truncate(".prefect/ballast", 0)

@@ -230,13 +230,13 @@ def test_a_copy_without_git_is_recorded_and_restored_and_has_no_log(versions, tm
     program = """
 import sys
 from pathlib import Path
-from silos.versioning import data_swap, dvc_version, history
+from silos.versioning import data_swap, dvc_files, history
 root = Path(sys.argv[1])
 (root / "data" / "B").write_text("new")
-print(dvc_version.record(root))
-print(history.use(root, sys.argv[2]))
+print(dvc_files.record(root))
+print(history.use_version(root, sys.argv[2]))
 try:
-    history.log(root)
+    history.version_log(root)
 except Exception as error:
     print(type(error).__name__, error)
 """

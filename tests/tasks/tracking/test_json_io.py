@@ -1,6 +1,7 @@
 """A kill at any moment leaves the old file or the new one."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tracking.json_io import read_json, write_bytes, write_json
+from tasks.tracking.json_io import read_json, write_bytes, write_json, write_records
 
 ROOT = Path(__file__).parents[3]
 DYING_WRITER = """
 import os, sys
 from pathlib import Path
-from tasks.tracking import json_files
+from tasks.tracking import json_io
 # the process is gone at the named call, as if it had been killed there
 owner, name = (Path, "replace") if sys.argv[2] == "replace" else (os, sys.argv[2])
 setattr(owner, name, lambda *_: os._exit(9))
-json_files.write_bytes(Path(sys.argv[1]), b"new" * 1000)
+json_io.write_bytes(Path(sys.argv[1]), b"new" * 1000)
 """
 
 
@@ -58,3 +59,23 @@ def test_the_same_content_is_the_same_file_whatever_the_order_of_keys(tmp_path):
 
 def test_a_file_that_is_not_there_reads_as_none(tmp_path):
     assert read_json(tmp_path / "nothing.json") is None
+
+
+def test_records_are_written_one_a_line_and_read_as_they_were(tmp_path: Path) -> None:
+    content = {"b": {"cpu": {"iid": [{"y": 1, "x": [1, 2]}, {"x": None}], "none": []}}, "a": {"whole": {"z": math.nan}}}
+    write_records(tmp_path / "records.json", content)
+    assert (tmp_path / "records.json").read_text().splitlines() == [
+        "{",
+        ' "a": {"whole": {"z": null}},',
+        ' "b": {',
+        '  "cpu": {',
+        '   "iid": [',
+        '    {"x": [1, 2], "y": 1},',
+        '    {"x": null}',
+        "   ],",
+        '   "none": []',
+        "  }",
+        " }",
+        "}",
+    ]
+    assert read_json(tmp_path / "records.json") == {**content, "a": {"whole": {"z": None}}}
