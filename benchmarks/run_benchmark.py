@@ -68,10 +68,13 @@ def check_peers(peers: Sequence[str]) -> None:
             raise UserError(f"{name} needs {', '.join(missing)}, not installed for {python}; install with `{install}`.")
 
 
+_PROGRAMS = {"plain": "reference_loop", "authors": "uefl_author_code", "bayes": "bayes_by_backprop"}
+
+
 def program(contestant: str) -> list[str]:
-    """The start of its command line: an interpreter, and a module of benchmarks/contestants."""
+    """The start of its command line: an interpreter, and a module of benchmarks/baselines."""
     peer = PEERS.get(contestant)
-    return [interpreter(contestant), "-m", f"benchmarks.baselines.{peer.program if peer else contestant}"]
+    return [interpreter(contestant), "-m", f"benchmarks.baselines.{peer.program if peer else _PROGRAMS[contestant]}"]
 
 
 def interpreter(contestant: str) -> str:

@@ -13,7 +13,7 @@ from flows.entrypoints.parameter_schemas import MethodNames, MethodOrNone, Overr
 from flows.experiment import prefect_artifacts
 from flows.experiment.baseline import against_baseline, scored_baseline
 from flows.experiment.comparison import comparison_in_mlflow
-from flows.experiment.comparison.paired_runs import compare_pairs, difference_record, paired_records
+from flows.experiment.comparison.paired_runs import compare_pairs, paired_records
 from flows.experiment.comparison.seed_ensemble import ensemble
 from flows.experiment.comparison.trials import (
     Plan,
@@ -31,6 +31,7 @@ from flows.experiment.run.run_folder import RunFolder, run_name
 from flows.experiment.standardization.run_warnings import of_all
 from flows.history.find_runs import find_runs
 from flows.methods.base import start_method
+from models.metrics.paired_difference import difference_record
 from silos.errors import UserError
 from tasks.evaluation.paired_outcomes import Kept
 from tasks.execution.runner import PrefectRunner

@@ -57,7 +57,7 @@ def examined(project: Project, runner: Runner) -> tuple[Compared, dict[str, Any]
             **report(found, asked),
             "silent": dict(answers.silent),
             "bytes": bytes_reported([*to_first, answers], look),
-            "refine": look,
+            "second_look": look,
             "data_version": silos.version,
         }
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.config.clients_params import SAMPLERS
 from silos.partitioners.partition_params import PARTITIONERS
-from silos.registry import Registry
+from silos.plugin_registry import Registry
 from silos.sources.source_params import SOURCES
 
 _METHODS = Path(__file__).parent / "methods"

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from flows.experiment.comparison.paired_runs import difference_of_cells
-from models.metrics.paired_difference import over_draws
+from models.metrics.paired_difference import difference_of_cells, over_draws
 from models.metrics.task_metrics import TaskMetrics
 from publications.curves import Curves, cell_at
 from publications.detection_rates import truth_table
@@ -35,7 +34,7 @@ def table_of_records(sweep: Sweep) -> dict[str, Any]:
         "seeds_are": page.seeds_are,
         "scale": sweep.scale,
         "rows": rows,
-        "score_by_class": {name: _of_class(sweep, name) for name in page.by_class},
+        "by_class": {name: _of_class(sweep, name) for name in page.by_class},
         "also": {title: _also(sweep, name) for name, title in page.also.items()},
         "ensembles": {cell: sweep.ensemble(cell) for cell in page.cells} if page.ensembles else {},
         "paired": [record for pair in sweep.pairs() if (record := difference(sweep, pair)) is not None],
@@ -81,7 +80,7 @@ def _of_class(sweep: Sweep, name: str) -> dict[str, dict[str, float | None]]:
     """cell to published and ours: the share of the class's rows that are right, mean over seeds."""
     by_cell = {}
     for cell in sweep.page.cells:
-        counts = [record["score_by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
+        counts = [record["by_class"].get(name, [0, 0]) for record in sweep.records(cell)]
         shares = [right / rows for right, rows in counts if rows]
         ours = statistics.fmean(shares) if shares else None
         by_cell[cell] = {"published": sweep.page.by_class[name].get(cell), "ours": ours}

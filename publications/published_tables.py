@@ -80,7 +80,7 @@ def check_trials(family: str | None, second_look: bool, trials: Mapping[str, Tri
     A second look is only at trials, and at none with noise.
     """
     if second_look and family is None:
-        raise ValueError("a second look is at trials, and the table has no family of pairs: drop `refine`")
+        raise ValueError("a second look is at trials, and the table has no family of pairs: drop `second_look`")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"there is no family {family!r} of pairs; there are {', '.join(FAMILIES)}")
     for name, trial in trials.items():
@@ -176,7 +176,7 @@ class Table(Record):
     with `runs_of` shows other sides of that table's runs; `also` names more metrics of the same runs, with the titles of
     their columns. `ensembles` shows what the runs of a cell say together, as one deep ensemble. The points of `curves` are
     cells, too, and drawn as a figure. The cells of a table with a `family` are trials on its pairs, of which with
-    `refine` it is also said what a second look finds; or all cells diagnose `silos`. Those of each of `confusions` are
+    `second_look` it is also said what a second look finds; or all cells diagnose `silos`. Those of each of `confusions` are
     also shown together.
     """
 

@@ -128,8 +128,8 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
     console.print(f"in {answer['unit']}; mean ± standard deviation over {seeds}; scale {answer['scale']}")
     if any(row["choice"] for row in rows):
         _chosen(rows, console)
-    if answer["score_by_class"]:
-        _by_class(answer["score_by_class"], console)
+    if answer["by_class"]:
+        _by_class(answer["by_class"], console)
     if answer["also"]:
         _also(answer["also"], console)
     if answer["ensembles"]:

@@ -91,7 +91,7 @@ def _ran(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
     )
     record = _record(sweep, cell, result)
     if sweep.page.by_class:
-        record["score_by_class"] = by_class(sweep, cell, seed, choice)
+        record["by_class"] = by_class(sweep, cell, seed, choice)
     return record
 
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from flows.config.method_settings import method_of
-from flows.experiment.comparison.paired_runs import compare_pairs, counted, difference_of_cells, paired_records
+from flows.experiment.comparison.paired_runs import compare_pairs, counted, paired_records
 from flows.experiment.comparison.seed_ensemble import ensemble
+from models.metrics.paired_difference import difference_of_cells
 from publications.published_tables import Pair
 from publications.sweep import Sweep
 from silos.errors import UserError

@@ -47,9 +47,8 @@ class FedRep(Method):
         updates = round.train(head_then_body, self.model(state, round.setup), **epochs)
         for update in updates:
             state = state.with_private("heads", update.private["heads"])
-        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), RoundReport.of(
-            updates
-        )
+        weights = round.once(aggregate, updates, state.tensors["weights"])
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         heads = ClientStateRefs("heads", state.private["heads"], apart(*self._drawn(setup))[1])

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from silos import limits
 from silos.identifiers import Name
-from silos.registry import Entry, Registered, Registry
+from silos.plugin_registry import Entry, Registered, Registry
 from silos.sources.source_params import Section
 
 

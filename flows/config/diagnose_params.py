@@ -39,7 +39,7 @@ class ReadingsParams(Section):
 class DiagnoseParams(Section):
     """`verdict`: by counts (guarded), by moments where counts may not be sent, or as the paper prints it.
 
-    `refine`: where inputs and rule both seem to differ, silos tell models of their labels, and what these foresee.
+    `second_look`: where inputs and rule both seem to differ, silos tell models of their labels, and what these foresee.
     """
 
     verdict: Literal["guarded", "moments", "paper"] = "guarded"
@@ -59,7 +59,9 @@ class DiagnoseParams(Section):
     @model_validator(mode="after")
     def _second_look_is_at_counts(self) -> "DiagnoseParams":
         if self.second_look and self.noise is not None:
-            raise ValueError("refine asks for models, which are told without noise; leave one of the two out")
+            raise ValueError("second_look asks for models, which are told without noise; leave one of the two out")
         if self.second_look and self.verdict != "guarded":
-            raise ValueError(f"refine is at what the verdict guarded says, and verdict is {self.verdict}; use guarded")
+            raise ValueError(
+                f"second_look is at what the verdict guarded says, and verdict is {self.verdict}; use guarded"
+            )
         return self

@@ -19,7 +19,7 @@ from silos import limits
 from silos.data_params import DataParams
 from silos.errors import shown
 from silos.identifiers import PlainText
-from silos.registry import Registered
+from silos.plugin_registry import Registered
 from silos.strict_yaml import true_is_no_number
 from tasks.tracking.uri import has_wrong_port
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from flows.config.params_schema import Params
 from flows.console.safe_text import shortened
-from flows.experiment.comparison.paired_runs import compare_pairs, difference_record
+from flows.experiment.comparison.paired_runs import compare_pairs
 from flows.experiment.project import Project
 from flows.methods.context import on_cohorts
+from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import Silos

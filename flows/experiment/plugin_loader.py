@@ -16,7 +16,7 @@ import cloudpickle
 from flows.console.interruption import interruption
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from silos.registry import Entry, Registry, collected
+from silos.plugin_registry import Entry, Registry, collected
 from tasks.tracking.json_io import unwritable
 
 _PREFIX = "siloflow_plugin_"

@@ -26,7 +26,7 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.io import locks
 from silos.io.atomic_io import write_bytes
-from silos.registry import Registered, bound
+from silos.plugin_registry import Registered, bound
 from silos.sources.source_registry import contents
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.partition_store import Manifest, write

@@ -33,7 +33,7 @@ from silos.cohort import Silos
 from silos.errors import UserError
 from silos.io.atomic_io import is_there
 from silos.io.free_memory import must_fit
-from silos.registry import options_of, run_entry
+from silos.plugin_registry import options_of, run_entry
 from silos.storage.manifest import Manifest
 from tasks.messages.message_policy import LEAST_ROWS
 

@@ -138,7 +138,7 @@ def method_summaries(plugins: Plugins = NONE) -> list[dict[str, str]]:
 
 
 def _first_line(module: str) -> str:
-    text = (Path(__file__).parents[1] / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 

@@ -12,6 +12,7 @@ With 2 seeds it is wide, and where seeds vary more than rows it covers 86 to 93 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -137,3 +138,23 @@ def sentence_of(method: str, reference: str, measured: Difference, quantity: Tas
     winner = better(method, reference, measured, quantity)
     verdict = f"{winner} is better" if winner else "not distinguishable"
     return f"{method} − {reference} {quantity.difference(measured.mean, measured.low, measured.high)}: {verdict}"
+
+
+def difference_record(first: str, second: str, difference: Difference, quantity: TaskMetrics) -> dict[str, Any]:
+    """Who is better, and by how much."""
+    return {
+        "difference": difference.mean,
+        "low": difference.low,
+        "high": difference.high,
+        "better": better(first, second, difference, quantity),
+        "sentence": sentence_of(first, second, difference, quantity),
+    }
+
+
+def difference_of_cells(
+    first: str, second: str, difference: Difference, quantity: TaskMetrics, classes: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The same of two cells of a table, with their names, and with the classes whose rows alone were compared."""
+    record = difference_record(first, second, difference, quantity)
+    where = f" on {', '.join(classes)}" if classes else ""
+    return {"first": first, "second": second, **record, "sentence": f"{record['sentence']}{where}"}

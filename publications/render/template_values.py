@@ -167,7 +167,7 @@ class Quotes:
 
     def _of_classes(self, cell: str, kind: str, name: str) -> list[float]:
         """The share of a class that is right, or that of the class with the least, seed by seed."""
-        by_class = [record.get("score_by_class", {}) for record in self._records(cell)]
+        by_class = [record.get("by_class", {}) for record in self._records(cell)]
         if kind == "class":
             return [right / rows for of in by_class for right, rows in [of.get(name, (0, 0))] if rows]
         means = [

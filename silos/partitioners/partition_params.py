@@ -18,7 +18,7 @@ from silos.partitioners.perturbation_params import (
     Rotation,
     Subsample,
 )
-from silos.registry import Registered, Registry
+from silos.plugin_registry import Registered, Registry
 from silos.sources.source_params import Section
 
 

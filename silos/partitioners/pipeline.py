@@ -40,7 +40,7 @@ from silos.partitioners.splits import (
     take_common,
     without_effect,
 )
-from silos.registry import run_entry
+from silos.plugin_registry import run_entry
 
 _CHANGES: dict[type, Callable[[Any, Partition, At], Partition]] = {
     Rotation: rotation,

@@ -16,7 +16,7 @@ from pydantic import (
 from silos import limits
 from silos.errors import shown
 from silos.identifiers import Name
-from silos.registry import Registered, Registry
+from silos.plugin_registry import Registered, Registry
 from silos.strict_yaml import true_is_no_number
 
 

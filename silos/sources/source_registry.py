@@ -8,7 +8,7 @@ import numpy as np
 
 from silos.dataset import Rows
 from silos.errors import UserError
-from silos.registry import run_entry, taken
+from silos.plugin_registry import run_entry, taken
 from silos.schema import Feature
 from silos.sources.columns import described
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table

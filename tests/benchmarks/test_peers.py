@@ -81,7 +81,7 @@ def test_a_peer_alone_runs_with_the_interpreter_that_the_environment_names(peer,
 def test_every_contestant_is_a_module_that_there_is():
     for name in ("plain", "authors", "bayes", *PEERS):
         module = Path(*program(name)[-1].split(".")).with_suffix(".py")
-        assert (Path(__file__).parents[3] / module).is_file()
+        assert (Path(__file__).parents[2] / module).is_file()
 
 
 @pytest.mark.parametrize("peer", PEERS)

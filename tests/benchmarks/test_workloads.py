@@ -176,7 +176,7 @@ def test_workloads_are_chosen_by_name():
 
 
 def test_the_workloads_are_those_of_the_docs():
-    page = (Path(__file__).parents[3] / "docs" / "speed.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8")
     for workload in WORKLOADS.values():
         name = workload.name.partition("-")[0]
         line = next(line for line in page.splitlines() if line.startswith(f"| {name} "))

@@ -115,9 +115,9 @@ def test_a_second_look_as_typed_says_who_sent_what_and_that_no_rule_differs(
         ["feature", "concept"],
         ["feature"],
     ]
-    assert after["refine"]["silos"] == ["plain", "wide"]
+    assert after["second_look"]["silos"] == ["plain", "wide"]
     assert "plain and wide told models of their labels, and what these expect of their rows." in after["notes"]
-    assert f"Silos sent {after['refine']['bytes']['up']:,} bytes for it." in after["notes"]
+    assert f"Silos sent {after['second_look']['bytes']['up']:,} bytes for it." in after["notes"]
 
 
 def git(folder: Path, *arguments: str) -> None:

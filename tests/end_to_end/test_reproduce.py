@@ -22,7 +22,7 @@ DIGITS = {
     "choose_on": "validation",
     "paired": [{"first": "alone", "second": "shared"}, {"first": "alone", "second": "shared", "classes": [3, 8]}],
     "contests": [["alone", "shared"]],
-    "score_by_class": {3: {"shared": 0.5}, 8: {}},
+    "by_class": {3: {"shared": 0.5}, 8: {}},
     "scales": {"cpu": {"seeds": [0, 1], "grid": {"shared": [0.001, 0.3]}}},
 }
 LATE = {
@@ -31,7 +31,7 @@ LATE = {
     "cells": {"late": {"about": "one client comes later"}},
     "measure": {"metric": "clients/answered@1"},
     "also": {"clients/answered@2": "with it", "clients/answered@9": "never"},
-    **{"paired": [], "contests": [], "score_by_class": {}, "scales": {"cpu": {"seeds": [0]}}},
+    **{"paired": [], "contests": [], "by_class": {}, "scales": {"cpu": {"seeds": [0]}}},
 }
 LINES = {
     **ABOUT,
@@ -82,7 +82,7 @@ LAWS = {
 @pytest.fixture(scope="module")
 def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     found = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "reproduce", server)
-    other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "score_by_class": {1: {}}}
+    other = {**DIGITS, "runs_of": "digits", "paired": [], "contests": [], "by_class": {1: {}}}
     page = {"tables": {"digits": DIGITS, "laws": LAWS, "late": LATE, "other": other}}
     page["tables"] |= {"figure-1": LINES, "figure-2": OTHER_TEST}
     page |= {"verdicts": {"digits": "One model has {shared}: {alone - shared}."}, "absent": {"table 9": "Lost."}}
@@ -121,10 +121,10 @@ def test_the_grid_is_decided_on_validation_rows(folder, digits):
 
 
 def test_counts_by_class_add_up_to_the_accuracy_over_rows(folder, digits):
-    assert digits["score_by_class"]["3"]["shared"]["published"] == 0.5
+    assert digits["by_class"]["3"]["shared"]["published"] == 0.5
     for record in records(folder, "digits")["cpu"]["alone"]:
-        right, rows = map(sum, zip(*record["score_by_class"].values(), strict=True))
-        assert rows == sum(r for _, r in record["score_by_class"].values()) > 400
+        right, rows = map(sum, zip(*record["by_class"].values(), strict=True))
+        assert rows == sum(r for _, r in record["by_class"].values()) > 400
         assert right / rows == pytest.approx(record["accuracy"], abs=0.01)  # clients differ by one row
 
 
@@ -146,7 +146,7 @@ def test_the_list_quotes_what_is_recorded_and_says_what_is_not_there(folder, dig
 def test_a_table_of_other_tables_runs_runs_nothing(folder, digits):
     before = records(folder, "digits")
     answer = folder.type("reproduce", "tiny.yaml", "--table", "other", "--json")
-    assert answer.json["score_by_class"]["1"]["alone"]["ours"] > 0
+    assert answer.json["by_class"]["1"]["alone"]["ours"] > 0
     assert "seed0" not in answer.err
     assert records(folder, "digits") == before
     assert "other" not in json.loads((folder.path / "docs" / "results" / "tiny.json").read_text())

@@ -20,7 +20,7 @@ from publications.run_missing import fill as fill_sweep
 from publications.sweep import Sweep
 from silos.errors import UserError
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 ABOUT = {"title": "t", "source": "s", "known_errors": "none"}
 
 
@@ -67,7 +67,7 @@ NOISY = {
 LOOKED = {
     **ABOUT,
     "family": "six_features",
-    "refine": True,
+    "second_look": True,
     "cells": {
         name: {"about": "w", "trial": {"row": row, "rows": [2000, 1000], "pairs": 4}}
         for name, row in (("wide", "x1 sd 1.8"), ("swapped", "x0 + 1 and swap"))

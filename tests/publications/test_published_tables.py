@@ -16,7 +16,7 @@ from silos.errors import UserError
 from silos.sources.source_params import Synthetic
 from silos.sources.synthetic import coefficients
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 EVERY = [
     (paper, str(table), scale)
     for paper in names()
@@ -150,7 +150,7 @@ def test_cells_may_be_tuned_by_settings_of_their_own_if_they_are_equally_many():
     ("change", "message"),
     [
         ({"paired": [{"first": "a", "second": "z"}]}, "there is no cell 'z'; there are a, b"),
-        ({"score_by_class": {"o": {"z": 0.5}}}, "there is no cell 'z'"),
+        ({"by_class": {"o": {"z": 0.5}}}, "there is no cell 'z'"),
         ({"cells": {"a": {"about": "w"}}}, "the cell a names no method"),
         ({"scales": {"cpu": {"seeds": [0], "grid": [0.1]}}}, "add `grid`"),
         ({"seeds_are": "weather"}, "seeds_are"),
@@ -178,9 +178,9 @@ def test_what_is_wrong_with_a_page_is_said(change, message, tmp_path):
         ({"row": "lable"}, "the cell a: one_feature has no row 'lable'; there are none, feature, label, concept, "),
         ({"family": None}, "the cell a is a trial, and the table does not say on which pairs: add `family`"),
         ({"trial": None}, "the cell a has no trial, and all cells of a family are trials: add `trial`"),
-        ({"family": None, "refine": True}, "a second look is at trials, and the table has no family of pairs"),
+        ({"family": None, "second_look": True}, "a second look is at trials, and the table has no family of pairs"),
         (
-            {"epsilon": 1.0, "refine": True},
+            {"epsilon": 1.0, "second_look": True},
             "the cell a has noise, of which there is no second look: drop `epsilon`",
         ),
         ({"pairs": 0}, "cells.a.trial.pairs: Input should be greater than 0"),
@@ -194,7 +194,7 @@ def test_what_is_wrong_with_a_page_of_trials_is_said(change, message, tmp_path):
     page = {
         **TRIALS,
         "cells": cells,
-        **{key: value for key, value in change.items() if key in ("family", "confusions", "refine")},
+        **{key: value for key, value in change.items() if key in ("family", "confusions", "second_look")},
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"tables": {"1": page}}))
     with pytest.raises(UserError) as error:

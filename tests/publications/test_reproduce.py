@@ -253,7 +253,7 @@ def test_a_table_prints_within_120_columns(seeds_are):
             for at in range(12)
         },
         "ensembles": {"linear-conditional-fedavg-2K": {"accuracy": 0.9, "mutual_information": number}},
-        "score_by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
+        "by_class": {"o": dict.fromkeys(("global", "cluster", "client", "conditional"), shown)},
         "paired": [{"sentence": "a − b +0.1 points, −0.2 to +0.4: not distinguishable on [o]"}],
         "known_errors": "none",
         "results": "docs/results/t.json",

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiment.comparison.paired_runs import difference_of_cells
-from models.metrics.paired_difference import ACCURACY, Difference
+from models.metrics.paired_difference import ACCURACY, Difference, difference_of_cells
 from publications.results_file import Results
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RECORDED = sorted(file for file in RESULTS.glob("*.json") if file.stem != "bench")  # that one compares no cells
 
 WRITER = """

@@ -11,7 +11,7 @@ from publications.published_tables import Pair
 from publications.sweep import Sweep
 from silos.errors import UserError
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 RUNS = {
     **{"title": "t", "source": "s", "known_errors": "none", "method": "fedavg"},
     "cells": {"a": {"about": "one"}, "b": {"about": "two"}},

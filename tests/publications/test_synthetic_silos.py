@@ -18,7 +18,7 @@ from tasks.diagnosis import compare_silos
 
 pytestmark = pytest.mark.slow
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 SEED = 7  # none of the page's
 TURNED = ["data.source={kind: digits}", "data.scheme=[{kind: equal, clients: 3}, {kind: rotation, angles: [0, 45, 0]}]"]
 

@@ -59,7 +59,7 @@ def of_gaps(report: dict[str, Any]) -> list[str]:
 
 def of_the_second_look(report: dict[str, Any]) -> list[str]:
     """Nothing where none was asked for."""
-    look = report["refine"]
+    look = report["second_look"]
     if look is None:
         return []
     if look["of_groups"]:

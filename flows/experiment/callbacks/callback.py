@@ -15,7 +15,7 @@ from flows.experiment.run.run_context import RunContext
 from flows.methods.base import RoundReport
 from flows.methods.context import RoundContext
 from silos.errors import UserError, shown
-from silos.registry import options_of
+from silos.plugin_registry import options_of
 from tasks.tracking.json_io import unwritable
 
 

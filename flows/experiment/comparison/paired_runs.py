@@ -1,17 +1,13 @@
-"""What the difference between two sets of runs is worth, row by row: for a comparison and for a published table.
-
-What the difference between two sets of runs is worth, as plain JSON with its sentence.
-"""
+"""What the difference between two sets of runs is worth, row by row: for a comparison and for a published table."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.experiment.project import Project
 from flows.experiment.run.run_folder import RunFolder
 from flows.methods.context import on_cohorts
-from models.metrics.paired_difference import Difference, Stratum, better, difference, sentence_of
+from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.evaluation.paired_outcomes import Kept, pair_common_rows, pair_outcomes, score_by_class, score_prior_shift
@@ -75,23 +71,3 @@ def _over_common(runner: Runner, silos: Silos, first: Sequence[Kept], second: Se
     messages: list[CommonSums] = [message for cohort in answers for message in cohort]
     total = sum((m.sums for m in messages[1:]), messages[0].sums)
     return [Stratum.of(total.numpy() / len(silos.clients))]
-
-
-def difference_record(first: str, second: str, difference: Difference, quantity: TaskMetrics) -> dict[str, Any]:
-    """Who is better, and by how much."""
-    return {
-        "difference": difference.mean,
-        "low": difference.low,
-        "high": difference.high,
-        "better": better(first, second, difference, quantity),
-        "sentence": sentence_of(first, second, difference, quantity),
-    }
-
-
-def difference_of_cells(
-    first: str, second: str, difference: Difference, quantity: TaskMetrics, classes: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """The same of two cells of a table, with their names, and with the classes whose rows alone were compared."""
-    record = difference_record(first, second, difference, quantity)
-    where = f" on {', '.join(classes)}" if classes else ""
-    return {"first": first, "second": second, **record, "sentence": f"{record['sentence']}{where}"}

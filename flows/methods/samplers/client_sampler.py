@@ -11,7 +11,7 @@ from flows.config.clients_params import OwnSampler
 from flows.methods.context import RoundContext, TrainingSetup, uniform_by_client
 from flows.methods.round_report import RoundReport
 from flows.methods.samplers.sampling_keys import min_rows, sampling_keys
-from silos.registry import run_entry
+from silos.plugin_registry import run_entry
 
 Memory = Mapping[str, Any]
 """What a sampler keeps from one round to the next: plain JSON. It is in the checkpoint, so a resumed run calls the same."""

@@ -134,7 +134,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "asked": {"pictures": False, "counts": True, "targets": [], "bins": 32, "question": "", "rows_noise": 0.0},
             "verdict": "guarded",
             "noise": None,
-            "refine": None,
+            "second_look": None,
             "silent": {},
         }
         return report | also

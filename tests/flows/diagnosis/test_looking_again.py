@@ -59,7 +59,7 @@ def test_a_wider_input_is_feature_shift_alone_then_another_rule_stays_one_and_wh
     monkeypatch.chdir(six.folder)
     _, before = examined(six.open(), PlainRunner())
     assert types(before)[("plain", "wide")] == ["feature", "concept"]
-    assert before["refine"] is None
+    assert before["second_look"] is None
     _, after = examined(six.open(LOOK), PlainRunner())
     assert types(after)[("plain", "wide")] == ["feature"]
     assert {pair: "concept" in of for pair, of in types(after).items()} == {
@@ -68,7 +68,7 @@ def test_a_wider_input_is_feature_shift_alone_then_another_rule_stays_one_and_wh
         ("swapped", "wide"): True,
     }
     assert next(iter(after["pairs"][1]["features"])) == "x1"
-    look = after["refine"]
+    look = after["second_look"]
     # three classes; five numbers, three categories and 1; 32 bins and the missing
     of_a_client = 4 * (2 * 3 * 9 + 3 * 6 * 33 * 3)
     assert look == {
@@ -116,7 +116,7 @@ def test_only_silos_of_pairs_in_doubt_are_asked_and_about_their_partners_models_
     rows = {name: law(np.random.default_rng([4, at]), count) for at, (name, (count, law)) in enumerate(laws.items())}
     own.write(rows, features=FEATURES)
     _, found = examined(own.open(LOOK), PlainRunner())
-    look = found["refine"]
+    look = found["second_look"]
     assert (look["pairs"], look["explained"]) == (2, 2)
     assert look["silos"] == look["told"]["models"] == look["told"]["foreseen"] == ["plain", "same", "wide"]
     models_asked_about = 2 + 2 + 3
@@ -143,7 +143,7 @@ def test_a_pair_of_which_one_silo_is_silent_stays_as_it_was_and_who_told_and_why
     _, found = examined(six.open(LOOK), PlainRunner())
     assert types(found) == types(before)
     assert types(found)[("plain", "wide")] == ["feature", "concept"]
-    look = found["refine"]
+    look = found["second_look"]
     assert look["silos"] == ["plain", "swapped", "wide"]
     assert look["told"] == {key: ["plain", "swapped"] for key in ("models", "foreseen")}
     of_a_client = 4 * (2 * 3 * 9 + 2 * 6 * 33 * 3)
@@ -161,8 +161,8 @@ def test_where_groups_are_compared_no_silo_is_asked_for_a_model(six, monkeypatch
     compared, found = examined(six.open(LOOK), PlainRunner())
     feature, _, concept = compared.pairs.verdicts.types.T
     assert (feature & concept).any()
-    assert found["refine"]["of_groups"]
-    assert (found["refine"]["silos"], found["refine"]["pairs"]) == ([], 0)
+    assert found["second_look"]["of_groups"]
+    assert (found["second_look"]["silos"], found["second_look"]["pairs"]) == ([], 0)
     assert any("of so many silos groups are compared" in note for note in found["notes"])
 
 
@@ -183,17 +183,17 @@ def test_no_silo_is_asked_for_a_model_where_no_pair_seems_to_differ_in_inputs_an
     own, rng = world(), np.random.default_rng(0)
     own.write({name: (rng.normal(size=(200, 2)), np.arange(200) % 2) for name in ("one", "other")})
     _, found = examined(own.open(LOOK), PlainRunner())
-    assert found["refine"]["silos"] == []
-    assert found["refine"]["bytes"]["up"] == 0
+    assert found["second_look"]["silos"] == []
+    assert found["second_look"]["bytes"]["up"] == 0
     assert any("no silo was asked" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(
     ("also", "match"),
     [
-        ("diagnose.noise={epsilon: 4}", "refine asks for models, which are told without noise"),
-        ("diagnose.verdict=moments", "refine is at what the verdict guarded says, and verdict is moments"),
-        ("diagnose.verdict=paper", "refine is at what the verdict guarded says, and verdict is paper"),
+        ("diagnose.noise={epsilon: 4}", "second_look asks for models, which are told without noise"),
+        ("diagnose.verdict=moments", "second_look is at what the verdict guarded says, and verdict is moments"),
+        ("diagnose.verdict=paper", "second_look is at what the verdict guarded says, and verdict is paper"),
     ],
 )
 def test_with_noise_or_another_verdict_there_is_no_second_look(also, match, six):
@@ -202,7 +202,9 @@ def test_with_noise_or_another_verdict_there_is_no_second_look(also, match, six)
 
 
 def test_against_an_earlier_version_there_is_no_second_look(six):
-    with pytest.raises(UserError, match="refine is at pairs of silos, and --against compares each silo with itself"):
+    with pytest.raises(
+        UserError, match="second_look is at pairs of silos, and --against compares each silo with itself"
+    ):
         compare_with_version(six.open(LOOK), PlainRunner(), "HEAD")
 
 

@@ -46,6 +46,6 @@ def test_what_a_second_look_asks_for_is_among_the_bytes(world):
     own.write(there, features=features)
     _, before = examined(own.open(), PlainRunner())
     _, found = examined(own.open("diagnose.second_look=true"), PlainRunner())
-    look = found["refine"]["bytes"]
+    look = found["second_look"]["bytes"]
     assert look["up"] > 0
     assert {name: found["bytes"][name] - look[name] for name in look} == before["bytes"]

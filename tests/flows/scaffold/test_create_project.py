@@ -109,7 +109,7 @@ def test_no_comment_points_to_a_page_that_is_not_there_without_saying_where_it_i
         assert text.splitlines()[1].startswith("# docs/ is a folder of siloflow's source;")
         assert "docs/methods" not in text
         commands = re.findall(r"siloflow (\w+) (\S+?)[\s`;,]", text)
-        assert {what for verb, what in commands if verb == "methods"} - {"NAME"} <= {*methods.method_names({})}
+        assert {what for verb, what in commands if verb == "methods"} - {"NAME"} <= {*methods.method_names()}
         assert {verb for verb, what in commands if what == "--help"} - {"COMMAND"} <= set(get_command(app).commands)
 
 

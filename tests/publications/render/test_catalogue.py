@@ -15,7 +15,7 @@ from publications.render.catalogue import lines, listing, told
 from publications.render_tables import listing as printed
 from silos.errors import UserError
 
-CHECKOUT = Path(__file__).parents[4]
+CHECKOUT = Path(__file__).parents[3]
 NUMBERED = {"conditioning": (7, 2), "fed-focal": (7, 3), "selective": (2, 8), "shift-types": (0, 0), "uefl": (16, 14)}
 """How many tables and figures the papers have."""
 

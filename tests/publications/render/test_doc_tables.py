@@ -7,7 +7,7 @@ import pytest
 from publications.render.doc_tables import main, pages, renewed
 from silos.errors import UserError
 
-CHECKOUT = Path(__file__).parents[4]
+CHECKOUT = Path(__file__).parents[3]
 TABLE = """Before.
 
 <!-- table: fed-focal 2

@@ -11,7 +11,7 @@ from publications.render.template_values import MissingError, Quotes
 from publications.sweep import Sweep
 from silos.errors import UserError
 
-CHECKOUT = Path(__file__).parents[4]
+CHECKOUT = Path(__file__).parents[3]
 PAGE = {
     **{"title": "t", "source": "s", "known_errors": "none", "method": "fedavg"},
     "cells": {
@@ -35,7 +35,7 @@ def quotes(tmp_path, monkeypatch):
     for cell, values in VALUES.items():
         for seed, value in enumerate(values):
             by_class = {"5": [seed, 4], "6": [4, 4]}
-            record = {"value": value, "accuracy": value, "also": {"loss": 10 * value}, "score_by_class": by_class}
+            record = {"value": value, "accuracy": value, "also": {"loss": 10 * value}, "by_class": by_class}
             sweep.results.keep(("1", "cpu", cell), sweep.asked(seed, None), record)
     pair = {"difference": -0.012, "low": -0.02, "high": 0.004}
     sweep.results.keep(*sweep.place_of_pair(sweep.page.paired[0]), pair)

@@ -150,7 +150,7 @@ def test_data_dvc_that_was_not_there_is_not_there_after_a_failure(versions, tmp_
 
 
 def test_a_version_that_lacks_one_file_leaves_data_as_they_are(versions, data, tmp_path):
-    first = history.object_path(tmp_path, history.listed(tmp_path, versions[0])["B"])
+    first = history.object_path(tmp_path, history.listed_files(tmp_path, versions[0])["B"])
     kept = first.read_bytes()
     first.unlink()
     with pytest.raises(UserError, match="DVC cannot bring version"):
@@ -161,7 +161,7 @@ def test_a_version_that_lacks_one_file_leaves_data_as_they_are(versions, data, t
 
 
 def test_a_damaged_cache_is_found_before_data_are_replaced(versions, data, tmp_path):
-    first = history.object_path(tmp_path, history.listed(tmp_path, versions[0])["B"])
+    first = history.object_path(tmp_path, history.listed_files(tmp_path, versions[0])["B"])
     first.chmod(0o644)
     first.write_bytes(b"other")
     with pytest.raises(UserError, match=rf"got damaged files of version {versions[0]} \({first}\)"):
@@ -198,8 +198,8 @@ def test_an_older_data_dvc_from_git_is_no_reason_to_refuse(versions, data, tmp_p
 
 
 def test_recorded_data_that_the_cache_has_lost_are_put_there_before_they_are_replaced(versions, data, tmp_path):
-    of_first = {*history.listed(tmp_path, versions[0]).values(), versions[0]}
-    for md5 in {*history.listed(tmp_path, versions[1]).values(), versions[1]} - of_first:
+    of_first = {*history.listed_files(tmp_path, versions[0]).values(), versions[0]}
+    for md5 in {*history.listed_files(tmp_path, versions[1]).values(), versions[1]} - of_first:
         history.object_path(tmp_path, md5).unlink()
     assert use_version(tmp_path, "HEAD~1") == versions[0]
     assert use_version(tmp_path, "HEAD") == folder_digest(data) == versions[1]

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.experiment.comparison.paired_runs import compare_pairs, difference_record
-from models.metrics.paired_difference import ACCURACY, Stratum, difference
+from flows.experiment.comparison.paired_runs import compare_pairs
+from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, make_stacks

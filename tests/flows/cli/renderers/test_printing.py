@@ -9,17 +9,25 @@ from typing import Any
 import pytest
 from rich.progress import Task
 
+from benchmarks import render_benchmark
 from flows import cli
-from flows.cli.renderers.dispatch import PRINTERS
+from flows.cli.renderers import dispatch
 from flows.cli.session import Session
 from flows.console.progress_bar import Terminal
 from flows.console.safe_text import PlainConsole, say, shortened
 from models.metrics.task_metrics import TASK_METRICS
+from publications import render_tables
 from silos.errors import UserError
 
 EVIL = "[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
+
+CHECKOUT = {
+    render_benchmark: ("bench", "overhead", "regroup", "population", "diagnose_cost", "tune"),
+    render_tables: ("reproduce", "estimate", "listing"),
+}
+PRINTERS = dispatch.PRINTERS | {name: getattr(of, name) for of, names in CHECKOUT.items() for name in names}
 
 QUANTITY = TASK_METRICS["classification"]
 ROWS = {"train": 1, "validation": 2, "test": 3}
@@ -337,7 +345,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "seeds_are": "data",
             "unit": EVIL,
             "scale": EVIL,
-            "score_by_class": {EVIL: {EVIL: NUMBERS}},
+            "by_class": {EVIL: {EVIL: NUMBERS}},
             "also": {EVIL: {EVIL: NUMBERS}},
             "ensembles": {EVIL: {EVIL: 0.5}},
             "paired": [{"sentence": EVIL}],
@@ -411,9 +419,12 @@ def terminal(encoding: str, **options: Any) -> tuple[io.BytesIO, PlainConsole]:
 
 
 def printed_by_commands() -> set[str]:
-    """The names of printers that flows/cli/ gives to `Session.answer`."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in Path(cli.__file__).parent.glob("*.py")]
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    """The names of printers that commands give to `Session.answer`."""
+    root = Path(cli.__file__).parents[2]
+    files = [*(root / "flows" / "cli").glob("*.py"), *root.glob("*/*_command.py")]
+    calls = [
+        node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)
+    ]
     answers = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "answer"]
     return {node.value for call in answers for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
 
