@@ -6,22 +6,24 @@ Whether a person agrees that something is deleted: asked on a terminal, never as
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from flows.cli.options import Json, Overrides, Timings, open_session
-from flows.history.clean_runs import Leftover
 from silos.errors import UserError
 from silos.io.free_memory import size
 
+if TYPE_CHECKING:  # it imports numpy, which --help does without
+    from flows.history.clean_runs import Leftover
 
-def confirm(yes: bool, silent: bool) -> Callable[[Leftover], bool]:
+
+def confirm(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
     """Asks for each kind; agrees to all with `yes`, and to nothing where it is silent or no terminal is there."""
     if yes or silent or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return lambda _: yes
 
-    def ask(one: Leftover) -> bool:
+    def ask(one: "Leftover") -> bool:
         return typer.confirm(f"{one.kind}, {size(one.size)}. Lost: {one.lost}. Delete?", default=False, err=True)
 
     return ask

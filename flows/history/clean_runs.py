@@ -5,8 +5,6 @@ Whether somebody has a file open: a server that still runs.
 What piles up in a project's folder and may go: each kind with its places and with what is lost without it.
 
 Finished runs and their private/, ledgers of what silos told, and what a process works with are none of it.
-
-What runs that somebody deleted on MLflow's page still hold on disk.
 """
 
 import shutil
@@ -22,7 +20,6 @@ from flows.history.find_runs import FoundRuns, find_experiment
 from flows.history.list_runs import unfinished
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock, is_held, workers
-from tasks.tracking.mlflow_logging.connection import connect, own_store
 
 
 def open_elsewhere(places: Sequence[Path]) -> bool:
@@ -35,26 +32,6 @@ def open_elsewhere(places: Sequence[Path]) -> bool:
         except (psutil.Error, OSError):
             continue  # it ended, or is another's
     return False
-
-
-_DELETED, _ALL = 2, 3  # MLflow's ViewType
-
-
-def artifacts_of_deleted_runs(root: Path) -> list[Path]:
-    """Their folders under runs/artifacts/, of this folder's own store."""
-    folders = {place.name: place for place in sorted((root / "runs" / "artifacts").glob("*/*")) if place.is_dir()}
-    if not folders or not (root / "runs" / "mlflow.db").is_file():
-        return []
-    client = connect(own_store(root))
-    experiments = [one.experiment_id for one in client.search_experiments(view_type=_ALL)]
-    found, token = [], None
-    while experiments:
-        page = client.search_runs(experiments, run_view_type=_DELETED, max_results=1000, page_token=token)
-        found += [folders[run.info.run_id] for run in page if run.info.run_id in folders]
-        token = page.token
-        if not token:
-            break
-    return found
 
 
 @dataclass(frozen=True)
@@ -108,6 +85,8 @@ def _artifacts(root: Path, sets: list[FoundRuns]) -> Leftover:
     pass  # which takes seconds, where there are any
 
     lost = "their models and pictures in MLflow, if somebody restores them"
+    from tasks.tracking.mlflow_logging.stale_runs import artifacts_of_deleted_runs  # takes seconds, where there are any
+
     return Leftover("artifacts of runs deleted in MLflow", lost, tuple(artifacts_of_deleted_runs(root)))
 
 

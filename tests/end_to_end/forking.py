@@ -111,18 +111,17 @@ def _settle() -> None:
 def _import() -> None:
     """What the verbs import when they are typed."""
     for verb in (
-        "compare",
-        "partition",
-        "reproduce",
-        "run",
-        "schedule",
-        "answers.show",
-        "answers.stats",
-        "answers.versions",
+        "flows.compare",
+        "flows.partition",
+        "flows.run",
+        "flows.schedule",
+        "flows.cli.describe_data",
+        "flows.cli.describe_statistics",
+        "flows.cli.renderers.dispatch",
+        "flows.console.progress_bar",
+        "publications.reproduce",
     ):
-        importlib.import_module(f"flows.{verb}")
-    for part in ("printing.by_verb", "progress_bar"):
-        importlib.import_module(f"flows.console.{part}")
+        importlib.import_module(verb)
     for module in LATE:
         importlib.import_module(module)
     from tasks.tracking.mlflow_logging.connection import import_mlflow

@@ -34,7 +34,9 @@ def schedule(partitioned: Any, tmp_path: Path) -> Any:
     """A folder in which a comparison is scheduled for later, with a page of the user's own, and Prefect's address."""
     folder = partitioned[0].copy(tmp_path / "project")
     for name in ("own", "evil"):
-        (folder.path / f"{name}.py").write_text(EVIL.replace("been-here", f"{name}-was-here"))
+        (folder.path / f"{name}.py").write_text(
+            EVIL.replace("been-here", f"{name}-was-here").replace('"evil"', f'"{name}"')
+        )
     fixed = ("--set", "plugins=[own.py]", "--set", "training.rounds=3")
     with (tmp_path / "screen.txt").open("w+") as screen:
         process = folder.start("schedule", NEVER_SOON, "fedavg", *fixed, out=screen)

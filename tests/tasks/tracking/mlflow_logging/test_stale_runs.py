@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
-from tasks.tracking.mlflow_logging.killed_runs import mark_killed
+from tasks.tracking.mlflow_logging.stale_runs import mark_killed
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 2])
