@@ -51,9 +51,10 @@ class ClassWeighted(fedavg.FedAvg):
 
     def run_round(self, state, round):
         model = self.model(state, round.setup).select(round.clients)
-        told = round.each(class_gradients, model, training=round.setup.training)
+        told = round.map_clients(class_gradients, model, training=round.setup.training)
         size = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told).clamp_min(1)
         weight = torch.where(size > 0, size / size[size > 0].mean(), 1.0).float() ** self.strength
         weighted = {"weight": weight.expand(len(model.clients), -1)}
         updates = round.train(local_train, replace(model, network=ByClass(model.network), context=weighted))
-        return state.with_tensors(weights=round.once(aggregate, updates, model.shared)), RoundReport.of(updates)
+        weights = round.run_on_server(aggregate, updates, model.shared)
+        return state.with_tensors(weights=weights), RoundReport.of(updates)

@@ -31,7 +31,7 @@ class FedAvgM(fedavg.FedAvg):
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         w, v = state.tensors["weights"], state.tensors["velocity"]
         updates = round.train(local_train, self.model(state, round.setup))
-        average = round.once(aggregate, updates, w)
+        average = round.run_on_server(aggregate, updates, w)
         v = {name: self.momentum * v[name] + w[name] - average[name] for name in v}
         stepped = {name: w[name] - self.learning_rate * v[name] for name in v}
         return state.with_tensors(weights={**average, **stepped}, velocity=v), RoundReport.of(updates)

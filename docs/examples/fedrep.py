@@ -47,7 +47,7 @@ class FedRep(Method):
         updates = round.train(head_then_body, self.model(state, round.setup), **epochs)
         for update in updates:
             state = state.with_private("heads", update.private["heads"])
-        weights = round.once(aggregate, updates, state.tensors["weights"])
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

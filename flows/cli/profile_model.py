@@ -81,7 +81,7 @@ def _of_method(project: Project, method_name: str, setup: TrainingSetup) -> _Cli
     """What a client of the method has in the first round, before it has stored anything."""
     method = method_of(project.params, method_name, project.root)
     model: Model = method.model(start_method(method, setup), setup)
-    reads = method.reads()
+    reads = method.conditioning()
     given = {STATISTICS: torch.zeros(reads.count(setup.silos))} if reads else {}
     return _Client(model.network, {**model.shared, **of_one(model.personal)}, of_one(model.context) or given)
 

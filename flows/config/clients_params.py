@@ -39,7 +39,7 @@ SAMPLERS = Registry(
     {
         "uniform": "flows.methods.samplers.client_sampler:Uniform",
         "by_size": "flows.methods.samplers.client_sampler:BySize",
-        "improving": "flows.methods.samplers.loss_based_sampler:Improving",
+        "improving": "flows.methods.samplers.loss_based_sampler:LossBasedSampler",
     },
 )
 

@@ -62,9 +62,9 @@ def scores_of(project: Project, model: Model, round: RoundContext, keep_outcomes
     scores: list[Scores] = []
     if len(once) < len(SPLITS):
         each = tuple(s for s in SPLITS if s not in once)
-        scores += round.each(evaluate, model, silos=silos, splits=each, **options)
+        scores += round.map_clients(evaluate, model, silos=silos, splits=each, **options)
     if once:
-        answers = round.each(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
+        answers = round.map_clients(evaluate, model, silos=silos.select(silos.clients[:1]), splits=once, **options)
         scores += [score.for_all(silos.clients) for score in answers]
     return scores
 
@@ -79,7 +79,7 @@ def doubts_of(project: Project, model: Model, round: RoundContext) -> dict[str, 
     options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
     options |= {"passes": project.params.evaluation.passes, "refuse": False}
     doubts: dict[str, dict[str, float]] = {}
-    for message in round.each(uncertainty_check, model, silos=asked, split="test", **options):
+    for message in round.map_clients(uncertainty_check, model, silos=asked, split="test", **options):
         for at, client in enumerate(message.clients):
             if message.rows[at]:
                 numbers = {name: float(value[at]) for name, value in message.numbers.items()}

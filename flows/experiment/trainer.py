@@ -64,7 +64,7 @@ class Trainer:
         run.state, report = play_method_round(run.method, run.state, round)
         run.number = number
         if round.clients:
-            run.memory = sampler.remember(run.memory, round, report)
+            run.memory = sampler.update(run.memory, round, report)
         return PlayedRound(round, report, began, partial(self._call, "after_commit"))
 
     def _call(self, hook: str, *args: Any) -> None:
@@ -123,5 +123,5 @@ def play_method_round(method: Method, state: ServerState, round: RoundContext) -
         state, report = method.leave(state, replace(round, clients=round.leaving, dropped=()))
     if round.clients:
         state, of_round = method.run_round(state, round)
-        report = report.beside(of_round)
+        report = report.merge(of_round)
     return round.optimisers.into(state), report

@@ -83,11 +83,11 @@ class Method(BaseModel, ABC):
         """Who is called in a round: as params.yaml says (`clients`), unless a page knows better."""
         return usual
 
-    def pictures(self) -> "Sequence[FigureWriter]":
+    def figures(self) -> "Sequence[FigureWriter]":
         """What is drawn when a run ends; see flows.experiment.figure_context."""
         return ()
 
-    def reads(self) -> "Conditioning | None":
+    def conditioning(self) -> "Conditioning | None":
         """What its model is given of a client beside rows; nothing, unless a page says otherwise."""
         return None
 

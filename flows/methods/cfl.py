@@ -67,16 +67,16 @@ class CFL(Method):
                 continue
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, clients), round.silos.select(clients), each=True)
-            average = round.once(aggregate, sent, current)
+            average = round.run_on_server(aggregate, sent, current)
             learns = learned(round.setup.network, current)  # running statistics are the rows', and go no way
-            length = round.once(lengths, sent, learns)
+            length = round.run_on_server(lengths, sent, learns)
             step = _length(average, learns)
             longest = max(length.values())
             first = longest if first is None else first
             tree.weights[node] = average
             may = len(clients) > 2 and round.number > self.after_round and self._stuck(step, longest, first)
             if may and tree.size(node, len(round.setup.silos.clients)) == len(clients):
-                parts = round.once(bipartition, sent, learns, self.linkage)
+                parts = round.run_on_server(bipartition, sent, learns, self.linkage)
                 if math.sqrt(max(1 - parts.across, 0) / 2) >= self.separation:
                     tree.split(node, current, average, parts.clients, parts.toward)
             updates += sent
@@ -85,8 +85,10 @@ class CFL(Method):
         report = RoundReport.of(updates)
         clusters = {c: float(tree.of_client(c)) for c in round.clients}
         numbers = {"clusters": float(tree.clusters), "update/mean": max(steps)}
-        numbers |= {**report.numbers, "update/longest": max(norms.values())}
-        return tree.state(first=first), RoundReport(numbers, {**report.rows, "cluster": clusters, "update": norms})
+        numbers |= {**report.metrics, "update/longest": max(norms.values())}
+        return tree.state(first=first), RoundReport(
+            numbers, {**report.client_metrics, "cluster": clusters, "update": norms}
+        )
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """Each client has its cluster's weights; a fresh one has the root's, where it has not been asked."""
@@ -105,7 +107,7 @@ class CFL(Method):
             current = tree.weights[node]
             sent = round.train(local_train, _model(current, round, fresh), round.silos.select(fresh), each=True)
             learns = learned(round.setup.network, current)
-            chosen = round.once(nearer, sent, learns, [tree.toward[child] for child in children])
+            chosen = round.run_on_server(nearer, sent, learns, [tree.toward[child] for child in children])
             cluster |= {client: children[at] for client, at in chosen.items()}
         return model_of_groups(round.setup, state.tensors["weights"], cluster)
 

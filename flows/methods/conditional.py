@@ -91,10 +91,10 @@ class Conditional(Method):
                 updates = round.train(pooled_train, bare, silos=round.silos.pool(), context=model.context)
             else:
                 updates = round.train(local_train, model)
-            weights = round.once(aggregate, updates, state.tensors["weights"])
+            weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
             state, report = state.with_tensors(weights=weights), RoundReport.of(updates)
         doubted = {"clients/undetermined": len(known.undetermined), "clients/unsteady": len(known.unsteady)}
-        return state, report.beside(RoundReport(doubted, said=self._conditions.doubt(before, known)))
+        return state, report.merge(RoundReport(doubted, messages=self._conditions.doubt(before, known)))
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The same weights for everybody, each with its own statistics; for clients that have computed them."""
@@ -108,7 +108,7 @@ class Conditional(Method):
         known = self._conditions.ask(round, self._bare(state, setup), setup.silos.clients, StatisticsMatrix.of(state))
         return self._model(state, setup, setup.silos.clients, known)
 
-    def reads(self) -> Conditioning:
+    def conditioning(self) -> Conditioning:
         """The statistics, or what stands in their place."""
         return self._conditions
 

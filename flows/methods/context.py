@@ -80,7 +80,7 @@ class RoundContext:
         """The silos of the clients that take part."""
         return self.setup.silos.select(self.clients)
 
-    def each(
+    def map_clients(
         self, task: ClientStep, model: Model, silos: Silos | None = None, received: bool = False, **options: Any
     ) -> list[Any]:
         """The task on every stack of the silos (those that take part, unless others are named), in stack order.
@@ -124,7 +124,7 @@ class RoundContext:
         if self.validation is not None:
             _must_take(task, "validate", _NOT_TOLD)
             options["validate"] = True
-        updates = self.each(task, model, silos, **when, **options)
+        updates = self.map_clients(task, model, silos, **when, **options)
         times = Counter(client for update in updates for client in update.clients)
         for client in silos.clients:
             if times[client] != 1:
@@ -137,7 +137,7 @@ class RoundContext:
             self.validation.update(pair for update in updates for pair in update.validation.items())
         return updates
 
-    def once(self, task: ServerStep, *args: Any) -> Any:
+    def run_on_server(self, task: ServerStep, *args: Any) -> Any:
         """The task once, on the server."""
         return self.runner.once(task, *args)
 

@@ -48,7 +48,7 @@ class DisTrans(fedavg.FedAvg):
         updates = round.train(local_train, self.model(state, round.setup))
         for update in updates:
             state = state.with_private(SECTION, update.private[SECTION])
-        weights = round.once(aggregate, updates, state.tensors["weights"])
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

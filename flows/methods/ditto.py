@@ -43,10 +43,10 @@ class Ditto(fedavg.FedAvg):
         kept = round.train(local_train, model, proximal=self.personal_weight, anchor=w)
         for update in kept:
             state = state.with_private("personal", update.private["personal"])
-        report, shared = RoundReport.of(kept), RoundReport.of(updates).numbers["loss/train"]
-        weights = round.once(aggregate, updates, w)
+        report, shared = RoundReport.of(kept), RoundReport.of(updates).metrics["loss/train"]
+        weights = round.run_on_server(aggregate, updates, w)
         return state.with_tensors(weights=weights), RoundReport(
-            {**report.numbers, "loss/train_shared": shared}, report.rows
+            {**report.metrics, "loss/train_shared": shared}, report.client_metrics
         )
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

@@ -24,7 +24,7 @@ class FedAvg(Method):
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train everywhere, average."""
         updates = round.train(local_train, self.model(state, round.setup))
-        weights = round.once(aggregate, updates, state.tensors["weights"])
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

@@ -40,7 +40,7 @@ class FedBN(Method):
         """Train everywhere, average what is shared, keep the rest."""
         updates = round.train(local_train, self.model(state, round.setup))
         state = local_batchnorm.with_kept(state, updates, self._own(round.setup))
-        weights = round.once(aggregate, updates, state.tensors["weights"])
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

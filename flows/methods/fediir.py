@@ -46,15 +46,15 @@ class FedIIR(fedavg.FedAvg):
         """Ask for gradients, move g, train towards it, average."""
         network, model = self._network(round.setup), self.model(state, round.setup)
         g, now = state.tensors["target"], Model(network, model.shared, clients=round.clients)
-        sent = round.each(head_gradient, now, training=round.setup.training)
-        mean = round.once(aggregate, sent, g)
+        sent = round.map_clients(head_gradient, now, training=round.setup.training)
+        mean = round.run_on_server(aggregate, sent, g)
         g = {name: self.decay * g[name] + (1 - self.decay) * mean[name] for name in g}
         everybodys = {name: t.expand(len(round.clients), *t.shape) for name, t in g.items()}
         updates = round.train(local_train, Model(network, model.shared, context=everybodys, clients=round.clients))
-        weights = round.once(aggregate, updates, model.shared)
+        weights = round.run_on_server(aggregate, updates, model.shared)
         report, size = RoundReport.of(updates), sum(float((t.double() ** 2).sum()) for t in g.values()) ** 0.5
         return state.with_tensors(weights=weights, target=g), RoundReport(
-            {**report.numbers, "gradient/norm": size}, report.rows
+            {**report.metrics, "gradient/norm": size}, report.client_metrics
         )
 
     def _network(self, setup: TrainingSetup) -> GradientMatching:

@@ -28,5 +28,5 @@ class FedProx(fedavg.FedAvg):
         """Train everywhere with the proximal term, average."""
         model = self.model(state, round.setup)
         updates = round.train(local_train, model, proximal=self.proximal)
-        weights = round.once(aggregate, updates, state.tensors["weights"])
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)

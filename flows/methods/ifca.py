@@ -93,14 +93,16 @@ class IFCA(Method):
         taken = {client: models[best] for client, models in choice.items()}
         sizes = {f"clients/cluster{k}": float(list(taken.values()).count(k)) for k in range(self.clusters)}
         changed = sum(client in before and before[client][best] != k for client, k in taken.items())
-        numbers = {**report.numbers, **sizes, "clients/changed": float(changed)}
-        return RoundReport(numbers, {**report.rows, "cluster": {client: float(k) for client, k in taken.items()}})
+        numbers = {**report.metrics, **sizes, "clients/changed": float(changed)}
+        return RoundReport(
+            numbers, {**report.client_metrics, "cluster": {client: float(k) for client, k in taken.items()}}
+        )
 
 
 def _choose(sets: Weights, round: RoundContext) -> list[ClusterChoice]:
     setup = round.setup
     model = Model(setup.network, shared=sets, clients=round.clients)
-    return round.each(regroup, model, training=setup.training)
+    return round.map_clients(regroup, model, training=setup.training)
 
 
 def _choices(chosen: Sequence[ClusterChoice]) -> Choice:

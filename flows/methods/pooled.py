@@ -18,5 +18,5 @@ class Pooled(fedavg.FedAvg):
         """The union of the rows trains as one client."""
         model = self.model(state, round.setup)
         updates = round.train(local_train, model, silos=round.silos.pool())
-        weights = round.once(aggregate, updates, state.tensors["weights"])
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
         return state.with_tensors(weights=weights), RoundReport.of(updates)

@@ -20,18 +20,18 @@ class RoundReport:
     ValueError for a number that MLflow would not take, or a column that clients.csv has already.
     """
 
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    rows: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
-    said: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    client_metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # column, client
+    messages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value in self.numbers.items():
+        for name, value in self.metrics.items():
             wrong = fault(name)
             if wrong:
-                raise ValueError(f"Report: the number {name!r} {wrong}")
+                raise ValueError(f"Report: the metric {name!r} {wrong}")
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"Report: the number {name!r} is {value!r}; give a number")
-        for column in self.rows:
+                raise ValueError(f"Report: the metric {name!r} is {value!r}; give a number")
+        for column in self.client_metrics:
             if column in _COLUMNS or column.startswith(("test/", "validation/")):
                 raise ValueError(f"Report: {column!r} is a column of clients.csv already; give it another name")
 
@@ -43,6 +43,10 @@ class RoundReport:
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
         return cls({"loss/train": mean}, {"train_loss": losses})
 
-    def beside(self, other: "RoundReport") -> "RoundReport":
+    def merge(self, other: "RoundReport") -> "RoundReport":
         """Both together; of what both name, the other's."""
-        return RoundReport({**self.numbers, **other.numbers}, {**self.rows, **other.rows}, (*self.said, *other.said))
+        return RoundReport(
+            {**self.metrics, **other.metrics},
+            {**self.client_metrics, **other.client_metrics},
+            (*self.messages, *other.messages),
+        )

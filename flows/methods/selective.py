@@ -103,7 +103,7 @@ class Selective(Method):
             return _local(state, round.setup, round.clients)
         return self.model(state, round.setup)
 
-    def pictures(self) -> Sequence[FigureWriter]:
+    def figures(self) -> Sequence[FigureWriter]:
         """Who was with whom, and when."""
         return (group_history,)
 
@@ -146,7 +146,7 @@ class Selective(Method):
             None if isinstance(self.threshold, float) else correctness_overlap.halving(round, self.threshold == "gap")
         )
         threshold = self._threshold(state, round, answers, seed)
-        made = round.once(
+        made = round.run_on_server(
             overlap, answers, correctness_overlap.rows_of(round), self.overlap, threshold, self.assign, seed
         )
         return correctness_overlap.grouped_as(state, answers, made.groups, made.threshold), made
@@ -184,7 +184,9 @@ class Selective(Method):
             correctness_overlap.kept(state),
         )
         before, threshold = correctness_overlap.groups_of(state), state.numbers["threshold"]
-        after = round.once(admit, told, before, known, correctness_overlap.rows_of(round), self.overlap, threshold)
+        after = round.run_on_server(
+            admit, told, before, known, correctness_overlap.rows_of(round), self.overlap, threshold
+        )
         drawn, new = _drawn(round.setup), after[len(before) :]
         fresh = [_mean(_local(state, round.setup, names), round, drawn) for names in new]
         weights = [of_group(state.tensors["weights"], number) for number in range(len(before))]
@@ -215,8 +217,8 @@ def _drawn(setup: TrainingSetup) -> Weights:
 
 def _mean(model: Model, round: RoundContext, otherwise: Weights) -> Weights:
     """Of the weights that the model's clients keep, by rows; others if they have none."""
-    mean: Weights = round.once(
-        aggregate, round.each(send_weights, model, round.setup.silos.select(model.clients)), otherwise
+    mean: Weights = round.run_on_server(
+        aggregate, round.map_clients(send_weights, model, round.setup.silos.select(model.clients)), otherwise
     )
     return mean
 
@@ -235,10 +237,10 @@ def _report(
 ) -> RoundReport:
     """Which group everybody is in; if groups were just made, how far apart they are; and what was not asked for them."""
     report, group = RoundReport.of(updates), state.numbers["group"]
-    numbers = {**report.numbers, "groups": float(len(correctness_overlap.groups_of(state)))}
+    numbers = {**report.metrics, "groups": float(len(correctness_overlap.groups_of(state)))}
     if made is not None:
         margins = {"overlap/within": made.within, "overlap/across": made.across, "overlap/threshold": made.threshold}
         numbers |= {name: value for name, value in margins.items() if value is not None}
     rows = {"group": {client: float(group[client]) for client in round.clients if client in group}} if group else {}
     said = (correctness_overlap.sentence(made), *unasked) if made else ()
-    return RoundReport(numbers, {**report.rows, **rows}, said)
+    return RoundReport(numbers, {**report.client_metrics, **rows}, said)

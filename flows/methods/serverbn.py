@@ -10,7 +10,7 @@ from models.model import Model
 from models.state import ServerState, Weights
 from models.training.batchnorm_statistics import normalisation_statistics
 from silos.errors import UserError
-from tasks.batchnorm_statistics_task import common_batchnorm_statistics
+from tasks.measure_batchnorm import common_batchnorm_statistics
 
 
 class ServerBN(fedavg.FedAvg):
@@ -37,7 +37,7 @@ def measured_in_common(weights: Weights, round: RoundContext) -> Weights:
     if not normalisation_statistics(setup.network):
         return weights
     averaged, silos = Model(setup.network, shared=weights, clients=reader), setup.silos.select(reader)
-    told = round.each(
+    told = round.map_clients(
         common_batchnorm_statistics, averaged, silos, training=setup.training, seed=setup.seed, round=round.number
     )
     return {**weights, **{name: t[0] for answer in told for name, t in answer.statistics.items()}}

@@ -126,7 +126,7 @@ class UEFL(Method):
         """The same network for everybody, each client with its own words beside the shared ones."""
         return self._model(state, setup, setup.silos.clients)
 
-    def pictures(self) -> tuple[FigureWriter, ...]:
+    def figures(self) -> tuple[FigureWriter, ...]:
         """Stages and codewords."""
         return stages, codewords
 

@@ -116,7 +116,7 @@ class Virtual(Method):
             f"{', '.join(round.clients)}: of what their rows said {taken:g} is taken out; more would leave precisions below "
             "a tenth of the prior's, and the rest stays"
         )
-        return state, RoundReport({"leave/taken": taken}, said=(said,))
+        return state, RoundReport({"leave/taken": taken}, messages=(said,))
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:
         """The server's posterior for everybody."""

@@ -59,7 +59,8 @@ class Own(fedavg.FedAvg):
             raise UserError("the loss is no number; lower the learning rate.")
         model = self.model(state, round.setup)
         updates = round.train(train, model, does=self.does, marker=self.marker)
-        return state.with_tensors(weights=round.once(aggregate, updates, state.tensors["weights"])), RoundReport.of(updates)
+        weights = round.run_on_server(aggregate, updates, state.tensors["weights"])
+        return state.with_tensors(weights=weights), RoundReport.of(updates)
 """
 
 

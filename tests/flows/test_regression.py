@@ -178,4 +178,4 @@ def test_the_network_of_a_regression_has_one_output(project):
 def scores_of(played, state, **options):
     model = played.page.model(state, played.setup)
     setup = played.setup
-    return played.rounds[0].each(evaluate, model, silos=setup.silos, training=setup.training, **options)
+    return played.rounds[0].map_clients(evaluate, model, silos=setup.silos, training=setup.training, **options)

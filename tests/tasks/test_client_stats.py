@@ -47,7 +47,7 @@ def describe(make_problem, make_round, tmp_path):
         round = make_round(setup, workers=workers, stack=stack, private=private, clients=clients)
         options = options or {"statistics": ASKED}
         page = FedAvg()
-        return setup, private, round.each(task, page.model(page.init(setup), setup), **options)
+        return setup, private, round.map_clients(task, page.model(page.init(setup), setup), **options)
 
     return run
 
@@ -258,9 +258,9 @@ def test_what_is_told_counts_as_traffic_and_what_is_kept_does_not(make_problem, 
     setup, page = make_problem(TRAIN), FedAvg()
     round = make_round(setup)
     model = page.model(page.init(setup), setup)
-    round.each(client_stats, model, statistics=ASKED)
+    round.map_clients(client_stats, model, statistics=ASKED)
     assert (round.tally.bytes_up, round.tally.bytes_down) == (0, 0)
-    told = round.each(report_stats, model, names=("mean",))
+    told = round.map_clients(report_stats, model, names=("mean",))
     assert round.tally.bytes_up == sum(m.bytes_up for m in told) == 4 * (6 + 4 * 5)
     assert set(round.tally.seconds) == {"client_stats", "report_stats"}
 

@@ -46,7 +46,7 @@ def world(make_problem, make_round, tmp_path):
 
 def extend(world, clients, words=4, room=6, seed=0, round_number=1, task=codebook_extend, **options):
     setup, round, model, *_ = world
-    done = round.each(
+    done = round.map_clients(
         task,
         model,
         training=setup.training,
@@ -142,7 +142,7 @@ def test_features_that_are_no_numbers_are_named_with_their_client(world):
 
 def test_a_common_book_is_found_from_centres_in_any_order_of_clients(world):
     setup, round, model, _ = world
-    told = round.each(report_centroids, model, training=setup.training, words=4, seed=0, round=1)
+    told = round.map_clients(report_centroids, model, training=setup.training, words=4, seed=0, round=1)
     assert sum(float(w.sum()) for m in told for w in m.weights) == CLIENTS["oslo"] + CLIENTS["lyon"], "one tells none"
     assert round.tally.bytes_up == sum(m.bytes_up for m in told)
     assert [c.shape[1] for m in told for c in m.centres] == [5] * 3
@@ -181,7 +181,7 @@ def test_centres_are_looked_for_anew_in_every_round_by_every_seed_and_member(cro
     setup, round, model = crowd
     found = []
     for seed, number in WHEN:
-        told = round.each(report_centroids, model, training=setup.training, words=4, seed=seed, round=number)
+        told = round.map_clients(report_centroids, model, training=setup.training, words=4, seed=seed, round=number)
         found += [centre for m in told for c, centre in zip(m.clients, m.centres, strict=True) if c == "oslo"]
     assert len(found) == 2 * len(WHEN)
     assert not any(np.array_equal(one, other) for one, other in combinations(found, 2))
@@ -199,7 +199,7 @@ def test_what_members_that_are_equal_draw_is_not(ensemble):
     for fill in ("kmeans", "random"):
         _, stored = extend((setup, round, alike, own), ("lyon",), fill=fill)
         assert not np.array_equal(stored["lyon"][f"0/{OWN}"][:4], stored["lyon"][f"1/{OWN}"][:4])
-    told = round.each(report_centroids, alike, training=setup.training, words=4, seed=0, round=1)
+    told = round.map_clients(report_centroids, alike, training=setup.training, words=4, seed=0, round=1)
     (one,), (other,) = (
         [m.centres[m.clients.index("oslo")] for m in told if m.prefix == p and "oslo" in m.clients]
         for p in ("0/", "1/")
@@ -228,7 +228,7 @@ def test_common_words_are_looked_for_anew_in_every_round_by_every_seed_and_membe
 
 def test_another_seed_of_the_servers_finds_other_common_words(crowd):
     setup, round, model = crowd
-    told = round.each(report_centroids, model, training=setup.training, words=12, seed=0, round=1)
+    told = round.map_clients(report_centroids, model, training=setup.training, words=12, seed=0, round=1)
     books = [common_codes.fn([message for message in told if message.prefix == "0/"], 3, seed) for seed in range(4)]
     assert not any(torch.equal(one, other) for one, other in combinations(books, 2))
 
@@ -252,7 +252,7 @@ def extend_all(ensemble, clients, words=4, room=6, **options):
     setup, round, model, *_ = ensemble
     when = {"seed": 0, "round": 1, "training": setup.training}
     asked = {"extend": clients, "words": words, "room": room, **when, **options}
-    done = round.each(codebook_extend, model, **asked)
+    done = round.map_clients(codebook_extend, model, **asked)
     counts = {name: count for message in done for name, count in message.held.items()}
     return counts, {c: round.private.load("codewords", m.refs, c) for m in done for c in m.clients}
 
@@ -293,7 +293,7 @@ def test_a_member_in_which_fewer_tokens_differ_gets_fewer_words(ensemble):
 
 def test_clients_tell_centres_of_every_member(ensemble):
     setup, round, model, *_ = ensemble
-    told = round.each(report_centroids, model, training=setup.training, words=4, seed=0, round=1)
+    told = round.map_clients(report_centroids, model, training=setup.training, words=4, seed=0, round=1)
     assert sorted({message.prefix for message in told}) == ["0/", "1/"]
     for prefix in ("0/", "1/"):
         mine = [message for message in told if message.prefix == prefix]
@@ -304,7 +304,7 @@ def test_borrowed_words_are_those_of_the_same_member(ensemble):
     setup, round, model, own, held = ensemble
     lent = ClientStateRefs("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = setup.silos.select(["lyon"])
-    done = round.each(borrow_words, model, silos=only, lent=Broadcast(lent), words=Broadcast(held), room=5)
+    done = round.map_clients(borrow_words, model, silos=only, lent=Broadcast(lent), words=Broadcast(held), room=5)
     assert {n: c for m in done for n, c in m.held.items()} == {"0/lyon": 3, "1/lyon": 1}
     stored = round.private.load("codewords", done[0].refs, "lyon")
     assert np.array_equal(stored[f"1/{OWN}"], np.concatenate([own["1/oslo"][:1], np.zeros((4, 6), np.float32)]))
@@ -314,7 +314,7 @@ def test_borrowed_words_are_those_of_all_of_all_that_lend(world):
     setup, round, model, own = world
     lent = ClientStateRefs("codewords", {c: model.personal.refs[c] for c in ("oslo", "one")}, model.personal.start)
     only = setup.silos.select(["lyon"])
-    (done,) = round.each(
+    (done,) = round.map_clients(
         borrow_words, model, silos=only, lent=Broadcast(lent), words=Broadcast({"oslo": 2, "one": 1}), room=5
     )
     stored = round.private.load("codewords", done.refs, "lyon")[OWN]
@@ -335,7 +335,7 @@ def test_centres_are_of_all_of_a_clients_training_rows_and_of_no_others(make_pro
     network = QuantizedNetwork(MLP(5, (), 3), words=2)
     setup = make_problem({"oslo": 600}, network=network, silos={"rows_of": rows_of, "validation": 9, "test": 9})
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=("oslo",))
-    (told,) = make_round(setup).each(report_centroids, model, training=setup.training, words=2, seed=0, round=1)
+    (told,) = make_round(setup).map_clients(report_centroids, model, training=setup.training, words=2, seed=0, round=1)
     near, far = np.argsort(told.centres[0].mean(1))
     assert told.weights[0][near] > 10 * told.weights[0][far] > 50
     assert np.abs(told.centres[0][near]).max() < 1
@@ -352,7 +352,7 @@ def test_centres_stand_for_all_of_a_clients_tokens_also_where_only_some_were_loo
     network, rows = QuantizedNetwork(MLP(5, (), 3), words=1), {"large": 600, "small": 100}
     setup = make_problem(rows, network=network)
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=tuple(rows))
-    told = make_round(setup).each(report_centroids, model, training=setup.training, words=1, seed=0, round=1)
+    told = make_round(setup).map_clients(report_centroids, model, training=setup.training, words=1, seed=0, round=1)
     assert {c: w.tolist() for m in told for c, w in zip(m.clients, m.weights, strict=True)} == {
         "large": [600],
         "small": [100],

@@ -145,7 +145,7 @@ def test_with_shares_clients_count_as_the_page_says_and_not_by_rows(stack, make_
     state = page.init(setup)
     updates = round.train(local_train, page.model(state, setup), shares=shares, each=True)
     own = {c: {n: w[at] for n, w in u.each.items()} for u in updates for at, c in enumerate(u.clients)}
-    for name, w in round.once(aggregate, updates, state.tensors["weights"]).items():
+    for name, w in round.run_on_server(aggregate, updates, state.tensors["weights"]).items():
         expected = sum(shares[c] * own[c][name].double() for c in shares) / sum(shares.values())
         torch.testing.assert_close(w, expected.float())
 

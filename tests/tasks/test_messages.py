@@ -33,10 +33,10 @@ from models.statistics.feature_vector import make
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
-from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 from tasks.evaluation.evaluate import OUTCOMES, evaluate
 from tasks.execution.scheduling import Broadcast
 from tasks.execution.task_types import ClientStep, step
+from tasks.measure_batchnorm import common_batchnorm_statistics
 from tasks.messages.diagnosis_messages import NoisyCounts
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
 from tasks.messages.score_messages import Scores
@@ -122,14 +122,14 @@ def test_a_message_of_a_page_counts_its_bytes_and_what_the_clients_were_sent(mak
     round = make_round(setup, stack=3)
     page = FedAvg()
     model = page.model(page.init(setup), setup)
-    told = round.each(tell_one_number, model)
+    told = round.map_clients(tell_one_number, model)
     assert sorted(client for message in told for client in message.clients) == sorted(TRAIN)
     assert round.tally.bytes_up == 4 * len(TRAIN)
     assert round.tally.bytes_down == model.bytes_down * len(TRAIN)
-    assert round.each(tell_one_number, model, silos=setup.silos.select(())) == []
+    assert round.map_clients(tell_one_number, model, silos=setup.silos.select(())) == []
     for task, match in ((tell_no_message, "answers with Unsized, "), (tell_nothing, "answers with nothing, ")):
         with pytest.raises(TypeError, match=match):
-            round.each(task, model)
+            round.map_clients(task, model)
 
 
 @pytest.mark.parametrize("travels", [True, False])
@@ -202,9 +202,9 @@ def _ask_of_common_rows(setup, round) -> dict[str, list[Any]]:
     model = Model(network, network.init(server_stream(0, 0, "init")), clients=clients)
     of_law = partial(prior_shift_fit, places=[0, 3, 4])
     return {
-        "regroup by rows": round.each(regroup, model, training=training, evidence=report_correctness),
-        "regroup by law": round.each(regroup, model, training=training, evidence=of_law),
-        "common_batchnorm_statistics": round.each(
+        "regroup by rows": round.map_clients(regroup, model, training=training, evidence=report_correctness),
+        "regroup by law": round.map_clients(regroup, model, training=training, evidence=of_law),
+        "common_batchnorm_statistics": round.map_clients(
             common_batchnorm_statistics, model, training=training, seed=0, round=1
         ),
     }
@@ -262,7 +262,7 @@ def _ask_all(setup, round, features) -> dict[str, list[Any]]:
         "withdraw": (replace(plain, shared={}, context=alone.personal), {}),
     }
     told = {
-        name: round.each(task, asked[name][0], **asked[name][1])
+        name: round.map_clients(task, asked[name][0], **asked[name][1])
         for name, task in steps(ClientStep).items()
         if name in asked
     }
@@ -348,7 +348,7 @@ def sent(request, make_problem, make_round):
     page, round = request.param(), make_round(setup, stack=3)
     model = page.model(page.init(setup), setup)
     updates = round.train(local_train.local_train, model)
-    scores = round.each(evaluate, model, training=setup.training, keep_outcomes=True)
+    scores = round.map_clients(evaluate, model, training=setup.training, keep_outcomes=True)
     return setup, updates, scores
 
 

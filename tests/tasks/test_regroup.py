@@ -25,7 +25,7 @@ def ask(setup, make_round):
 
     def run(weights, **options):
         model = Model(setup.network, shared=weights, clients=setup.silos.clients)
-        messages = make_round(setup, **options).each(regroup, model, training=setup.training)
+        messages = make_round(setup, **options).map_clients(regroup, model, training=setup.training)
         return {
             client: (int(m.rows[at]), m.choice[at].tolist(), m.loss[at].tolist())
             for m in messages

@@ -25,7 +25,7 @@ def ask(make_problem, make_round):
 
     def numbers(seed=0, number=1, passes=2, split="train", **options):
         asked = {"training": setup.training, "seed": seed, "round": number, "passes": passes, "split": split}
-        told = make_round(setup, **options).each(uncertainty_check, model, **asked)
+        told = make_round(setup, **options).map_clients(uncertainty_check, model, **asked)
         return {c: {n: float(v[at]) for n, v in m.numbers.items()} for m in told for at, c in enumerate(m.clients)}
 
     return setup, weights, numbers

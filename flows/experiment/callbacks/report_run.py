@@ -73,7 +73,7 @@ class FinalEvaluation(Callback):
         final = {"round": reported, "time_ms": rounds[-1]["time_ms"], "metrics": means}
         each, personal = folder.journal.each, project.params.tracking.personal_models
         scene = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
-        figures = draw_figures([*method.pictures(), *project.figures], scene)
+        figures = draw_figures([*method.figures(), *project.figures], scene)
         run.artifacts = final_artifacts(project, method, run.setup, run.private, model, folder, result, final, figures)
         run.result = result
 
@@ -131,7 +131,7 @@ class Progress(Callback):
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
         """See Callback."""
         rounds = run.project.params.training.rounds
-        log_round(run.folder.name, played.record, run.project.quantity, played.report.said, rounds)
+        log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
 
     def on_end(self, run: RunContext) -> None:
         """See Callback."""

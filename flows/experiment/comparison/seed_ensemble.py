@@ -43,7 +43,9 @@ def _together(
     project = scaled_as(project, folder)
     round = _round(project, seed, folder, runner)
     silos = project.scored.federated()
-    messages = round.each(ensemble_check, models[0][0], silos=silos, training=round.setup.training, members=models)
+    messages = round.map_clients(
+        ensemble_check, models[0][0], silos=silos, training=round.setup.training, members=models
+    )
     by_name: dict[str, list[float]] = {}
     for message in messages:
         for name, values in message.numbers.items():

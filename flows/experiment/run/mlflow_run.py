@@ -137,7 +137,7 @@ def _model(
 ) -> dict[str, Any] | None:
     """What is logged as the model; None where that would be personal weights that nobody asked for."""
     manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
-    network, reads = model.network.served, method.reads()
+    network, reads = model.network.served, method.conditioning()
     if not network.portable and not _is_of_page(network):
         try:
             one = {**model.shared, **of_one(model.personal)}

@@ -19,14 +19,14 @@ def round_record(
 ) -> dict[str, Any]:
     """What the journal keeps of a round: metrics with their time, and a row for each client of whom there is something."""
     scored = by_client(scores, quantity)
-    told = {*round.dropped, *scored, *(c for values in report.rows.values() for c in values if c in silos)}
+    told = {*round.dropped, *scored, *(c for values in report.client_metrics.values() for c in values if c in silos)}
     table: dict[str, dict[str, Any]] = {c: {"role": silos.role(c)} for c in sorted(told, key=silos.index)}
-    for column, values in report.rows.items():
+    for column, values in report.client_metrics.items():
         for client in table.keys() & values.keys():
             table[client][column] = values[client]
     for client, row in scored.items():
         table[client].update(row)
-    metrics = {k: v for k, v in report.numbers.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
+    metrics = {k: v for k, v in report.metrics.items() if math.isfinite(v)} | metrics_of(scored, silos, quantity)
     metrics |= _agreement(report, silos)
     metrics |= {"bytes/up": round.tally.bytes_up, "bytes/down": round.tally.bytes_down}
     metrics["clients/answered"] = len(round.clients)
@@ -45,7 +45,7 @@ def _agreement(report: RoundReport, silos: Silos) -> dict[str, float]:
 
     1 where they are the same, 0 on average where they have nothing to do with each other; nothing without groups, or laws.
     """
-    group = next((report.rows[column] for column in _GROUPS if column in report.rows), {})
+    group = next((report.client_metrics[column] for column in _GROUPS if column in report.client_metrics), {})
     law = {client: silos.domain(client) for client in group}
     if len({*law.values()}) < 2:
         return {}

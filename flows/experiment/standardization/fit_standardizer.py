@@ -100,8 +100,8 @@ def fit_standardizer(
     there = tuple(client for client in silos.clients if join.get(client, 1) <= 1)
     round = RoundContext(0, setup, there, (), runner, ledgers)
     model = Model(setup.network, {}, clients=silos.clients)
-    told: list[ScaleMoments] = round.each(report_moments, model, inputs=inputs, targets=targets)
-    whole: Standardizer = round.once(combine_moments, told)
+    told: list[ScaleMoments] = round.map_clients(report_moments, model, inputs=inputs, targets=targets)
+    whole: Standardizer = round.run_on_server(combine_moments, told)
     notes = _notes(told)
     _all_told(whole, params, silos, notes)
     width = math.prod(silos.manifest.shape) if inputs else 0

@@ -53,7 +53,7 @@ def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, privat
     if not any(asked.values()):
         return []
     round = RoundContext(0, setup, _spread(setup.silos.clients, _MOST_ASKED), (), runner, private)
-    told: list[ScaleCheck] = round.each(check_scale, Model(setup.network, {}, clients=round.clients))
+    told: list[ScaleCheck] = round.map_clients(check_scale, Model(setup.network, {}, clients=round.clients))
     far = {about: sum(int(getattr(message, about).sum()) for message in told) for about in asked}
     return [
         {"about": about, "sentence": _far(about, far[about], len(round.clients))}

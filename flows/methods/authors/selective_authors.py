@@ -79,7 +79,7 @@ class SelectiveAuthors(Method):
         elif round.number >= self.local_rounds:
             answers = correctness_overlap.asked(_local(state, round.setup, round.clients), round)
             rows = correctness_overlap.rows_of(round)
-            made = round.once(overlap, answers, rows, self.overlap, self.threshold, self.assign)
+            made = round.run_on_server(overlap, answers, rows, self.overlap, self.threshold, self.assign)
             state = _grouped(state, made.groups)
         return state, _report(updates, state, made)
 
@@ -90,7 +90,7 @@ class SelectiveAuthors(Method):
         group = state.numbers["group"]
         return model_of_groups(setup, state.tensors["weights"], {c: group.get(c, 0) for c in setup.silos.clients})
 
-    def pictures(self) -> Sequence[FigureWriter]:
+    def figures(self) -> Sequence[FigureWriter]:
         """Who was with whom."""
         return (group_history,)
 
@@ -129,7 +129,7 @@ class SelectiveAuthors(Method):
         for client in round.clients:
             model = Model(round.setup.network, after[group[client]], clients=(client,))
             (update,) = round.train(local_train, model, round.silos.select([client]))
-            after[group[client]] = round.once(aggregate, [update], model.shared)
+            after[group[client]] = round.run_on_server(aggregate, [update], model.shared)
             updates.append(update)
         share = self._shares(round) or {c: float(rows) for c, rows in round.setup.silos.rows("train").items()}
         means = [_mean_of([after[group[c]] for c in names], [share[c] for c in names]) for names in groups]
@@ -137,9 +137,9 @@ class SelectiveAuthors(Method):
 
     def _mean(self, model: Model, round: RoundContext, otherwise: Weights | None = None) -> Weights:
         """Of the weights that the model's clients keep; others if there are none."""
-        sent = round.each(send_weights, model, round.silos.select(model.clients), shares=self._shares(round))
+        sent = round.map_clients(send_weights, model, round.silos.select(model.clients), shares=self._shares(round))
         start = _drawn(round.setup) if otherwise is None else otherwise
-        mean: Weights = round.once(aggregate, sent, start)
+        mean: Weights = round.run_on_server(aggregate, sent, start)
         return mean
 
     def _shares(self, round: RoundContext) -> Mapping[str, float] | None:
@@ -188,6 +188,8 @@ def _mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
 def _report(updates: Sequence[Update], state: ServerState, made: Overlapping | None = None) -> RoundReport:
     """Which group everybody is in."""
     report, group = RoundReport.of(updates), state.numbers["group"]
-    numbers = {**report.numbers, "groups": float(len(state.numbers["groups"]))}
+    numbers = {**report.metrics, "groups": float(len(state.numbers["groups"]))}
     rows = {"group": {client: float(number) for client, number in group.items()}} if group else {}
-    return RoundReport(numbers, {**report.rows, **rows}, (correctness_overlap.sentence(made),) if made else ())
+    return RoundReport(
+        numbers, {**report.client_metrics, **rows}, (correctness_overlap.sentence(made),) if made else ()
+    )

@@ -75,7 +75,7 @@ class UEFLAuthors(Method):
         """The same network for everybody, each client with its own words; one that never took part reads the first ones."""
         return self._model(state, setup, setup.silos.clients)
 
-    def pictures(self) -> tuple[FigureWriter, ...]:
+    def figures(self) -> tuple[FigureWriter, ...]:
         """Stages; each client's words are its own, so there is no common plane."""
         return (stages,)
 

@@ -43,7 +43,7 @@ def train_groups(
         if clients:
             model = Model(round.setup.network, shared=current, clients=tuple(clients))
             mine = round.train(local_train, model, round.silos.select(clients), **options)
-            current = round.once(aggregate, mine, current)
+            current = round.run_on_server(aggregate, mine, current)
             updates += mine
         after.append(current)
     return train_together(after), updates

@@ -69,10 +69,10 @@ def train(
 ) -> tuple[ServerState, RoundReport]:
     """Everybody trains, weights are averaged, and what is a client's own stays with it; the report begins with the news."""
     updates = round.train(local_train, model)
-    state = state.with_tensors(weights=round.once(aggregate, updates, model.shared))
+    state = state.with_tensors(weights=round.run_on_server(aggregate, updates, model.shared))
     refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
     state = state.with_private(SECTION, refs)
-    return state, replace(RoundReport.of(updates), said=news)
+    return state, replace(RoundReport.of(updates), messages=news)
 
 
 def is_over(state: ServerState, first_rounds: int, more_rounds: int) -> bool:
@@ -118,7 +118,7 @@ def extend(
     setup, counts, refs = round.setup, dict(state.numbers["words"]), dict[str, str]()
     options |= {"training": setup.training, "seed": setup.seed, "round": round.number}
     options |= {"extend": tuple(extended), "words": words, "room": room}
-    for message in round.each(task, model, silos=setup.silos.select(model.clients), **options):
+    for message in round.map_clients(task, model, silos=setup.silos.select(model.clients), **options):
         refs |= message.refs
         counts |= message.held
     return state.with_private(SECTION, refs).with_numbers(
@@ -167,4 +167,6 @@ def also(
     said: tuple[str, ...] = (),
 ) -> RoundReport:
     """The report with more of a round."""
-    return RoundReport({**report.numbers, **numbers}, {**report.rows, **(rows or {})}, (*report.said, *said))
+    return RoundReport(
+        {**report.metrics, **numbers}, {**report.client_metrics, **(rows or {})}, (*report.messages, *said)
+    )

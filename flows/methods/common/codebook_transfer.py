@@ -83,7 +83,7 @@ def _nearest(model: Model, round: RoundContext, client: str, sources: Sequence[s
     for source in (None, *sources):
         refs = {} if source is None else {client: personal.refs[source]}
         tried = _with(model, {**personal.refs, **refs}, _held(model) | _as_of(model, client, source))
-        (message,) = round.each(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
+        (message,) = round.map_clients(uncertainty_check, tried, silos=silos, split="train", passes=0, **options)
         far[source] = float(message.numbers["code_loss"][0])
     return min(far, key=lambda source: (far[source] != far[source], far[source]))
 
@@ -97,11 +97,11 @@ def _union(model: Model, round: RoundContext, fresh: Sequence[str], sources: Seq
     room = max(union, stored)
     options: dict[str, Any] = {"training": setup.training, "words": 0, "room": room, "seed": setup.seed}
     there = setup.silos.select([client for client in model.clients if client in personal.refs])
-    padded = round.each(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
+    padded = round.map_clients(codebook_extend, model, silos=there, extend=(), round=round.number, **options)
     refs = {client: ref for message in padded for client, ref in message.refs.items()}
     lent = ClientStateRefs(personal.section, {source: personal.refs[source] for source in sources}, personal.start)
     asked: dict[str, Any] = {"lent": Broadcast(lent), "words": Broadcast(held), "room": room}
-    for message in round.each(borrow_words, model, silos=setup.silos.select(fresh), **asked):
+    for message in round.map_clients(borrow_words, model, silos=setup.silos.select(fresh), **asked):
         refs |= message.refs
         held |= message.held
     return _with(model, refs, held, room)

@@ -49,7 +49,9 @@ def common_codebooks(round: RoundContext, models: Sequence[Model], words: int) -
     setup = round.setup
     options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
     stream = server_stream(setup.seed, round.number, "common_codes")
-    answers = [round.each(report_centroids, m, round.silos.select(m.clients), words=words, **options) for m in models]
+    answers = [
+        round.map_clients(report_centroids, m, round.silos.select(m.clients), words=words, **options) for m in models
+    ]
 
     def books(words: int) -> list[dict[str, Tensor]]:
         made: list[dict[str, Tensor]] = []
@@ -58,7 +60,7 @@ def common_codebooks(round: RoundContext, models: Sequence[Model], words: int) -
             for one in model.network.single_networks:
                 mine = [message for message in messages if message.prefix == one.prefix]
                 seed = int(one.stream(stream)) & 0x7FFFFFFF
-                made[-1][one.prefix + SHARED] = round.once(common_codes, mine, words, seed)
+                made[-1][one.prefix + SHARED] = round.run_on_server(common_codes, mine, words, seed)
         return made
 
     by_model = books(words)
@@ -97,7 +99,9 @@ def doubts(round: RoundContext, model: Model, split: str, passes: int) -> dict[s
     """
     setup = round.setup
     options: dict[str, Any] = {"training": setup.training, "seed": setup.seed, "round": round.number}
-    messages: Sequence[UncertaintyScores] = round.each(uncertainty_check, model, split=split, passes=passes, **options)
+    messages: Sequence[UncertaintyScores] = round.map_clients(
+        uncertainty_check, model, split=split, passes=passes, **options
+    )
     for client, rows in ((c, n) for m in messages for c, n in zip(m.clients, m.rows.tolist(), strict=True)):
         if not rows:
             other = "" if split == "test" else ", or set method.uefl.check_on to train"

@@ -170,7 +170,7 @@ class Conditioning:
         return {STATISTICS: _one_hot([place.get(client) for client in clients], count)}
 
     def _ask(self, round: RoundContext, model: Model, silos: Silos) -> list[StatsKept]:
-        return round.each(client_stats, model, silos, statistics=self.statistics, few_rows=self.few_rows)
+        return round.map_clients(client_stats, model, silos, statistics=self.statistics, few_rows=self.few_rows)
 
 
 def _others(silos: Silos, clients: Sequence[str], seed: int) -> dict[str, str]:

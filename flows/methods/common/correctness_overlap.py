@@ -71,7 +71,7 @@ def halving(round: RoundContext, anew: bool) -> int:
 def asked(model: Model, round: RoundContext) -> list[CorrectnessBits]:
     """The bits of the model's clients."""
     silos = round.setup.silos.select(model.clients)
-    return round.each(regroup, model, silos, training=round.setup.training, evidence=report_correctness)
+    return round.map_clients(regroup, model, silos, training=round.setup.training, evidence=report_correctness)
 
 
 def kept(state: ServerState) -> list[CorrectnessBits]:
@@ -147,7 +147,7 @@ def best_threshold(
     tried where all thresholds make the same groups.
     """
     rows = rows_of(round)
-    made: list[tuple[float, tuple[Names, ...]]] = round.once(candidates, answers, rows, kind, assign, seed)
+    made: list[tuple[float, tuple[Names, ...]]] = round.run_on_server(candidates, answers, rows, kind, assign, seed)
     if len(made) == 1:
         return made[0][0]
     there = list(dict.fromkeys(names for _, groups in made for names in groups))
@@ -183,7 +183,7 @@ def _fits(
     for names, of_names in zip(groups, weights, strict=True):
         model = Model(round.setup.network, of_names, clients=names)
         silos = round.setup.silos.select(names)
-        answers: list[PriorShiftAccuracy] = round.each(
+        answers: list[PriorShiftAccuracy] = round.map_clients(
             regroup, model, silos, training=round.setup.training, evidence=evidence
         )
         fits[names] = {c: v for a in answers for c, v in zip(a.clients, a.accuracy.tolist(), strict=True)}

@@ -107,10 +107,10 @@ def absorbed(
     taken, known = 1.0, state.tensors[KNOWN]
     if SITES in state.tensors:
         held = state.tensors[SITES]
-        after = round.once(absorb_apart, messages, known, held, _places(round.setup), least, kept)
+        after = round.run_on_server(absorb_apart, messages, known, held, _places(round.setup), least, kept)
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
-        state = state.with_tensors(**{KNOWN: round.once(absorb_sites, messages, known)})
+        state = state.with_tensors(**{KNOWN: round.run_on_server(absorb_sites, messages, known)})
     for message in messages:
         for section, refs in message.private.items():
             state = state.with_private(section, refs)
@@ -126,15 +126,17 @@ def departed(state: ServerState, round: RoundContext, least: float | None) -> tu
     """
     known = state.tensors[KNOWN]
     if SITES in state.tensors:
-        after = round.once(divide_out, round.clients, known, state.tensors[SITES], _places(round.setup), least)
+        after = round.run_on_server(divide_out, round.clients, known, state.tensors[SITES], _places(round.setup), least)
         informed = any(bool(site.any()) for site in after.sites.values())
         state, taken = state.with_tensors(**{KNOWN: after.known, SITES: after.sites}), after.damping
     else:
         gone = [client for client in round.clients if client in state.private[SITES]]
         sites = ClientStateRefs(SITES, state.private[SITES], _nothing(known))
         model = Model(round.setup.network, {}, {}, sites, tuple(gone))
-        messages = round.each(remove_sites, model, round.setup.silos.select(gone))
-        state = state.with_tensors(**{KNOWN: round.once(absorb_sites, messages, known)}).without_private(SITES, gone)
+        messages = round.map_clients(remove_sites, model, round.setup.silos.select(gone))
+        state = state.with_tensors(**{KNOWN: round.run_on_server(absorb_sites, messages, known)}).without_private(
+            SITES, gone
+        )
         informed, taken = bool(state.private[SITES]), 1.0
     return state.with_numbers(informed=state.numbers["informed"] and informed), taken
 
@@ -163,7 +165,7 @@ def report(state: ServerState, told: Sequence[SiteUpdates], taken: Sequence[floa
     }
     if min(taken, default=1.0) < 1:
         numbers |= {"visits/taken": sum(taken) / len(taken), "visits/rejected": float(sum(t == 0 for t in taken))}
-    return RoundReport({**usual.numbers, **numbers}, {**usual.rows, "divergence": nats})
+    return RoundReport({**usual.metrics, **numbers}, {**usual.client_metrics, "divergence": nats})
 
 
 def _nothing(known: Weights) -> dict[str, torch.Tensor]:

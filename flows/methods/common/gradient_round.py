@@ -17,12 +17,12 @@ def gradient_round(state: ServerState, round: RoundContext, model: Model) -> tup
     What no gradient moves, such as running statistics, is averaged as in FedAvg.
     """
     setup, now = round.setup, state.tensors["weights"]
-    sent = round.each(full_gradient, model, training=setup.training, seed=setup.seed, round=round.number)
+    sent = round.map_clients(full_gradient, model, training=setup.training, seed=setup.seed, round=round.number)
     for client in round.clients:
         round.tally.stepped(client, 1)
     learns = {name: w[None] for name, w in learned(model.network, now).items()}
     nothing = {name: torch.zeros_like(w) if name in learns else w for name, w in now.items()}
-    mean = round.once(aggregate, sent, nothing)
+    mean = round.run_on_server(aggregate, sent, nothing)
     optimiser = setup.training.optimiser
     kept: Weights = state.tensors.get("server") or optimiser.init(learns, 1)
     after, server = optimiser.step(learns, {name: mean[name][None] for name in learns}, kept)

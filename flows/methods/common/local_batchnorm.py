@@ -8,7 +8,7 @@ from flows.methods.context import RoundContext, TrainingSetup
 from models.model import Model
 from models.prng import server_stream
 from models.state import ClientStateRefs, ServerState, Weights
-from tasks.batchnorm_statistics_task import local_batchnorm_statistics
+from tasks.measure_batchnorm import local_batchnorm_statistics
 from tasks.messages.update_messages import Update
 
 SECTION = "norms"
@@ -45,7 +45,7 @@ def measured_where_missing(model: Model, round: RoundContext) -> Model:
         return model
     refs, setup = dict(model.personal.refs), round.setup
     missing = setup.silos.select([client for client in setup.silos.clients if client not in refs])
-    for told in round.each(
+    for told in round.map_clients(
         local_batchnorm_statistics, model, missing, training=setup.training, seed=setup.seed, round=round.number
     ):
         refs |= told.refs

@@ -39,7 +39,7 @@ def codewords(scene: FigureContext) -> Path | None:
     options: dict[str, Any] = {"training": setup.training, "axes": axes, "seed": setup.seed}
     points = {
         client: (tokens.tolist(), words.tolist())
-        for message in scene.round.each(projection, scene.model, silos=silos, **options)
+        for message in scene.round.map_clients(projection, scene.model, silos=silos, **options)
         for client, tokens, words in zip(message.clients, message.tokens, message.words, strict=True)
     }
     path = scene.folder / "codebook.png"

@@ -67,13 +67,13 @@ class VQOracle(Method):
             if clients:
                 model = self._of(state, round.setup, domain, clients)
                 mine = round.train(local_train, model, round.silos.select(clients))
-                books[domain] = round.once(aggregate, mine, model.shared)[SHARED]
+                books[domain] = round.run_on_server(aggregate, mine, model.shared)[SHARED]
                 updates += mine
-        averaged = round.once(aggregate, updates, {**state.tensors["weights"], SHARED: books[0]})
+        averaged = round.run_on_server(aggregate, updates, {**state.tensors["weights"], SHARED: books[0]})
         sections, _ = apart(averaged, (SHARED,))
         report = RoundReport.of(updates)
         if round.number > self.warm_up and not books[0].numel():
-            report = replace(report, said=(_WAITS,))
+            report = replace(report, messages=(_WAITS,))
         return state.with_tensors(**sections, books={SHARED: torch.stack(books)}), report
 
     def model(self, state: ServerState, setup: TrainingSetup) -> Model:

@@ -36,10 +36,10 @@ class Sampler(ABC):
     """Whether clients that train tell their losses on validation rows, which are then in `RoundContext.validation`."""
 
     @abstractmethod
-    def call(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
+    def sample(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
         """The clients of this round."""
 
-    def remember(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
+    def update(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
         """The memory after the round, which the method has reported on: as it was, unless a sampler says otherwise.
 
         It is not asked after a round in which nobody answered.
@@ -53,7 +53,7 @@ class Sampler(ABC):
 
 def sample_clients(sampler: Sampler, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
     """Whom the sampler calls; TypeError or ValueError where these are not clients, each once."""
-    answer = sampler.call(setup, number, memory)
+    answer = sampler.sample(setup, number, memory)
     if not isinstance(answer, SampledClients):
         raise TypeError(f"a sampler calls with a {type(answer).__name__}; it is Called(clients, dropped, leaving)")
     given = (answer.clients, answer.dropped, answer.leaving)
@@ -88,7 +88,7 @@ class FractionSampler(Sampler):
     ) -> Collection[str]:
         """So many of these clients, which are more."""
 
-    def call(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
+    def sample(self, setup: TrainingSetup, number: int, memory: Memory) -> SampledClients:
         """See Sampler."""
         missing, there = self._missing(number), setup.silos.clients
         if missing:

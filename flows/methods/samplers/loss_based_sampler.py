@@ -42,7 +42,7 @@ class LossBasedSampler(FractionSampler):
         rest[[there.index(client) for client in again]] = math.inf
         return [*again, *min_rows(rest, clients, wanted - len(again))]
 
-    def remember(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
+    def update(self, memory: Memory, round: RoundContext, report: RoundReport) -> Memory:
         """Who improved in this round, and what each client told last that may be called again: one number, and no history.
 
         UserError if nobody ever told anything.

@@ -45,7 +45,7 @@ def score(make_round, play, make_problem):
         played = play(find_method(name)(), setup, [1])
         everybody = replace(setup, silos=silos if clients is None else silos.select(clients))
         model = played.page.model(played.state, everybody)
-        return model, played.rounds[0].each(
+        return model, played.rounds[0].map_clients(
             evaluate, model, silos=everybody.silos, training=setup.training, splits=("test",)
         )
 

@@ -114,7 +114,7 @@ def draw(scene):
 
 @register_method("drawing")
 class Drawing(fedavg.FedAvg):
-    def pictures(self):
+    def figures(self):
         return (draw,)
 """
 

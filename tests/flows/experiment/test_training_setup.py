@@ -57,7 +57,7 @@ def test_of_one_class_there_is_no_focal_loss(opened, project):
 def test_clients_may_join_later(opened):
     project = opened("clients.join={c05: 3, c00: 2}")
     join = project.params.clients.join
-    there = [set(Uniform(1.0, 0.0, join).call(project.training_setup(0), number, {}).clients) for number in (1, 2, 3)]
+    there = [set(Uniform(1.0, 0.0, join).sample(project.training_setup(0), number, {}).clients) for number in (1, 2, 3)]
     assert [len(clients) for clients in there] == [4, 5, 6]
     assert there[2] - there[1] == {"c05"}
 
@@ -79,7 +79,7 @@ def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
 def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
     project = opened("clients.leave={c05: 3, c00: 2}", "clients.join={c00: 1, c01: 2}")
     project.training_setup(0)
-    calls = [project.sampler.call(project.training_setup(0), number, {}) for number in (1, 2, 3)]
+    calls = [project.sampler.sample(project.training_setup(0), number, {}) for number in (1, 2, 3)]
     every = {f"c0{i}" for i in range(6)}
     assert [set(call.clients) for call in calls] == [every - {"c01"}, every - {"c00"}, every - {"c00", "c05"}]
     assert [call.leaving for call in calls] == [(), ("c00",), ("c05",)]

@@ -69,12 +69,12 @@ def test_numbers_that_grow_with_a_clients_rows_are_not_few(summed, make_problem,
     setup = make_problem(SIZES)
     round, model = make_round(setup, stack=2), FedAvg().model(FedAvg().init(setup), setup)
     if summed:
-        assert len(round.each(tell, model)) == 2
+        assert len(round.map_clients(tell, model)) == 2
     else:
         with pytest.raises(
             TypeError, match=r"Told\.x has 40 numbers of some clients and 23 of others; what is few is as many of all"
         ):
-            round.each(tell, model)
+            round.map_clients(tell, model)
 
 
 def test_a_size_that_there_is_not_is_refused():
@@ -112,7 +112,7 @@ def test_an_answer_that_is_no_list_of_messages_of_these_clients_is_refused(which
 
     setup = make_problem(SIZES)
     with pytest.raises(TypeError, match=message):
-        make_round(setup).each(tell, FedAvg().model(FedAvg().init(setup), setup))
+        make_round(setup).map_clients(tell, FedAvg().model(FedAvg().init(setup), setup))
 
 
 @pytest.mark.parametrize("change", [lambda updates: updates[:1], lambda updates: updates * 2])

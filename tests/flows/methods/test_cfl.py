@@ -36,7 +36,7 @@ def test_a_bound_of_0_on_the_mean_is_fedavg_to_the_bit(make_problem, play):
     for name, w in fedavg.state.tensors["weights"].items():
         assert torch.equal(cfl.state.tensors["weights"][name], w[None])
     for ours, theirs in zip(cfl.reports, fedavg.reports, strict=True):
-        assert ours.numbers["loss/train"] == theirs.numbers["loss/train"]
+        assert ours.metrics["loss/train"] == theirs.metrics["loss/train"]
     for ours, theirs in zip(cfl.rounds, fedavg.rounds, strict=True):
         assert (ours.tally.bytes_up, ours.tally.bytes_down) == (theirs.tally.bytes_up, theirs.tally.bytes_down)
 
@@ -45,7 +45,7 @@ def test_a_bound_of_0_on_the_mean_is_fedavg_to_the_bit(make_problem, play):
 def test_without_bounds_every_round_splits_down_to_clusters_of_two_at_most(linkage, make_problem, play):
     setup = make_problem({f"c{i}": 6 + i for i in range(7)})
     page = CFL(**ALWAYS, linkage=linkage)
-    counts = [r.numbers["clusters"] for r in play(page, setup, range(1, 8)).reports]
+    counts = [r.metrics["clusters"] for r in play(page, setup, range(1, 8)).reports]
     assert counts[:3] == sorted(set(counts[:3]))  # at least one more a round
     final = clusters(play(page, setup, range(1, 8)))
     assert max(len(c) for c in final) <= 2
@@ -86,13 +86,13 @@ def test_both_bounds_must_be_passed(below, above, splits, quadratic, play):
     """The mean update is 0, the longest 0.1 * 2."""
     played = play(CFL(mean_below=below, longest_above=above), quadratic(OPPOSED), [1])
     assert (len(clusters(played)) == 2) == splits
-    assert played.reports[0].numbers["update/mean"] == pytest.approx(0, abs=1e-12)
-    assert played.reports[0].numbers["update/longest"] == pytest.approx(0.2)
+    assert played.reports[0].metrics["update/mean"] == pytest.approx(0, abs=1e-12)
+    assert played.reports[0].metrics["update/longest"] == pytest.approx(0.2)
 
 
 def test_the_longest_update_must_exceed_its_bound_and_not_only_reach_it(quadratic, play):
     setup = quadratic(OPPOSED)
-    longest = play(CFL(), setup, [1]).reports[0].numbers["update/longest"]
+    longest = play(CFL(), setup, [1]).reports[0].metrics["update/longest"]
     for bound, parts in ((longest, 1), (math.nextafter(longest, 0), 2)):
         assert len(clusters(play(CFL(mean_below=0.01, longest_above=bound), setup, [1]))) == parts
 
@@ -101,11 +101,11 @@ def test_bounds_that_are_not_given_are_shares_of_the_first_rounds_longest_update
     """At first the mean is above a tenth of it; near the stationary point it is below, and the longest above .2 of it."""
     setup = quadratic({"a": (4, 1, 2), "b": (4, 1, 4), "c": (4, 1, 6), "d": (4, 1, 2)})  # mean 3.5, start 3
     played = play(CFL(), setup, range(1, 30))
-    counts = [r.numbers["clusters"] for r in played.reports]
+    counts = [r.metrics["clusters"] for r in played.reports]
     assert counts[0] == 1
     assert counts[-1] > 1
     parted = counts.index(2)
-    means = [r.numbers["update/mean"] for r in played.reports]
+    means = [r.metrics["update/mean"] for r in played.reports]
     assert means[parted] < 0.03 <= means[parted - 1]  # the first longest update is 0.1 * 3
 
 
@@ -154,12 +154,12 @@ def test_running_statistics_are_in_no_length_and_no_cosine(make_problem, make_ro
         moved = {n: w - current[n] for n, w in update.each.items() if n not in network.buffers}
         lengths = sum((w.double() ** 2).flatten(1).sum(1) for w in moved.values()).sqrt()
         expected |= dict(zip(update.clients, lengths.tolist(), strict=True))
-    assert report.rows["update"] == pytest.approx(expected)
-    assert report.numbers["update/longest"] == pytest.approx(max(expected.values()))
+    assert report.client_metrics["update"] == pytest.approx(expected)
+    assert report.metrics["update/longest"] == pytest.approx(max(expected.values()))
     assert set(state.tensors["toward"]) == set(current) - set(network.buffers)
     average = aggregate.fn(sent, current)
     step = sum(float(((average[n] - current[n]).double() ** 2).sum()) for n in state.tensors["toward"]) ** 0.5
-    assert report.numbers["update/mean"] == pytest.approx(step)
+    assert report.metrics["update/mean"] == pytest.approx(step)
     assert split_of(state) == best_split(sent, current, set(state.tensors["toward"]))
     assert split_of(state) != best_split(sent, current, set(current))  # buffers would have parted others
 
@@ -198,7 +198,7 @@ def best_split(sent, current, names) -> set[frozenset[str]]:
 def test_a_cluster_splits_only_in_a_round_in_which_all_of_it_takes_part(quadratic, play):
     page = CFL(**ALWAYS)
     played = play(page, quadratic(OPPOSED), [1, 2, 3], absent={1: ["a"], 2: ["e"]})
-    assert [r.numbers["clusters"] for r in played.reports] == [1, 1, 2]
+    assert [r.metrics["clusters"] for r in played.reports] == [1, 1, 2]
 
 
 class LookedUpOnly(dict):
@@ -218,8 +218,8 @@ def test_a_round_looks_at_those_that_are_called_and_a_root_that_is_whole_names_n
     known = LookedUpOnly(split.state.numbers["cluster"])
     state = split.state.with_numbers(cluster=known)
     again = play(CFL(mean_below=0), setup, [2], state=state, absent={2: ["a", "b", "e"]})
-    assert again.reports[0].numbers["clusters"] == 2
-    assert again.reports[0].rows["cluster"] == {c: float(dict.__getitem__(known, c)) for c in ("c", "d", "f")}
+    assert again.reports[0].metrics["clusters"] == 2
+    assert again.reports[0].client_metrics["cluster"] == {c: float(dict.__getitem__(known, c)) for c in ("c", "d", "f")}
 
 
 def test_the_state_of_an_earlier_version_which_names_everybody_goes_on_alike(quadratic, play):
@@ -232,7 +232,7 @@ def test_the_state_of_an_earlier_version_which_names_everybody_goes_on_alike(qua
 
 def test_the_first_rounds_can_be_left_to_fedavg(quadratic, play):
     played = play(CFL(**ALWAYS, after_round=2), quadratic(OPPOSED), [1, 2, 3])
-    assert [r.numbers["clusters"] for r in played.reports] == [1, 1, 2]
+    assert [r.metrics["clusters"] for r in played.reports] == [1, 1, 2]
 
 
 def test_a_fresh_client_goes_down_the_tree_to_the_part_whose_direction_is_its_own(quadratic, make_round, play):

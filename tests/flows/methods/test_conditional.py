@@ -105,7 +105,7 @@ def test_every_source_and_arm_trains_with_whoever_is_there_and_answers_for_all(
     round = make_round(everybody, 3, private=played.private)
     model = page.scored_model(played.state, round)
     assert played.state.sha256() == before
-    scores = round.each(evaluate, model, silos=everybody.silos, training=setup.training)
+    scores = round.map_clients(evaluate, model, silos=everybody.silos, training=setup.training)
     table = by_client(scores)
     assert set(table) == set(everybody.silos.clients)
     assert summary(table, "test")["loss/mean"] < 10
@@ -157,7 +157,7 @@ def test_neither_state_nor_report_holds_a_statistic(form, make_problem, play, tm
     """The state as it is on disk; of a client's numbers only the norm is told."""
     played = play(Conditional(form=form), make_problem(SIZES), [1, 2])
     save_state(tmp_path / "checkpoint", played.state, 2)
-    reports = json.dumps([[dict(r.numbers), {k: dict(v) for k, v in r.rows.items()}] for r in played.reports])
+    reports = json.dumps([[dict(r.metrics), {k: dict(v) for k, v in r.client_metrics.items()}] for r in played.reports])
     written = (tmp_path / "checkpoint").read_bytes() + reports.encode()
     refs = played.state.private["statistics"]
     for client in SIZES:
@@ -172,7 +172,7 @@ def test_neither_state_nor_report_holds_a_statistic(form, make_problem, play, tm
 
 def test_every_round_tells_of_how_many_clients_the_rows_are_too_few(make_problem, play):
     played = play(Conditional(), make_problem(SIZES), [1, 2], absent={1: ["d"]})
-    assert [r.numbers["clients/undetermined"] for r in played.reports] == [0, 1]
+    assert [r.metrics["clients/undetermined"] for r in played.reports] == [0, 1]
     with pytest.raises(
         UserError, match=r"client d of .* has 1 training row, and the statistic covariance_xy needs 2; "
     ):
@@ -200,14 +200,14 @@ def test_a_run_says_once_of_how_many_clients_loadings_are_noise_and_what_to_set_
     setup = make_problem(dict.fromkeys("defghi", 40), silos={"rows_of": coins})
     page = Conditional(statistics=[{"kind": "loadings", "sign": sign}])
     played = play(page, setup, [1, 2, 3], absent={1: "efghi"})
-    counts = [report.numbers["clients/unsteady"] for report in played.reports]
-    said = [sentence for report in played.reports for sentence in report.said]
+    counts = [report.metrics["clients/unsteady"] for report in played.reports]
+    said = [sentence for report in played.reports for sentence in report.messages]
     assert counts[1] == counts[2] >= 2
     assert len(said) == 1
     assert re.match(rf"\d of \d clients have other loadings in one half of their training rows .*; {instead}", said[0])
     control = play(replace_source(page, "random"), setup, [1, 2])
-    assert control.reports[-1].numbers["clients/unsteady"] == counts[1]
-    assert not [sentence for report in control.reports for sentence in report.said]
+    assert control.reports[-1].metrics["clients/unsteady"] == counts[1]
+    assert not [sentence for report in control.reports for sentence in report.messages]
 
 
 def replace_source(page, source):
@@ -219,14 +219,14 @@ def test_where_halves_agree_or_are_too_small_to_compare_nothing_is_said(make_pro
     few = make_problem(dict.fromkeys("defg", 19), silos={"rows_of": coins, "name": "few"})
     for setup in (steady, few):
         (report,) = play(Conditional(statistics=[{"kind": "loadings"}]), setup, [1]).reports
-        assert report.numbers["clients/unsteady"] == 0
-        assert not report.said
+        assert report.metrics["clients/unsteady"] == 0
+        assert not report.messages
 
 
 def test_statistics_of_which_no_halves_are_compared_are_never_unsteady(make_problem, play):
     (report,) = play(Conditional(), make_problem(dict.fromkeys("defg", 40), silos={"rows_of": coins}), [1]).reports
-    assert report.numbers["clients/unsteady"] == 0
-    assert not report.said
+    assert report.metrics["clients/unsteady"] == 0
+    assert not report.messages
 
 
 def test_the_traffic_is_fedavgs_of_a_network_of_that_size(make_problem, play):
@@ -299,7 +299,7 @@ def test_the_ensemble_learns_two_laws_that_one_model_cannot_and_knows_fresh_clie
         played = play(page, setup, range(1, 31), stack=8)
         round = make_round(everybody, 30, private=played.private)
         model = page.scored_model(played.state, round)
-        table = by_client(round.each(evaluate, model, silos=everybody.silos, training=setup.training), RMSE)
+        table = by_client(round.map_clients(evaluate, model, silos=everybody.silos, training=setup.training), RMSE)
         for role in ("federated", "fresh"):
             rows = {c: row for c, row in table.items() if everybody.silos.role(c) == role}
             rmse[type(page), role] = summary(rows, "test", RMSE)["rmse/pooled"]

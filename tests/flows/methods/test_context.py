@@ -51,7 +51,7 @@ def given(round: RoundContext, silos: Silos | None = None, **options: Any) -> li
     """What each cohort was given."""
     SEEN.clear()
     page = FedAvg()
-    round.each(looks, page.model(page.init(round.setup), round.setup), silos, **options)
+    round.map_clients(looks, page.model(page.init(round.setup), round.setup), silos, **options)
     return list(SEEN)
 
 

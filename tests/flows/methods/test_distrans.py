@@ -42,7 +42,7 @@ def test_with_mix_0_it_is_fedavg_with_both_halves_of_the_last_layer_added(make_p
     theirs = play(FedAvg(), reference, [1, 2, 3], state=ServerState({"weights": added(start)}), absent=absent)
     for name, w in theirs.state.tensors["weights"].items():
         torch.testing.assert_close(added(ours.state.tensors["weights"])[name], w, rtol=0, atol=2e-6)
-    losses = [[r.numbers["loss/train"] for r in played.reports] for played in (ours, theirs)]
+    losses = [[r.metrics["loss/train"] for r in played.reports] for played in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 

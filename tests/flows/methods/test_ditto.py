@@ -22,8 +22,8 @@ def test_the_shared_path_is_fedavg_to_the_bit_for_every_weight(weight, make_prob
     ditto, fedavg = (play(page, setup, [1, 2, 3], absent=absent) for page in (Ditto(personal_weight=weight), FedAvg()))
     for name, w in fedavg.state.tensors["weights"].items():
         assert torch.equal(ditto.state.tensors["weights"][name], w)
-    shared = [r.numbers["loss/train_shared"] for r in ditto.reports]
-    assert shared == [r.numbers["loss/train"] for r in fedavg.reports]
+    shared = [r.metrics["loss/train_shared"] for r in ditto.reports]
+    assert shared == [r.metrics["loss/train"] for r in fedavg.reports]
 
 
 def test_with_weight_0_the_personal_path_is_local_only_to_the_bit(make_problem, play, tmp_path):
@@ -36,7 +36,7 @@ def test_with_weight_0_the_personal_path_is_local_only_to_the_bit(make_problem, 
         kept = store.load("weights", local.state.private["weights"], client)
         for name, w in own(ditto, client).items():
             assert w.tobytes() == kept[name].tobytes()
-    assert [r.rows for r in ditto.reports] == [r.rows for r in local.reports]
+    assert [r.client_metrics for r in ditto.reports] == [r.client_metrics for r in local.reports]
 
 
 @pytest.mark.parametrize(("a", "m", "weight"), [(1, 2, 0.5), (2, -1, 3), (4, 5, 0)])

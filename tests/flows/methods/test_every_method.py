@@ -68,7 +68,7 @@ def test_one_round_runs_and_teaches_something(page, setup, play):
     played = play(page, setup, [1])
     assert played.state.sha256() != page.init(setup).sha256()
     assert played.rounds[0].tally.seconds
-    assert all(torch.isfinite(torch.tensor(v)) for v in played.reports[0].numbers.values())
+    assert all(torch.isfinite(torch.tensor(v)) for v in played.reports[0].metrics.values())
     before, after = (_loss(page, setup, state, played) for state in (page.init(setup), _more(page, played, play)))
     assert after < before
 
@@ -151,7 +151,7 @@ def test_its_model_answers_for_each_client(page, setup, play):
         rows = load_rows(setup.silos, stack, "test", "cpu")
         found = per_example_metrics(model.network, weights, context, rows, setup.training.objective)
         assert torch.isfinite(found["loss"]).all()
-    scores = played.rounds[0].each(evaluate, model, silos=setup.silos, training=setup.training)
+    scores = played.rounds[0].map_clients(evaluate, model, silos=setup.silos, training=setup.training)
     table = by_client(scores)
     assert set(table) == set(CLIENTS)
     assert set(summary(table, "test")) == set(summary(table, "validation")) != set()
@@ -163,7 +163,7 @@ def test_clients_that_drop_out_leave_everything_finite(page, setup, play):
     for section in played.state.tensors.values():
         assert all(torch.isfinite(t).all() for t in section.values())
     assert _loss(page, setup, played.state, played) < 10
-    assert all(torch.isfinite(torch.tensor(v)) for r in played.reports for v in r.numbers.values())
+    assert all(torch.isfinite(torch.tensor(v)) for r in played.reports for v in r.metrics.values())
 
 
 def test_clients_that_leave_are_called_no_more_are_scored_still_and_change_nothing_where_the_page_says_nothing(
@@ -280,7 +280,7 @@ def test_the_sequential_engine_runs_functions_of_one_client_only(
     setup = sequential(fitting(page, CLIENTS, **ROWS))
     played = play(page, setup, [1, 2, 3])
     round = played.rounds[-1]
-    round.each(evaluate, page.scored_model(played.state, round), training=setup.training)
+    round.map_clients(evaluate, page.scored_model(played.state, round), training=setup.training)
 
 
 @pytest.mark.parametrize("page", ["fedavg", "uefl"], indirect=True)
@@ -296,7 +296,7 @@ def _more(page, played, play):
 def _loss(page, setup, state, played) -> float:
     model = page.model(state, setup)
     round = played.rounds[0]
-    scores = round.each(evaluate, model, silos=setup.silos, training=setup.training, splits=("train",))
+    scores = round.map_clients(evaluate, model, silos=setup.silos, training=setup.training, splits=("train",))
     loss = summary(by_client(scores), "train")["loss/mean"]
     assert loss == loss
     return loss

@@ -166,4 +166,4 @@ def test_pooled_trains_on_the_rows_of_all_as_one_client(make_problem, write_silo
 def test_pooled_takes_the_rows_of_those_only_that_answered(make_problem, play):
     setup = make_problem({"a": 6, "b": 9, "c": 4})
     fewer = play(Pooled(), setup, [1], absent={1: ["c"]})
-    assert fewer.reports[0].numbers != play(Pooled(), setup, [1]).reports[0].numbers
+    assert fewer.reports[0].metrics != play(Pooled(), setup, [1]).reports[0].metrics

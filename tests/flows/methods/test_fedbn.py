@@ -19,9 +19,9 @@ from models.training.batchnorm_statistics import normalisation_statistics
 from silos.client_store import ClientStore
 from silos.cohort import Stack, open_common
 from silos.errors import UserError
-from tasks.batchnorm_statistics_task import common_batchnorm_statistics
 from tasks.evaluation.evaluate import evaluate
 from tasks.execution.materialize import load_weights
+from tasks.measure_batchnorm import common_batchnorm_statistics
 from tasks.tracking.checkpoint import load_state, save_state
 from tasks.tracking.result_tables import by_client
 
@@ -65,7 +65,7 @@ def test_without_batch_normalisation_it_is_fedavg_to_the_bit(network, other, mak
     for page in (FedAvg(), other):
         played = play(page, make(network), [1, 2, 3])
         last = played.rounds[-1]
-        scores = last.each(evaluate, page.scored_model(played.state, last), training=played.setup.training)
+        scores = last.map_clients(evaluate, page.scored_model(played.state, last), training=played.setup.training)
         traffic = (last.tally.bytes_up, last.tally.bytes_down)
         found.append((played.state.sha256(), played.reports, traffic, by_client(scores)))
     assert found[0] == found[1]
@@ -168,7 +168,7 @@ def test_where_batches_normalise_neither_dealing_nor_a_resumed_run_changes_a_bit
     whole = play(page, setup, [1, 2, 3, 4])
     assert {played.state.sha256() for played in found} == {whole.state.sha256()}
     last = whole.rounds[-1]
-    scores = last.each(evaluate, page.scored_model(whole.state, last), training=setup.training)
+    scores = last.map_clients(evaluate, page.scored_model(whole.state, last), training=setup.training)
     assert all(np.isfinite(m.sums["loss"]).all() for m in scores)
 
 
@@ -182,4 +182,4 @@ def test_common_rows_are_measured_only_where_they_are_nobodys(make, make_round, 
     model = FedAvg().model(FedAvg().init(setup), setup)
     round = make_round(setup)
     with pytest.raises(ValueError, match="validation rows are clients' own"):
-        round.each(common_batchnorm_statistics, model, training=setup.training, seed=0, round=1)
+        round.map_clients(common_batchnorm_statistics, model, training=setup.training, seed=0, round=1)

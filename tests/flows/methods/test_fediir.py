@@ -33,7 +33,7 @@ def test_with_penalty_0_it_is_fedavg_to_the_bit(optimiser, make_problem, play):
     ours, theirs = (play(page, setup, [1, 2, 3], absent=absent) for page in (FedIIR(penalty=0), FedAvg()))
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w)
-    assert [r.rows for r in ours.reports] == [r.rows for r in theirs.reports]
+    assert [r.client_metrics for r in ours.reports] == [r.client_metrics for r in theirs.reports]
 
 
 def test_g_is_the_exponential_mean_of_the_mean_gradients_of_those_with_ten_rows_that_took_part(make_problem, play):
@@ -50,7 +50,7 @@ def test_g_is_the_exponential_mean_of_the_mean_gradients_of_those_with_ten_rows_
         now = 0.8 * expected[name] + 0.2 * later[name]
         torch.testing.assert_close(second.state.tensors["target"][name], now, rtol=1e-5, atol=1e-7)
     norm = sum(float((g**2).sum()) for g in second.state.tensors["target"].values()) ** 0.5
-    assert second.reports[0].numbers["gradient/norm"] == pytest.approx(norm)
+    assert second.reports[0].metrics["gradient/norm"] == pytest.approx(norm)
 
 
 def test_one_client_that_forgets_g_takes_fedavgs_first_step_on_a_full_batch(make_problem, play):

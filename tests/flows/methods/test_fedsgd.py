@@ -100,7 +100,7 @@ def test_with_one_full_batch_a_round_fedavg_is_fedsgd_with_plain_descent(make_pr
     one, other = (play(page, setup, [1, 2, 3]) for page in (FedSGD(), FedAvg()))
     for name, w in other.state.tensors["weights"].items():
         torch.testing.assert_close(one.state.tensors["weights"][name], w, rtol=0, atol=1e-6)
-    assert one.reports[0].numbers["loss/train"] == pytest.approx(other.reports[0].numbers["loss/train"])
+    assert one.reports[0].metrics["loss/train"] == pytest.approx(other.reports[0].metrics["loss/train"])
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

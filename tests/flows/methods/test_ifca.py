@@ -34,8 +34,8 @@ def test_one_cluster_is_fedavg_to_the_bit(make_problem, play):
     for name, w in fedavg.state.tensors["weights"].items():
         assert torch.equal(ifca.state.tensors["weights"][name], w[None, None])
     for ours, theirs in zip(ifca.reports, fedavg.reports, strict=True):
-        assert ours.numbers["loss/train"] == theirs.numbers["loss/train"]
-        assert ours.rows["train_loss"] == theirs.rows["train_loss"]
+        assert ours.metrics["loss/train"] == theirs.metrics["loss/train"]
+        assert ours.client_metrics["train_loss"] == theirs.client_metrics["train_loss"]
 
 
 def test_of_equal_models_all_clients_train_the_first_and_the_others_stay(quadratic, play):
@@ -49,8 +49,8 @@ def test_of_equal_models_all_clients_train_the_first_and_the_others_stay(quadrat
 
 def test_started_at_the_truth_the_first_assignment_is_the_truth(quadratic, play):
     played = play(IFCA(clusters=2), quadratic(TWO_LAWS), [1, 2], state=starting([0, 5]))
-    assert played.reports[0].rows["cluster"] == TRUTH
-    assert played.reports[0].numbers["clients/cluster0"] == 2
+    assert played.reports[0].client_metrics["cluster"] == TRUTH
+    assert played.reports[0].metrics["clients/cluster0"] == 2
     assert numbers(played) == [[0, 5]]  # both are at their minimum
 
 
@@ -79,7 +79,7 @@ def test_other_numbers_for_the_models_only_renumber_the_result(make_problem, pla
 def test_an_empty_cluster_keeps_its_weights(quadratic, play):
     played = play(IFCA(clusters=3), quadratic(TWO_LAWS), [1, 2, 3], state=starting([1, 4, 99]))
     assert numbers(played)[0][2] == 99
-    assert played.reports[-1].numbers["clients/cluster2"] == 0
+    assert played.reports[-1].metrics["clients/cluster2"] == 0
 
 
 def test_clients_choose_by_their_training_rows_in_training_and_in_evaluation(quadratic, make_problem, make_round, play):
@@ -93,7 +93,7 @@ def test_clients_choose_by_their_training_rows_in_training_and_in_evaluation(qua
     setup = make_problem(dict.fromkeys(TRUTH, 4), network=training.network, silos={"rows_of": rows_of})
     setup = replace(setup, training=training.training)
     played = play(IFCA(clusters=2), setup, [1], state=starting([1, 4]))
-    assert played.reports[0].rows["cluster"] == TRUTH
+    assert played.reports[0].client_metrics["cluster"] == TRUTH
     model = played.page.scored_model(played.state, make_round(setup))
     near = dict(zip(model.clients, (model.personal["w"][:, 0] > 2.5).tolist(), strict=True))
     assert near == TRUTH
@@ -114,10 +114,10 @@ def test_fresh_and_absent_clients_choose_when_they_are_asked(quadratic, make_rou
 def test_who_changed_is_counted_against_the_last_time_that_they_were_asked(quadratic, play):
     page, setup = IFCA(clusters=2), quadratic(TWO_LAWS)
     played = play(page, setup, [1, 2], state=starting([0, 5]), absent={1: ["c"]})
-    assert [r.numbers["clients/changed"] for r in played.reports] == [0, 0]
+    assert [r.metrics["clients/changed"] for r in played.reports] == [0, 0]
     turned = played.state.with_tensors(weights={"w": played.state.tensors["weights"]["w"].flip(1)})
     again = play(page, setup, [3], state=turned, absent={3: ["a"]})
-    assert again.reports[0].numbers["clients/changed"] == 3
+    assert again.reports[0].metrics["clients/changed"] == 3
     assert again.state.numbers["choice"] == {"a": [0], "b": [0], "c": [0], "d": [1]}
 
 
@@ -139,7 +139,7 @@ def test_after_the_trial_the_set_with_the_smallest_training_loss_goes_on_alone(q
     played = play(page, setup, [1, 2], state=starting([3, 99], [1, 4]))
     assert len(numbers(played)) == 2
     assert played.state.numbers["best"] == 1
-    assert played.reports[1].rows["cluster"] == TRUTH
+    assert played.reports[1].client_metrics["cluster"] == TRUTH
     later = play(page, setup, [3, 4], state=played.state)
     alone = play(page, setup, [1, 2, 3, 4], state=starting([1, 4]))
     assert later.state.sha256() == alone.state.sha256()
@@ -152,7 +152,7 @@ def test_the_best_set_is_that_of_the_rows_and_not_of_the_clients(stack, quadrati
     page = IFCA(clusters=1, restarts=2, trial=1)
     played = play(page, setup, [1], state=starting([5], [0]), stack=stack)
     assert numbers(played) == [[0]]
-    assert played.reports[0].numbers["loss/train"] == pytest.approx((10 * 0 + 12.5 + 12.5) / 12)
+    assert played.reports[0].metrics["loss/train"] == pytest.approx((10 * 0 + 12.5 + 12.5) / 12)
 
 
 def test_the_best_set_is_chosen_after_the_trial_and_not_before(quadratic, play):

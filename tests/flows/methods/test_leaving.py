@@ -66,7 +66,7 @@ def test_the_server_is_the_prior_times_the_sites_of_those_who_remain_at_once_and
     assert set(GONE) <= sites(before).keys()
     leave = {4: GONE}
     nobody = play(page, setup, [4], state=before.state, absent={4: [*SIZES]}, leave=leave)
-    assert nobody.reports[0].numbers == {}, "all of it is taken out"
+    assert nobody.reports[0].metrics == {}, "all of it is taken out"
     remain = [site for client, site in sites(before).items() if client not in GONE]
     assert_prior_times(remain, nobody.state, page.prior_precision)
     state = before.state
@@ -146,8 +146,8 @@ def test_of_free_sites_no_more_is_taken_out_than_leaves_server_and_cavities_prop
     played, shares = play(page, setup, range(1, 5)), set()
     for gone in ("a", "abc", "aceg", "bcdefgh"):
         after = play(page, setup, [5], state=played.state, absent={5: "abcdefgh"}, leave={5: gone})
-        taken = after.reports[0].numbers.get("leave/taken", 1.0)
-        assert bool(after.reports[0].said) == (taken < 1)
+        taken = after.reports[0].metrics.get("leave/taken", 1.0)
+        assert bool(after.reports[0].messages) == (taken < 1)
         shares.add(taken)
         left, before = sites(after), sites(played)
         assert_prior_times(left.values(), after.state, 1.0)

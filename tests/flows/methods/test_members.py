@@ -56,7 +56,7 @@ def test_a_method_that_takes_an_ensemble_trains_it_keeps_it_and_is_scored_with_i
     losses = []
     for state in (page.init(setup), after.state):
         model = page.model(state, setup)
-        scores = played.rounds[0].each(evaluate, model, silos=setup.silos, training=setup.training)
+        scores = played.rounds[0].map_clients(evaluate, model, silos=setup.silos, training=setup.training)
         losses.append(summary(by_client(scores), "test")["loss/mean"])
     assert losses[1] < losses[0]
 

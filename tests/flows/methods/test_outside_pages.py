@@ -131,7 +131,7 @@ def test_a_class_weighs_as_the_length_of_its_gradient_a_row(kind, strength, make
     setup = replace(setup, training=replace(setup.training, engine=kind))
     method, start = page("class_gradients", strength=strength), FedAvg().init(setup)
     step = vars(sys.modules[type(method).__module__])["class_gradients"]
-    told = make_round(setup).each(step, FedAvg().model(start, setup), training=setup.training)
+    told = make_round(setup).map_clients(step, FedAvg().model(start, setup), training=setup.training)
     length = sum(m.sums for m in told).norm(dim=1) / sum(m.rows for m in told)
     weight = (length / length.mean()) ** strength
     assert strength == 0 or weight.max() > 1.1 * weight.min()
@@ -148,14 +148,14 @@ def test_a_class_weighs_as_the_length_of_its_gradient_a_row(kind, strength, make
     ours = play(method, setup, [1])
     for name, w in expected.state.tensors["weights"].items():
         assert torch.allclose(ours.state.tensors["weights"][name], w, atol=1e-6)
-    assert ours.reports[0].numbers["loss/train"] == pytest.approx(expected.reports[0].numbers["loss/train"], abs=1e-5)
+    assert ours.reports[0].metrics["loss/train"] == pytest.approx(expected.reports[0].metrics["loss/train"], abs=1e-5)
 
 
 def test_the_loss_of_an_ensemble_is_its_members_mean_also_where_a_page_has_put_a_network_around_it(make_problem, play):
     setup = make_problem({"lyon": 60, "oslo": 50})
     setup = replace(setup, network=DeepEnsemble(setup.network, 2))
     ours, fedavg = (play(p, setup, [1]) for p in (page("class_gradients", strength=0.0), FedAvg()))
-    assert ours.reports[0].numbers["loss/train"] == pytest.approx(fedavg.reports[0].numbers["loss/train"], abs=1e-6)
+    assert ours.reports[0].metrics["loss/train"] == pytest.approx(fedavg.reports[0].metrics["loss/train"], abs=1e-6)
 
 
 def test_class_gradients_are_the_sums_of_softmax_less_one_hot(make_problem, make_round):
@@ -163,7 +163,7 @@ def test_class_gradients_are_the_sums_of_softmax_less_one_hot(make_problem, make
     method, round = page("class_gradients"), make_round(setup, stack=2)
     state = method.init(setup)
     step = vars(sys.modules[type(method).__module__])["class_gradients"]
-    told = round.each(step, method.model(state, setup), training=setup.training)
+    told = round.map_clients(step, method.model(state, setup), training=setup.training)
     rows, sums = sum(m.rows for m in told), sum(m.sums for m in told)
     expected, counts = torch.zeros_like(sums), torch.zeros_like(rows)
     for client in ("lyon", "oslo", "few"):

@@ -94,7 +94,7 @@ def test_it_learns_what_the_same_layers_of_ours_learn_to_the_bit(name, engine, m
     for network in (OWN, THEIRS):
         private = ClientStore(str(tmp_path / type(network).__name__))
         played = play(page, make(network, engine), [1, 2], private=private)
-        scores = played.rounds[-1].each(
+        scores = played.rounds[-1].map_clients(
             evaluate, page.model(played.state, played.setup), training=played.setup.training
         )
         found.append((played.state.sha256(), played.reports, by_client(scores)))
@@ -111,8 +111,8 @@ def test_uefl_gives_words_to_its_clients_and_shows_them_of_ours_and_of_an_ensemb
         played = play(page, make(network, engine), [1, 2])
         held = played.state.numbers["words"]
         assert held == {prefix + client: 3 for prefix in prefixes for client in SIZES}
-        assert played.reports[1].numbers["check/perplexity"] > 1
-        shown = played.rounds[-1].each(
+        assert played.reports[1].metrics["check/perplexity"] > 1
+        shown = played.rounds[-1].map_clients(
             projection,
             page.model(played.state, played.setup),
             training=played.setup.training,

@@ -43,7 +43,7 @@ def test_threshold_0_is_fedavg_to_the_bit(setup, play):
     for name, w in theirs.state.tensors["weights"].items():
         assert torch.equal(ours.state.tensors["weights"][name], w[None])
     for mine, other in zip(ours.reports[2:], theirs.reports, strict=True):
-        assert mine.rows["train_loss"] == other.rows["train_loss"]
+        assert mine.client_metrics["train_loss"] == other.client_metrics["train_loss"]
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def test_above_1_it_is_local_training_to_the_bit(start, setup, play, tmp_path):
 def test_every_client_is_in_one_group_and_groups_say_their_margins(setup, play):
     played = play(Selective(local_rounds=1), setup, [1, 2])
     assert played.state.numbers["group"].keys() == SIZES.keys()
-    numbers = played.reports[0].numbers
+    numbers = played.reports[0].metrics
     assert numbers["groups"] == len(set(played.state.numbers["group"].values()))
     assert numbers.get("overlap/across", 0) <= numbers["overlap/threshold"] <= numbers.get("overlap/within", 1)
-    assert played.reports[0].rows["group"] == played.state.numbers["group"]
-    (said,) = played.reports[0].said
+    assert played.reports[0].client_metrics["group"] == played.state.numbers["group"]
+    (said,) = played.reports[0].messages
     assert said.startswith(f"{numbers['groups']:.0f} groups at an overlap of {numbers['overlap/threshold']:.3f}: a")
-    assert not played.reports[1].said
+    assert not played.reports[1].messages
 
 
 def with_common_labels(*seen):
@@ -120,10 +120,10 @@ def with_common_labels(*seen):
 def test_classes_that_no_common_row_has_are_said_once(seen, said, make_problem, play):
     setup = make_problem(SIZES, silos=with_common_labels(*seen))
     played = play(Selective(local_rounds=2, regroup_every=1), setup, [1, 2, 3])
-    assert not played.reports[0].said
-    _, *unasked = played.reports[1].said
+    assert not played.reports[0].messages
+    _, *unasked = played.reports[1].messages
     assert unasked == ([f"none of the 40 common rows is of {said}"] if said else [])
-    assert len(played.reports[2].said) == 1
+    assert len(played.reports[2].messages) == 1
 
 
 @pytest.mark.parametrize("kind", ["jaccard", "equal", "dot"])
@@ -220,7 +220,7 @@ def test_groups_are_made_anew_of_what_was_trained_before_it_is_averaged(every, l
     page = Selective(local_rounds=1, regroup_every=every, threshold=0.6)
     played = play(page, laws(), range(1, 8))
     assert groups(played.state) == TRUTH
-    made = [at for at, report in enumerate(played.reports, 1) if report.said]
+    made = [at for at, report in enumerate(played.reports, 1) if report.messages]
     assert made == list(range(1, 8, every))
 
 
@@ -299,7 +299,7 @@ def test_where_nobody_is_right_on_any_row_everybody_is_alone(train, threshold, m
     monkeypatch.setattr(correctness_overlap, "asked", lambda *_: [CorrectnessBits(tuple(train), nothing)])
     played = play(Selective(local_rounds=1, threshold=threshold, regroup_every=1), setup, [1, 2, 3])
     assert played.state.numbers["group"] == {client: at for at, client in enumerate(train)}
-    assert played.reports[0].said[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
+    assert played.reports[0].messages[0].endswith(f"; right on no common row, so alone: {', '.join(train)}")
 
 
 def test_without_common_rows_it_says_which_key_to_set(make_problem):
@@ -362,7 +362,7 @@ def test_where_every_model_diverged_everybody_is_alone_and_named(threshold, setu
     training = replace(setup.training, optimiser=SGD(1e30), epochs=3)
     played = play(Selective(local_rounds=2, threshold=threshold), replace(setup, training=training), [1, 2, 3])
     assert groups(played.state) == [{name} for name in sorted(SIZES)]
-    assert "right on no common row, so alone: a, b, c, d, e" in played.reports[1].said[0]
+    assert "right on no common row, so alone: a, b, c, d, e" in played.reports[1].messages[0]
 
 
 def test_a_trial_leaves_kept_optimisers_as_they_were(kept, play):

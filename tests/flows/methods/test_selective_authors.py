@@ -155,7 +155,7 @@ def test_who_is_away_when_groups_first_average_is_in_no_mean_then(averaging, set
 def test_groups_are_made_later_where_nobody_was_there_at_the_end_of_phase_1(setup, play):
     played = play(SelectiveAuthors(local_rounds=2, threshold=1.0), setup, [1, 3, 4])
     assert played.state.numbers["groups"] == [["a"], ["b"], ["c"]]
-    assert played.reports[1].said
+    assert played.reports[1].messages
     assert "weights" in played.state.tensors
 
 

@@ -105,7 +105,7 @@ def test_only_numbers_of_each_client_leave_at_the_check(setup, play):
     page = UEFL(**{**EVERYBODY, "first_rounds": 1})
     played = play(page, setup, [1])
     shared = sum(w.numel() for w in played.state.tensors["weights"].values())
-    numbers = len([name for name in played.reports[0].rows if name.startswith("check_")])
+    numbers = len([name for name in played.reports[0].client_metrics if name.startswith("check_")])
     # weights, rows and loss; rows and each number of the check; a count of words
     assert played.rounds[0].tally.bytes_up == 4 * len(CLIENTS) * ((shared + 2) + (1 + numbers) + 1)
 
@@ -113,10 +113,10 @@ def test_only_numbers_of_each_client_leave_at_the_check(setup, play):
 @pytest.mark.parametrize("options", [{}, "authors"])
 def test_strictly_above_the_least_or_the_authors_mean_entropy_is_uncertain(options, setup, play):
     played = play(page_of(options, first_rounds=1, tolerance=0.0), setup, [1])
-    entropy = played.reports[0].rows["check_entropy"]
+    entropy = played.reports[0].client_metrics["check_entropy"]
     limit = sum(entropy.values()) / 4 if options == "authors" else min(entropy.values())
     expected = {client for client, e in entropy.items() if e > limit}
-    assert {c for c, yes in played.reports[0].rows["extended"].items() if yes} == expected
+    assert {c for c, yes in played.reports[0].client_metrics["extended"].items() if yes} == expected
     assert 0 < len(expected) < 4
 
 
@@ -124,9 +124,9 @@ def test_strictly_above_the_least_or_the_authors_mean_entropy_is_uncertain(optio
 @pytest.mark.parametrize("options", [{}, "authors"])
 def test_the_limit_is_so_many_times_the_least_or_the_authors_mean_entropy(tolerance, options, setup, play):
     report = play(page_of(options, first_rounds=1, tolerance=tolerance), setup, [1]).reports[0]
-    entropy = list(report.rows["check_entropy"].values())
+    entropy = list(report.client_metrics["check_entropy"].values())
     expected = sum(entropy) / len(entropy) if options == "authors" else min(entropy)
-    assert report.numbers["check/limit"] == pytest.approx((1 + tolerance) * expected)
+    assert report.metrics["check/limit"] == pytest.approx((1 + tolerance) * expected)
 
 
 def test_a_single_client_is_never_more_uncertain_than_the_others(make_problem, play):
@@ -139,7 +139,7 @@ def test_the_limit_of_the_first_stage_stays_unless_each_stage_has_its_own(setup,
     fixed = play(UEFL(**options), setup, [1, 2, 3])
     moving = play(UEFL(**options, threshold="each_stage"), setup, [1, 2, 3])
     name = "check/limit"
-    first, second = ([r.numbers[name] for r in p.reports if name in r.numbers] for p in (fixed, moving))
+    first, second = ([r.metrics[name] for r in p.reports if name in r.metrics] for p in (fixed, moving))
     assert first[0] == first[1] == second[0] != second[1]
 
 
@@ -190,7 +190,7 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
     page = UEFL(**{**EVERYBODY, "passes": 0, "first_rounds": 1})
     played = play(page, ensemble, [1])
     model = page.model(replace(played.state, numbers={**played.state.numbers, "room": 0, "words": {}}), ensemble)
-    rows = played.reports[0].rows
+    rows = played.reports[0].client_metrics
     for client in CLIENTS:
         stack = Stack((client,), 1)
         weights, _ = load_weights(model.select([client]), stack, played.private, "cpu")
@@ -207,7 +207,7 @@ def test_with_an_ensemble_the_check_is_of_all_members_together(ensemble, play):
         assert rows["check_words_used"][client] == sum(float(of["words_used"]) for of in told) / 2
     assert min(rows["check_mutual_information"].values()) > 0
     assert rows["words"] == dict.fromkeys(CLIENTS, 8.0), "of one member: 4 that are shared, and 4"
-    assert "4 get 4 words in each member" in played.reports[0].said[0]
+    assert "4 get 4 words in each member" in played.reports[0].messages[0]
 
 
 @pytest.mark.parametrize("options", [{}, {"start": "centres", "warm_up": 1}, "authors"])
@@ -233,18 +233,18 @@ def test_members_whose_common_centres_are_fewer_shorten_every_members_book(ensem
 def test_as_many_at_random_are_extended_as_are_uncertain(setup, play):
     page = UEFL(arm="paper", words=4, first_rounds=1, tolerance=0.0, extend="random")
     report = play(page, setup, [1]).reports[0]
-    assert sum(report.rows["extended"].values()) == report.numbers["clients/uncertain"] > 0
+    assert sum(report.client_metrics["extended"].values()) == report.metrics["clients/uncertain"] > 0
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_where_only_some_get_words_it_is_those_that_doubt_most(most, setup, play):
     page = UEFL(**{**EVERYBODY, "first_rounds": 1, "most": most})
     report = play(page, setup, [1]).reports[0]
-    entropy = report.rows["check_entropy"]
-    assert len(set(entropy.values())) == report.numbers["clients/uncertain"] == 4
-    chosen = {client for client, yes in report.rows["extended"].items() if yes}
+    entropy = report.client_metrics["check_entropy"]
+    assert len(set(entropy.values())) == report.metrics["clients/uncertain"] == 4
+    chosen = {client for client, yes in report.client_metrics["extended"].items() if yes}
     assert chosen == set(sorted(entropy, key=entropy.get)[-most:])
-    assert report.numbers["clients/extended"] == most
+    assert report.metrics["clients/extended"] == most
 
 
 def test_no_more_are_drawn_than_most_and_who_is_drawn_follows_from_seed_round_and_name(setup, make_round):
@@ -296,8 +296,8 @@ def test_in_every_member_a_client_that_never_took_part_reads_the_words_that_it_i
         assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
         assert bool(count["bonn"]) == ("bonn" in model.personal.refs)
         assert count["oslo"] == 4
-    table = by_client(round.each(evaluate, model, training=ensemble.training))
-    before = by_client(round.each(evaluate, page.model(played.state, ensemble), training=ensemble.training))
+    table = by_client(round.map_clients(evaluate, model, training=ensemble.training))
+    before = by_client(round.map_clients(evaluate, page.model(played.state, ensemble), training=ensemble.training))
     assert table["oslo"] == before["oslo"]
     assert table["bonn"]["test/loss"] < 10
 
@@ -312,8 +312,8 @@ def test_a_client_that_never_took_part_reads_the_words_that_it_is_told_to(unseen
     count = dict(zip(model.clients, model.context[COUNT].tolist(), strict=True))
     assert count["bonn"] in {"shared": [0], "own": [4], "union": [12], "nearest": [0, 4]}[unseen]
     assert count["oslo"] == 4
-    table = by_client(round.each(evaluate, model, training=setup.training))
-    before = by_client(round.each(evaluate, page.model(played.state, setup), training=setup.training))
+    table = by_client(round.map_clients(evaluate, model, training=setup.training))
+    before = by_client(round.map_clients(evaluate, page.model(played.state, setup), training=setup.training))
     assert table["oslo"] == before["oslo"]
     assert table["bonn"]["test/loss"] < 10
 
@@ -360,10 +360,10 @@ def test_a_client_that_joins_after_the_first_check_gets_its_own_words_at_once(op
     played = play(page, setup, [1, 2, 3], absent={1: ["bonn"], 2: ["bonn"]})
     assert played.state.numbers["words"].get("bonn", 0) == count
     said = "joined with words of their own: bonn"
-    assert (said in played.reports[2].said) == bool(count)
+    assert (said in played.reports[2].messages) == bool(count)
     again = play(page, setup, [4], state=played.state)
     assert again.state.numbers["words"].get("bonn", 0) == count
-    assert not again.reports[0].said
+    assert not again.reports[0].messages
 
 
 def test_a_client_that_joins_before_the_first_check_is_asked_there(setup, play):
@@ -392,7 +392,7 @@ def test_before_there_are_words_a_client_that_never_took_part_changes_nobodys_an
     played = play(page, setup, [1], absent={1: ["bonn"]})
     round = make_round(setup, 2, private=played.private)
     answers = [page.scored_model(played.state, round), page.model(played.state, setup)]
-    scored = [by_client(round.each(evaluate, model, training=setup.training)) for model in answers]
+    scored = [by_client(round.map_clients(evaluate, model, training=setup.training)) for model in answers]
     assert scored[0] == scored[1]
 
 
@@ -402,7 +402,9 @@ def test_silos_with_fewer_tokens_than_words_lend_and_keep_what_they_have(unseen,
     played = play(page, setup, rounds, absent={number: ["bonn"] for number in rounds})
     assert max(played.state.numbers["words"].values()) < played.state.numbers["room"]
     model = page.scored_model(played.state, make_round(setup, 4, private=played.private))
-    scored = by_client(make_round(setup, 4, private=played.private).each(evaluate, model, training=setup.training))
+    scored = by_client(
+        make_round(setup, 4, private=played.private).map_clients(evaluate, model, training=setup.training)
+    )
     assert scored["bonn"]["test/loss"] < 10
 
 
@@ -424,7 +426,7 @@ def test_words_wait_for_a_client_with_rows_enough_to_tell_of_them(make_problem, 
     setup = make_problem({"few": 9, "many": 30}, network=MLP(5, (6,), 3), silos={"validation": 5})
     page = UEFL(arm="paper", start="centres", warm_up=1, words=3, first_rounds=2, tolerance=-1, extend="shared")
     played = play(page, setup, [1, 2, 3], absent={2: ["many"], 3: ["many"]})
-    assert [report.said for report in played.reports] == [
+    assert [report.messages for report in played.reports] == [
         (),
         *[("words start once a client with 10 different training rows takes part",)] * 2,
     ]
@@ -432,7 +434,7 @@ def test_words_wait_for_a_client_with_rows_enough_to_tell_of_them(make_problem, 
     assert len(played.state.tensors["weights"][SHARED]) == 0
     later = play(page, setup, [4, 5], state=played.state, absent={5: ["many"]})
     assert len(later.state.tensors["weights"][SHARED]) > 0
-    assert (later.state.numbers["stage"], later.reports[-1].numbers["clients/extended"]) == (2, 1)
+    assert (later.state.numbers["stage"], later.reports[-1].metrics["clients/extended"]) == (2, 1)
 
 
 def test_segments_that_do_not_divide_the_width_are_refused_with_those_that_do(setup):

@@ -93,7 +93,7 @@ def test_ten_rounds_without_a_client_leave_a_proper_posterior_and_what_it_keeps_
     for law in (page.model(later.state, setup).shared, {name: torch.from_numpy(w) for name, w in own.items()}):
         assert all(torch.isfinite(w).all() for w in law.values())
         assert all((w > 0).all() for name, w in law.items() if name.endswith(DEVIATION))
-    assert math.isfinite(back.reports[0].rows["divergence"]["oslo"])
+    assert math.isfinite(back.reports[0].client_metrics["divergence"]["oslo"])
 
 
 def test_visited_in_turn_and_in_full_the_server_is_the_last_clients_posterior(setup, play):
@@ -173,7 +173,7 @@ def test_a_round_of_two_refinements_reports_its_last_visits(visits, setup, play,
     played = play(Virtual(refinements=2, visits=visits), setup, [1])
     last = [message for messages in turns[len(turns) // 2 :] for message in messages]
     expected = RoundReport.of(last)
-    assert played.reports[0].numbers["loss/train"] == expected.numbers["loss/train"]
-    assert played.reports[0].rows["train_loss"] == expected.rows["train_loss"]
+    assert played.reports[0].metrics["loss/train"] == expected.metrics["loss/train"]
+    assert played.reports[0].client_metrics["train_loss"] == expected.client_metrics["train_loss"]
     every = RoundReport.of([message for messages in turns for message in messages])
-    assert every.numbers["loss/train"] != expected.numbers["loss/train"]
+    assert every.metrics["loss/train"] != expected.metrics["loss/train"]

@@ -179,7 +179,7 @@ def test_damping_0_changes_nothing_that_the_server_or_a_site_knows(make_problem,
     before, played = page.init(setup), play(page, setup, [1, 2])
     assert equal(played.state.tensors[KNOWN], before.tensors[KNOWN])
     assert not any(t.any() for t in sites_of(played).values())
-    assert played.reports[0].numbers["loss/train"] != played.reports[1].numbers["loss/train"]
+    assert played.reports[0].metrics["loss/train"] != played.reports[1].metrics["loss/train"]
     once = play(Virtual(deviation=0.05), setup, [3])
     after = play(Virtual(deviation=0.05), setup, [3], state=played.state)
     assert equal(after.state.tensors[KNOWN], once.state.tensors[KNOWN]), "it goes on as if nothing had been"
@@ -197,8 +197,8 @@ def test_a_rejected_or_halved_visit_keeps_the_invariant_and_every_cavity_proper(
         before = state
         played = play(page, setup, [number], state=state)
         state, sites = played.state, played.state.tensors[SITES]
-        taken.append(played.reports[0].numbers.get("visits/taken", 1.0))
-        assert played.reports[0].numbers.get("visits/rejected", 0.0) == float(taken[-1] == 0)
+        taken.append(played.reports[0].metrics.get("visits/taken", 1.0))
+        assert played.reports[0].metrics.get("visits/rejected", 0.0) == float(taken[-1] == 0)
         expected = prior_times_sites(played)
         for name in GAUSSIAN:
             known = state.tensors[KNOWN][name + PRECISION]
@@ -216,7 +216,7 @@ def test_a_rejected_or_halved_visit_keeps_the_invariant_and_every_cavity_proper(
 
 def test_the_report_tells_divergence_precision_and_signal_of_what_is_known(make_problem, play):
     played = play(Virtual(deviation=0.05), make_problem({"a": 13}, optimiser=Adam(0.01)), [1])
-    numbers, known = played.reports[0].numbers, played.state.tensors[KNOWN]
+    numbers, known = played.reports[0].metrics, played.state.tensors[KNOWN]
     precision = torch.cat([known[name + PRECISION].flatten() for name in GAUSSIAN])
     posterior = kept(played, "posterior", "a")
     of_prior = [Normal(posterior[n].double(), posterior[n + DEVIATION].double()) for n in GAUSSIAN]
@@ -249,7 +249,7 @@ def test_the_clients_that_were_called_and_every_clients_own_posterior_are_answer
         assert equal(own, server if client == "e" else kept(played, "posterior", client))
         assert not equal(refreshed, own)
     assert equal(of("own_called", "a"), of("own", "a"))
-    scores = round.each(evaluate, answers["own"], training=setup.training)
+    scores = round.map_clients(evaluate, answers["own"], training=setup.training)
     stack = Stack(("c",), 1)
     weights, context = load_weights(answers["own"].select(["c"]), stack, played.private, "cpu")
     rows = load_rows(setup.silos, stack, "test", "cpu")
@@ -295,7 +295,7 @@ def test_a_client_that_never_trains_is_answered_for(site, write_silos, make_prob
     everybody = replace(played.rounds[-1], setup=replace(setup, silos=silos), clients=silos.clients, dropped=())
     assert set(silos.clients) - set(setup.silos.clients)
     for model in (page.scored_model(played.state, everybody), *page.other_models(played.state, everybody).values()):
-        scores = everybody.each(evaluate, model, silos=silos, training=setup.training)
+        scores = everybody.map_clients(evaluate, model, silos=silos, training=setup.training)
         assert set(by_client(scores)) == set(silos.clients)
 
 
@@ -336,7 +336,7 @@ def test_a_convolutional_network_learns_with_every_noise(make_problem, play):
     setup = make_problem({"a": 12, "b": 9}, network=network, optimiser=Adam(0.02), silos={"rows_of": images})
     for noise in ("local", "flipout", "naive"):
         played = play(Virtual(noise=noise, deviation=0.02), setup, range(1, 6))
-        losses = [report.numbers["loss/train"] for report in played.reports]
+        losses = [report.metrics["loss/train"] for report in played.reports]
         assert losses[-1] < losses[0]
 
 

@@ -57,7 +57,7 @@ def test_words_start_where_the_domains_own_features_are(absent, make, play):
     assert played.state.tensors["books"][SHARED].shape == (2, 0, 3)
     waiting = play(page, make(DOMAINS), [2], state=played.state, absent={2: absent})
     assert waiting.state.tensors["books"][SHARED].shape == (2, 0, 3)
-    assert waiting.reports[0].said[0].startswith("words start once every domain has a client with 10 different")
+    assert waiting.reports[0].messages[0].startswith("words start once every domain has a client with 10 different")
     after = play(page, make(DOMAINS), [3], state=waiting.state)
     north, south = after.state.tensors["books"][SHARED]
     assert north.shape == south.shape

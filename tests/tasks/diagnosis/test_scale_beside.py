@@ -35,7 +35,7 @@ def scale(make_problem, make_round, tmp_path):
         setup = replace(make_problem({"z": 12}), silos=silos)
         round = make_round(setup, private=private)
         asked = {"inputs": True, "targets": silos.manifest.task == "regression"}
-        (told,) = round.each(report_moments, Model(setup.network, {}, clients=silos.clients), **asked)
+        (told,) = round.map_clients(report_moments, Model(setup.network, {}, clients=silos.clients), **asked)
         return told.counts[0].numpy(), told.sums[0].numpy(), told.earlier.get("a", "")
 
     return tell

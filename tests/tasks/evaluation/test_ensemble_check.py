@@ -34,7 +34,7 @@ def members(make_problem, tmp_path):
 
 def test_the_ensembles_numbers_are_those_of_the_mean_of_the_members_probabilities(members, make_round):
     setup, found = members
-    told = make_round(setup).each(ensemble_check, found[0][0], training=setup.training, members=found)
+    told = make_round(setup).map_clients(ensemble_check, found[0][0], training=setup.training, members=found)
     numbers = {c: {n: float(v[i]) for n, v in m.numbers.items()} for m in told for i, c in enumerate(m.clients)}
     for at, client in enumerate(setup.silos.clients):
         rows = load_rows(setup.silos, Stack((client,), 1), "test", "cpu")

@@ -19,7 +19,7 @@ def scored(make_problem, make_round, tmp_path):
     page, store = FedAvg(), ClientStore(str(tmp_path / "own"))
     model = page.model(page.init(setup), setup)
     round = make_round(setup, stack=2, private=store)
-    scores = round.each(evaluate, model, training=setup.training, keep_outcomes=True)
+    scores = round.map_clients(evaluate, model, training=setup.training, keep_outcomes=True)
     return setup, model, store, scores
 
 
@@ -58,7 +58,7 @@ def test_without_being_asked_no_client_keeps_outcomes(make_problem, make_round, 
     store = ClientStore(str(tmp_path / "own"))
     round = make_round(setup, private=store)
     model = page.model(page.init(setup), setup)
-    scores = round.each(evaluate, model, training=setup.training)
+    scores = round.map_clients(evaluate, model, training=setup.training)
     assert all(s.outcomes == {} for s in scores)
     assert not (tmp_path / "own").exists()
 

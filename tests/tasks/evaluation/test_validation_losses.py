@@ -129,7 +129,7 @@ def test_with_statistics_of_its_own_a_pooled_member_answers_with_them(make_probl
     page = Conditional(arm="pooled")
     played = play(page, setup, [1], validate=True)
     round, model = played.rounds[0], page.model(played.state, setup)
-    table = by_client(round.each(evaluate, model, silos=setup.silos, training=setup.training))
+    table = by_client(round.map_clients(evaluate, model, silos=setup.silos, training=setup.training))
     for client in SIZES:
         assert round.validation[client][1] == pytest.approx(table[client]["validation/loss"], abs=1e-6)
 

@@ -93,7 +93,7 @@ def test_no_dummy_is_in_a_message(name, make_problem, make_round):
         model = Model(GradientMatching(setup.network, 0.1), model.shared, clients=tuple(rows))
     found = {}
     for stack in (1, 2):
-        found[stack] = make_round(setup, stack=stack).each(task, model, training=setup.training, **options)
+        found[stack] = make_round(setup, stack=stack).map_clients(task, model, training=setup.training, **options)
     for message in found[2]:
         numbers = [getattr(message, field.name) for field in fields(message) if field.name != "sums"]
         numbers += [t for of in numbers if isinstance(of, dict) for t in of.values()]

@@ -38,8 +38,8 @@ def ask(make_problem, make_round):
         setup = setup or make_problem(SIZES, silos={"rows_of": rows_of, "task": "regression"})
         round = make_round(setup, stack=stack, workers=workers)
         wanted = {"inputs": True, "targets": True, **wanted}
-        told = round.each(report_moments, Model(setup.network, {}, clients=setup.silos.clients), **wanted)
-        return setup.silos, told, round.once(combine_moments, told), round.tally
+        told = round.map_clients(report_moments, Model(setup.network, {}, clients=setup.silos.clients), **wanted)
+        return setup.silos, told, round.run_on_server(combine_moments, told), round.tally
 
     return run
 
@@ -200,7 +200,7 @@ def test_far_from_unit_is_a_mean_or_deviation_above_ten_of_a_target_thirty_or_no
     for task in ("classification", "regression"):
         rows = drawn if task == "regression" else lambda c, n: (drawn(c, n)[0], np.arange(n) % 3)
         setup = make_problem({"many": 400, "few": 9}, silos={"rows_of": rows, "task": task, "name": task})
-        (told,) = make_round(setup).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
+        (told,) = make_round(setup).map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
         assert dict(zip(told.clients, told.inputs.tolist(), strict=True)) == {"many": far, "few": False}
         wanted = far and task == "regression"
         assert dict(zip(told.clients, told.targets.tolist(), strict=True)) == {"many": wanted, "few": False}
@@ -213,14 +213,14 @@ def test_rows_that_only_fill_a_stack_up_are_no_targets_and_no_inputs(make_proble
         return np.full((total, 5), 11.0) + np.arange(total)[:, None] / total, 40 + np.arange(total) / total
 
     setup = make_problem({"few": 20, "many": 400}, silos={"rows_of": far_off, "task": "regression"})
-    (told,) = make_round(setup).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
+    (told,) = make_round(setup).map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert told.inputs.tolist() == told.targets.tolist() == [True, True]
 
 
 def test_a_client_says_whether_it_is_far_also_last_of_an_odd_number(make_problem, make_round):
     far = {"rows_of": lambda _, rows: (900 + np.arange(5 * rows).reshape(rows, 5), np.arange(rows) % 3)}
     setup = make_problem({"a": 20, "b": 20, "c": 20}, silos=far)
-    told = make_round(setup, stack=2).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
+    told = make_round(setup, stack=2).map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert [message.inputs.tolist() for message in told] == [[True, True], [True]]
     assert [message.targets.tolist() for message in told] == [[False, False], [False]]
 
@@ -242,5 +242,5 @@ def test_rows_are_too_small_where_no_mean_and_no_deviation_is_above_a_hundredth_
         return np.linspace(-1, 1, total)[:, None] * scales + offset, np.arange(total) % 3
 
     setup = make_problem({"a": 40}, silos={"rows_of": balanced, "validation": 0, "test": 0})
-    (told,) = make_round(setup).each(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
+    (told,) = make_round(setup).map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
     assert told.inputs.tolist() == [far]

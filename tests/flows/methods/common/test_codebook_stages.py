@@ -22,7 +22,7 @@ def test_a_stages_end_looks_at_those_that_ever_took_part_and_has_a_row_of_those_
     played = play(page, setup, [*CALLED], absent=absent)
     for report, (number, called) in zip(played.reports, CALLED.items(), strict=True):
         before = {c for at, clients in CALLED.items() if at <= number for c in clients}
-        assert report.rows["words"].keys() == {*called}
-        assert report.numbers["words/own"] >= 4 * len(before)
-        assert all({*clients} <= {*called} for column, clients in report.rows.items()), "a row of nobody else"
+        assert report.client_metrics["words"].keys() == {*called}
+        assert report.metrics["words/own"] >= 4 * len(before)
+        assert all({*clients} <= {*called} for column, clients in report.client_metrics.items()), "a row of nobody else"
     assert set().union(*looked) == {c for called in CALLED.values() for c in called}

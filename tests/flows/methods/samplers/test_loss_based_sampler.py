@@ -31,7 +31,7 @@ def after(number, improved):
 
 
 def drawn(sampler, setup, number, improved):
-    return sampler.call(setup, number, after(number - 1, improved)).clients
+    return sampler.sample(setup, number, after(number - 1, improved)).clients
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -53,18 +53,20 @@ def test_always_k_clients_each_once_and_of_those_that_improved_as_many_as_focus_
 
 def test_focus_0_draws_those_that_uniform_draws_whoever_improved(setup):
     for number in range(1, 40):
-        ours = LossBasedSampler(0.4, 0.2, {"c03": 9}, focus=0.0).call(setup, number, after(number - 1, HALF))
-        assert ours == Uniform(0.4, 0.2, {"c03": 9}).call(setup, number, {})
+        ours = LossBasedSampler(0.4, 0.2, {"c03": 9}, focus=0.0).sample(setup, number, after(number - 1, HALF))
+        assert ours == Uniform(0.4, 0.2, {"c03": 9}).sample(setup, number, {})
 
 
 def test_in_the_first_round_and_after_a_round_that_nobody_answered_the_draw_is_uniform(setup):
     for memory in ({}, after(3, HALF)):
         for number in (1, 2, 5, 6):
-            assert LossBasedSampler(0.4, focus=1.0).call(setup, number, memory) == Uniform(0.4).call(setup, number, {})
+            assert LossBasedSampler(0.4, focus=1.0).sample(setup, number, memory) == Uniform(0.4).sample(
+                setup, number, {}
+            )
 
 
 def test_focus_1_calls_all_again_where_all_improved(setup):
-    clients = Uniform(0.25).call(setup, 1, {}).clients
+    clients = Uniform(0.25).sample(setup, 1, {}).clients
     for number in range(2, 30):
         assert drawn(LossBasedSampler(0.25, focus=1.0), setup, number, clients) == clients
 
@@ -130,21 +132,21 @@ def test_improved_is_below_what_was_told_last_or_below_the_start_of_the_same_rou
         "c05": (nan, 1.0),
         "c06": (1.0, inf),
     }
-    memory = sampler.remember({}, heard(make_round, setup, 1, first), RoundReport())
+    memory = sampler.update({}, heard(make_round, setup, 1, first), RoundReport())
     assert (memory["round"], memory["improved"]) == (1, ["c01"])
     told = {"c00": (1.0, 1.0), "c01": (0.8, 0.9), "c02": (3.0, 2.0), "c03": (2.0, 1.0), "c04": (nan, nan)}
-    memory = sampler.remember(memory, heard(make_round, setup, 2, told), RoundReport())
+    memory = sampler.update(memory, heard(make_round, setup, 2, told), RoundReport())
     assert (memory["round"], memory["improved"]) == (2, second)
     assert json.loads(json.dumps(memory, allow_nan=False)) == memory
 
 
 def test_what_a_client_told_last_may_be_many_rounds_old(setup, make_round):
     sampler = LossBasedSampler(0.5)
-    memory = sampler.remember({}, heard(make_round, setup, 1, {"c00": (2.0, 1.0), "c01": (2.0, 1.0)}), RoundReport())
+    memory = sampler.update({}, heard(make_round, setup, 1, {"c00": (2.0, 1.0), "c01": (2.0, 1.0)}), RoundReport())
     for number in (2, 3, 4):
-        memory = sampler.remember(memory, heard(make_round, setup, number, {"c02": (2.0, 1.0)}), RoundReport())
+        memory = sampler.update(memory, heard(make_round, setup, number, {"c02": (2.0, 1.0)}), RoundReport())
     told = {"c00": (9.0, 1.1), "c01": (9.0, 0.9)}
-    assert sampler.remember(memory, heard(make_round, setup, 5, told), RoundReport())["improved"] == ["c01"]
+    assert sampler.update(memory, heard(make_round, setup, 5, told), RoundReport())["improved"] == ["c01"]
 
 
 def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(setup, make_round):
@@ -154,7 +156,7 @@ def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(
     for number in (1, 2, 3):
         there = [c for c in NAMES if sampler.leave.get(c, 9) > number]
         pairs = dict.fromkeys(there[:4], (2.0, 1.0 / number))
-        memory = sampler.remember(memory, heard(make_round, setup, number, pairs, there), RoundReport())
+        memory = sampler.update(memory, heard(make_round, setup, number, pairs, there), RoundReport())
         kept.append(memory["last"])
     assert [[*last] for last in kept] == [
         ["c00", "c01", "c02", "c03"],
@@ -167,7 +169,7 @@ def test_who_has_left_for_good_is_forgotten_in_the_round_before_and_nobody_else(
 def test_a_client_that_did_not_take_part_never_counts_as_improved(setup, make_round):
     """Some pages also train others in a round, who join or are tried."""
     pairs = dict.fromkeys(NAMES, (2.0, 1.0))
-    memory = LossBasedSampler(0.5).remember({}, heard(make_round, setup, 1, pairs, NAMES[3:6]), RoundReport())
+    memory = LossBasedSampler(0.5).update({}, heard(make_round, setup, 1, pairs, NAMES[3:6]), RoundReport())
     assert memory["improved"] == NAMES[3:6]
     assert set(memory["last"]) == set(NAMES[3:6])
 
@@ -175,10 +177,9 @@ def test_a_client_that_did_not_take_part_never_counts_as_improved(setup, make_ro
 def test_a_method_whose_clients_tell_nothing_is_refused_and_a_silent_round_later_is_not(setup, make_round):
     silent = make_round(setup, 1, validate=True)
     with pytest.raises(UserError, match=r"clients\.sampling\.kind is improving, .* use uniform or by_size\.$"):
-        LossBasedSampler().remember({}, silent, RoundReport())
+        LossBasedSampler().update({}, silent, RoundReport())
     assert (
-        LossBasedSampler().remember(after(1, HALF), make_round(setup, 2, validate=True), RoundReport())["improved"]
-        == []
+        LossBasedSampler().update(after(1, HALF), make_round(setup, 2, validate=True), RoundReport())["improved"] == []
     )
 
 
@@ -195,12 +196,12 @@ def test_who_has_too_few_rows_to_tell_is_named_in_one_sentence(make_problem):
 def test_clients_are_called_again_where_training_helped_them(setup, play, make_round):
     """Everybody learns from the start, so in round 2 all that are focused on come from round 1."""
     sampler = LossBasedSampler(0.25, focus=1.0)
-    there = sampler.call(setup, 1, {}).clients
+    there = sampler.sample(setup, 1, {}).clients
     absent = {1: [c for c in NAMES if c not in there]}
     played = play(FedAvg(), setup, [1], absent=absent, validate=True)
-    memory = sampler.remember({}, played.rounds[0], played.reports[0])
+    memory = sampler.update({}, played.rounds[0], played.reports[0])
     assert memory["improved"]
-    assert set(memory["improved"]) <= set(sampler.call(setup, 2, memory).clients)
+    assert set(memory["improved"]) <= set(sampler.sample(setup, 2, memory).clients)
 
 
 SETTINGS = ("training.rounds=6", "clients.fraction=0.5", "training.optimiser.learning_rate=0.05")

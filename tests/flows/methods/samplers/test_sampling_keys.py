@@ -41,7 +41,7 @@ def test_the_least_are_the_first_of_a_sorted_list_where_equals_are_sorted_by_nam
 
 
 def test_up_to_two_thousand_clients_are_drawn_by_a_hash_of_their_names(setup):
-    drawn = [Uniform(0.25).call(setup, number, {}).clients for number in range(1, 20)]
+    drawn = [Uniform(0.25).sample(setup, number, {}).clients for number in range(1, 20)]
     for number, clients in enumerate(drawn, 1):
         ticket = uniform_by_client(setup, setup.silos.clients, number, "draw")
         assert {*clients} == {*sorted(ticket, key=lambda client: (ticket[client], client))[:30]}
@@ -62,7 +62,7 @@ def test_numbers_of_very_many_are_uniform_and_have_nothing_to_do_with_each_other
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_very_many_each_is_drawn_about_as_often_as_its_chance_says(kind, setup):
-    counts = Counter(c for number in range(300) for c in kind(0.1).call(setup, number, {}).clients)
+    counts = Counter(c for number in range(300) for c in kind(0.1).sample(setup, number, {}).clients)
     rows = setup.silos.rows("train")
     sizes = {n: [counts[c] / 300 for c in rows if rows[c] == n] for n in (1, 2, 3)}
     means = [float(np.mean(sizes[n])) for n in (1, 2, 3)]
@@ -94,7 +94,7 @@ def test_clients_join_and_leave_among_very_many(kind, setup):
     late, early = setup.silos.clients[:60], setup.silos.clients[60:90]
     sampler = kind(0.5, 0.2, join=dict.fromkeys(late, 4), leave=dict.fromkeys(early, 3))
     for number, expected in ((1, 30), (2, 30), (3, 15), (4, 45)):
-        answer = sampler.call(setup, number, {})
+        answer = sampler.sample(setup, number, {})
         drawn = {*answer.clients, *answer.dropped}
         assert len(drawn) == expected
         assert number >= 4 or not drawn & {*late}
